@@ -25,6 +25,7 @@ from autothrottle.adapters.memory import (
     MemoryRequestQuotas,
     MemoryStorageMetrics,
     MemoryTemporaryQuotas,
+    MemoryYieldRules,
 )
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
@@ -88,6 +89,7 @@ class InProcessServices:
         """Those of every server; a real process has its own."""
         self.enforced_request_quotas.follow(self.request_quotas)
         self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
+        self.yield_rules = MemoryYieldRules(self.overrides.audit)
         self.servers: dict[str, ServiceServer] = {}
         self.produce: Callable[[float], None] = lambda seconds: None
         """Simulates the producers over this many seconds; no real time passes."""
@@ -119,7 +121,9 @@ class InProcessServices:
         self.quotas = MemoryClientQuotas()
         placement = PlacementServicer(self.placement, self.storage)
         add_placement = placement_pb2_grpc.add_PlacementServiceServicer_to_server
-        quotas = QuotaServicer(self.quotas, self.temporary_quotas, snapshots, self.catch_ups, self.overrides)
+        quotas = QuotaServicer(
+            self.quotas, self.temporary_quotas, self.yield_rules, snapshots, self.catch_ups, self.overrides
+        )
         add_quotas = quotas_pb2_grpc.add_QuotaServiceServicer_to_server
         self._serve(
             "admin",
@@ -172,6 +176,7 @@ class InProcessServices:
             settings=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
             quotas=self._closing(DiscoveryClient([self.address("discovery")], interceptors)),
             temporary_quotas=self.temporary_quotas,
+            yield_rules=self.yield_rules,
             tracer=self._tracing.tracer,
         )
         planner = Planner(dependencies, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))

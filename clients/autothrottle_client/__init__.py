@@ -53,7 +53,16 @@ from autothrottle_client.model import (
     RequestQuota,
 )
 from autothrottle_client.planner import PlannerClient
-from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaCalls, QuotaChange, QuotaEntity, QuotaValues
+from autothrottle_client.quotas import (
+    EffectiveQuota,
+    Quota,
+    QuotaCalls,
+    QuotaChange,
+    QuotaEntity,
+    QuotaValues,
+    YieldRule,
+    YieldRuleChange,
+)
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments, Submission, parse_reassignment
 from autothrottle_client.throttle_times import ThrottleTimes
 from autothrottle_client.tls import Tls
@@ -103,5 +112,7 @@ __all__ = [
     "Tls",
     "Unauthenticated",
     "Unavailable",
+    "YieldRule",
+    "YieldRuleChange",
     "parse_reassignment",
 ]

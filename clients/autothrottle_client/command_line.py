@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import shtab
 
 from autothrottle import __version__
-from autothrottle_client import commands
+from autothrottle_client import commands, quota_commands
 from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
@@ -69,11 +69,12 @@ _QUOTA_CLIENT = "id that a client sends; without an id: every client id without 
 _RATIO = "share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)"
 _WANTED = "brokers that shall hold the replicas; -1: all that hold them now, -2: all of the cluster"
 _QUOTA_PARTS = (
-    ("--user", "--default-user", "name of the principal, without User:"),
-    ("--client-id", "--default-client-id", "client id; together with a user, the pair of both"),
+    ("--user", "--default-user", "name of the principal, without User:; rule set: a pattern like etl-*"),
+    ("--client-id", "--default-client-id", "client id; with a user, the pair; rule set: a pattern like backfill-*"),
     ("--ip", "--default-ip", "IPv4 or IPv6 address, alone"),
 )
 _BYTE_RATE = "like 20MB/s or 1500000B/s"
+_AT_MOST = "like 20MB/s, or 10%% of the smallest broker's capacity"
 _PLANNERS = "addresses of planners (default: the leader's address, from admin)"
 
 _SOURCED_BY_ZSH = "[[ $zsh_eval_context[-1] == file ]] && compdef _shtab_throttlectl throttlectl && return"
@@ -210,8 +211,11 @@ def _add_reassignments(command: _AddCommand) -> None:
 
 
 def _add_quotas(command: _AddCommand) -> None:
-    quota = command("quota", commands.quota)
-    quota.add_argument("operation", choices=("list", "describe", "set", "remove"), help="what to do")
+    quota = command("quota", quota_commands.quota)
+    quota.add_argument("operation", choices=("list", "describe", "set", "remove", "rule"), help="what to do")
+    rule = "rule: list, set or remove rules for clients that yield to a recovery"
+    quota.add_argument("action", choices=("list", "set", "remove"), help=rule, nargs="?")
+    _value(quota, "name", "NAME", str, "rule set, rule remove: name of the rule, like backfills", nargs="?")
     for option, default, meaning in _QUOTA_PARTS:
         either = quota.add_mutually_exclusive_group()
         _value(either, option, "NAME", str, meaning)
@@ -221,11 +225,14 @@ def _add_quotas(command: _AddCommand) -> None:
     _value(quota, "--request-percentage", "PERCENT", float, "set: time of one thread on each broker; 200 is two")
     _value(quota, "--controller-mutation-rate", "RATE", float, "set: created or deleted partitions per second")
     _value(quota, "--connection-creation-rate", "RATE", int, "set: connections per second on each broker, with --ip")
-    _value(quota, "--keys", "KEY[,KEY]", _words, "remove: keys like producer_byte_rate (default all)")
+    _value(quota, "--at-most", "LIMIT", _limit_or_share, f"rule set: highest quota on each broker, {_AT_MOST}")
+    _value(quota, "--floor", "RATE", _byte_rate, f"rule set: lowest quota on each broker, {_BYTE_RATE}")
+    _switch(quota, "--i-mean-it", "rule set: confirm a rule that matches every client")
+    _value(quota, "--keys", "KEY[,KEY]", _words, "remove, rule set: keys like producer_byte_rate (default all)")
     _value(quota, "--etag", "ETAG", str, "set, remove: change only this version, as list shows it (default any)")
     _value(quota, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), f"set: {_EXPIRY}")
     _switch(quota, "--until-recovered", "set: restore the quotas when no reassignment and no catch-up is left")
-    _switch(quota, "--dry-run", "set, remove: validate only, change nothing")
+    _switch(quota, "--dry-run", "set, remove, rule: validate only, change nothing")
 
 
 def _add_operation(command: _AddCommand) -> None:
@@ -344,6 +351,15 @@ def _byte_rate(text: str) -> int:
     if text.isdigit():
         raise Invalid(f"{text[:60]!r} has no unit; give for example {text[:20]}B/s or 20MB/s")
     return parse_rate(text)
+
+
+def _limit_or_share(text: str) -> tuple[int | None, float | None]:
+    """Return (bytes/s, None) or (None, a share)."""
+    if not text.endswith("%"):
+        return _byte_rate(text), None
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,9})?%", text) or not 0 < float(text[:-1]) <= 100:
+        raise Invalid(f"{text[:60]!r} is not a share of the capacity, above 0% and at most 100%; give for example 10%")
+    return None, float(text[:-1]) / 100
 
 
 def _limit(text: str) -> int:

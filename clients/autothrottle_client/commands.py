@@ -11,10 +11,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
@@ -24,7 +23,6 @@ from autothrottle_client.model import PauseMode
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import Progress, ProgressTracker, progress_line
-from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues
 from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
 from autothrottle_client.tls import Tls
 
@@ -127,79 +125,6 @@ def _remove_all(call: Call) -> None:
 def _show_removed(call: Call, broker_ids: Sequence[int | None], warnings: Sequence[str] = ()) -> None:
     text = "\n".join(f"{tables.override_scope(broker_id)}: throttle removed" for broker_id in broker_ids)
     call.show({"removed": [{"broker_id": broker_id} for broker_id in broker_ids]}, text or tables.NONE_SET, warnings)
-
-
-def quota(call: Call) -> None:
-    """Show and change Kafka's client quotas.
-
-    throttlectl quota list
-    throttlectl quota describe --user alice --client-id backfill-1
-    throttlectl quota set --default-user --client-id backfill-1 --producer-byte-rate 20MB/s
-    throttlectl quota set --client-id backfill-1 --producer-byte-rate 5MB/s --until-recovered --expires 2h
-    throttlectl quota remove --user alice --keys producer_byte_rate --dry-run
-    """
-    operations = {"list": _list_quotas, "describe": _describe_quota, "set": _set_quota, "remove": _remove_quota}
-    operations[call.arguments.operation](call)
-
-
-_QUOTA_VALUES = tuple(field.name for field in fields(QuotaValues))
-_QUOTA_PARTS = tuple(field.name for field in fields(QuotaEntity))
-_QUOTA_OPTIONS = {
-    "list": (),
-    "describe": ("user", "client_id", "ip"),
-    "set": (*_QUOTA_PARTS, *_QUOTA_VALUES, "etag", "dry_run", "expires", "until_recovered"),
-    "remove": (*_QUOTA_PARTS, "keys", "etag", "dry_run"),
-}
-"""Operation -> the options that it takes."""
-
-
-def _quota_options(call: Call) -> dict[str, Any]:
-    """Return the given options of a quota command.
-
-    Raises:
-        Invalid: the operation does not take one of them.
-    """
-    operation, read = call.arguments.operation, vars(call.arguments)
-    known = dict.fromkeys(option for options in _QUOTA_OPTIONS.values() for option in options)
-    given = {name: read[name] for name in known if read[name] is not None and read[name] is not False}
-    for name in given.keys() - {*_QUOTA_OPTIONS[operation]}:
-        raise Invalid(f"--{name.replace('_', '-')} has no effect on quota {operation}; leave it out")
-    return given
-
-
-def _list_quotas(call: Call) -> None:
-    _quota_options(call)
-    quotas, warnings = call.admin.quotas.list()
-    call.show({"quotas": quotas, "warnings": warnings}, tables.quotas_table(quotas), warnings)
-
-
-def _describe_quota(call: Call) -> None:
-    found = call.admin.quotas.describe(**_quota_options(call))
-    call.show({"quotas": found}, tables.effective_quotas_table(found))
-
-
-def _set_quota(call: Call) -> None:
-    given = _quota_options(call)
-    values = QuotaValues(**{name: given[name] for name in _QUOTA_VALUES if name in given})
-    entity, etag, read = _quota_entity(given), given.get("etag", ""), call.arguments
-    found = call.admin.quotas.set(entity, values, etag, read.dry_run, read.expires, read.until_recovered)
-    _show_quota(call, found)
-
-
-def _remove_quota(call: Call) -> None:
-    given = _quota_options(call)
-    keys, etag = given.get("keys", ()), given.get("etag", "")
-    _show_quota(call, call.admin.quotas.remove(_quota_entity(given), keys, etag, call.arguments.dry_run))
-
-
-def _quota_entity(given: Mapping[str, Any]) -> QuotaEntity:
-    return QuotaEntity(**{name: given[name] for name in _QUOTA_PARTS if name in given})
-
-
-def _show_quota(call: Call, found: QuotaChange) -> None:
-    before, after = tables.quota_words(found.before), tables.quota_words(found.quota.values)
-    text = f"{found.quota.entity}: {'would be ' if call.arguments.dry_run else ''}{after} (before: {before})"
-    call.show(found, text, found.warnings)
 
 
 def audit(call: Call) -> None:

@@ -1,6 +1,6 @@
-"""Kafka's client quotas: entities, values, and the calls of the quota service.
+"""Kafka's client quotas: entities, values, rules for clients that yield, and the calls of the quota service.
 
-The types to know are `QuotaEntity`, `QuotaValues` and `QuotaCalls`.
+The types to know are `QuotaEntity`, `QuotaValues`, `YieldRule` and `QuotaCalls`.
 """
 
 from __future__ import annotations
@@ -99,6 +99,46 @@ class QuotaChange:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class YieldRule:
+    """Limits the clients that match while a reassignment or a catch-up runs.
+
+    In a pattern, `*` stands for any characters and `?` for one. Give either a rate or a share as the highest quota.
+    """
+
+    name: str
+    """1 to 60 lower-case letters, digits and hyphens. Unique among the rules."""
+    floor_bytes_per_second: int
+    """The lowest quota in bytes/s on each broker, at least 1."""
+    user: str | None = None
+    """Pattern for the name of the principal without its type; None: any user."""
+    client_id: str | None = None
+    """Pattern for the client id; None: any client id."""
+    at_most_bytes_per_second: int | None = None
+    """The highest quota in bytes/s on each broker, 1 to 2^53."""
+    at_most_share: float | None = None
+    """The highest quota as a share of the smallest broker's link capacity, above 0 to 1."""
+    keys: tuple[str, ...] = ()
+    """What is limited: `producer_byte_rate`, `consumer_byte_rate` or both; empty: both."""
+    author: str = ""
+    """Who set it; set by the service, like the next two."""
+    time: datetime | None = None
+    """When it was set, UTC."""
+    sentence: str = ""
+    """What it does, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class YieldRuleChange:
+    """A rule before and after a change."""
+
+    rule: YieldRule
+    """After the change."""
+    before: YieldRule | None = None
+    """None: there was none of this name."""
+    warnings: tuple[str, ...] = ()
+
+
 class _SendRpc(Protocol):
     def __call__(self, rpc: Rpc[_Response], probe: Rpc[object] | None = None) -> _Response: ...
 
@@ -185,6 +225,41 @@ class QuotaCalls:
             entity=_entity_message(entity), keys=keys, etag=etag, validate_only=validate_only
         )
         return from_message(QuotaChange, self._unary(lambda stub: stub.RemoveQuota, request, True))
+
+    def list_rules(self) -> tuple[YieldRule, ...]:
+        """Return the rules for clients that yield to a recovery, by name."""
+        found = self._unary(lambda stub: stub.ListYieldRules, quotas_pb2.ListYieldRulesRequest())
+        return tuple(from_message(YieldRule, one) for one in found.rules)
+
+    def set_rule(self, rule: YieldRule, validate_only: bool = False, i_mean_it: bool = False) -> YieldRuleChange:
+        """Add a rule, or replace the one of this name.
+
+        Args:
+            rule: the rule.
+            validate_only: check the request only.
+            i_mean_it: confirms a rule that matches every client.
+
+        Raises:
+            Invalid: a value is wrong, or the rule matches every client without `i_mean_it`.
+            Conflict: there would be more than 100 rules.
+        """
+        request = quotas_pb2.SetYieldRuleRequest(
+            rule=quotas_pb2.YieldRule(**asdict(rule)), validate_only=validate_only, i_mean_it=i_mean_it
+        )
+        return from_message(YieldRuleChange, self._unary(lambda stub: stub.SetYieldRule, request))
+
+    def remove_rule(self, name: str, validate_only: bool = False) -> YieldRule:
+        """Remove a rule and return it. Sent at most once: a retry would fail with Missing.
+
+        Args:
+            name: name of the rule.
+            validate_only: check the request only.
+
+        Raises:
+            Missing: no rule has this name.
+        """
+        request = quotas_pb2.RemoveYieldRuleRequest(name=name, validate_only=validate_only)
+        return from_message(YieldRule, self._unary(lambda stub: stub.RemoveYieldRule, request, True).before)
 
     def _unary(
         self,

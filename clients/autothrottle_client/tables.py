@@ -22,13 +22,14 @@ from autothrottle_client.model import (
     Pause,
     RequestQuota,
 )
-from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaValues
+from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaValues, YieldRule
 from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
 NONE_SET = "no throttle override is set"
 NO_REQUEST_QUOTAS = "no request quota is set"
 NO_QUOTA = "no client quota is set"
+NO_YIELD_RULE = "no yield rule is set"
 NOTHING_CHANGED = "no action is recorded"
 NO_REASSIGNMENTS = "no partitions are being reassigned"
 
@@ -146,6 +147,20 @@ def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
         for q in quotas
     )
     return _table(rows) if quotas else "no quota applies to this client"
+
+
+def yield_rules_table(rules: Sequence[YieldRule]) -> str:
+    """Return yield rules as a table, one row each."""
+    rows = (
+        {
+            "NAME": one.name,
+            "TIME": "-" if one.time is None else _time(one.time),
+            "AUTHOR": one.author,
+            "RULE": one.sentence,
+        }
+        for one in rules
+    )
+    return _table(rows) if rules else NO_YIELD_RULE
 
 
 def quota_words(values: QuotaValues) -> str:

@@ -51,6 +51,7 @@ from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
+from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
@@ -190,6 +191,7 @@ class Composition:
                 settings=discovery,
                 quotas=discovery,
                 temporary_quotas=self._temporary_quotas,
+                yield_rules=self._yield_rules,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
                 on_failure=self.on_failure,
@@ -238,8 +240,8 @@ class Composition:
     def quotas(self) -> Servicer:
         """The service of Kafka's client quotas, which any admin process serves: it has no state."""
         discovery = self._client(DiscoveryClient, self.configuration.discovery_addr)
-        quotas, temporary = self._client_quotas(self._session()), self._temporary_quotas
-        servicer = QuotaServicer(quotas, temporary, discovery, self._catch_ups, self._overrides)
+        quotas, temporary, rules = self._client_quotas(self._session()), self._temporary_quotas, self._yield_rules
+        servicer = QuotaServicer(quotas, temporary, rules, discovery, self._catch_ups, self._overrides)
         return quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService"
 
     def placement(self) -> Servicer:
@@ -570,7 +572,12 @@ class Composition:
         return ZooKeeperRegistrations(self._session(), self._kafka)
 
     def _quota_source(self, client: KazooClient) -> QuotaSource:
-        return LedgeredQuotas(client, self._own, self._client_quotas(client).fetch_texts)
+        quotas = self._client_quotas(client)
+        if self._kafka_admin is None:
+            return LedgeredQuotas(client, self._own, quotas)
+        from autothrottle.adapters.kafka_admin.client_quotas import fetch_group_clients
+
+        return LedgeredQuotas(client, self._own, quotas, partial(fetch_group_clients, self._kafka_admin))
 
     def _client_quotas(self, client: KazooClient) -> AdminClientQuotas | ZooKeeperClientQuotas:
         if self._by_admin_api and self._kafka_admin:
@@ -645,6 +652,10 @@ class Composition:
     @cached_property
     def _temporary_quotas(self) -> ZooKeeperTemporaryQuotas:
         return self._stack.enter_context(closing(ZooKeeperTemporaryQuotas(self._session(), self._own)))
+
+    @cached_property
+    def _yield_rules(self) -> ZooKeeperYieldRules:
+        return self._stack.enter_context(closing(ZooKeeperYieldRules(self._session(), self._own)))
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool

@@ -34,7 +34,7 @@ from autothrottle.wire.discovery import (
     validate_brokers,
     validate_topics,
 )
-from autothrottle.wire.quotas import quota_state_to_message, resources_from_paths
+from autothrottle.wire.quotas import clients_to_message, quota_state_to_message, resources_from_paths
 
 _NO_BOOTSTRAP_SERVERS = "discovery has no bootstrap servers; in ZooKeeper mode set --bootstrap-servers"
 
@@ -142,9 +142,18 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         self, request: discovery_pb2.GetQuotaStateRequest, context: grpc.ServicerContext
     ) -> discovery_pb2.GetQuotaStateResponse:
         resources = resources_from_paths(request.resources)
+        return quota_state_to_message(self._quota_source.fetch_quota_state(resources, time_left(context)))
+
+    def GetClients(
+        self, request: discovery_pb2.GetClientsRequest, context: grpc.ServicerContext
+    ) -> discovery_pb2.GetClientsResponse:
+        return clients_to_message(self._quota_source.fetch_clients(time_left(context)))
+
+    @property
+    def _quota_source(self) -> QuotaSource:
         if self._quotas is None:
             raise Invalid("client quotas are unknown: this discovery was built without their source")
-        return quota_state_to_message(self._quotas.fetch_quota_state(resources, time_left(context)))
+        return self._quotas
 
     def WatchSnapshots(
         self, request: discovery_pb2.WatchSnapshotsRequest, context: grpc.ServicerContext

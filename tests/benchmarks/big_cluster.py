@@ -153,7 +153,7 @@ class BigCluster:
     """The znodes of one cluster, in the root of its own ZooKeeper."""
 
     def __init__(self, client: KazooClient, size: Size) -> None:
-        self._client, self.size = client, size
+        self.client, self.size = client, size
         self.kafka, self.own = KafkaPaths(), OwnPaths()
         self.reassignments = tuple(size.reassignments())
         # Computed in advance, so that no measurement includes the work of the controller.
@@ -174,8 +174,8 @@ class BigCluster:
         """Create brokers, topics, partition states and empty configs, without reassignments."""
         kafka = self.kafka
         for path in (kafka.broker_ids, kafka.topics, *(f"{kafka.configs}/{kind.value}" for kind in ResourceType)):
-            self._client.ensure_path(path)
-        self._client.ensure_path(self._changes)
+            self.client.ensure_path(path)
+        self.client.ensure_path(self._changes)
         self._commit("create", ((f"{kafka.broker_ids}/{b}", b"{}") for b in self.size.broker_ids))
         self._commit("create", ((kafka.config(resource), format_config({})) for resource in self.resources))
         self._commit("create", self._topic_tree())
@@ -204,23 +204,23 @@ class BigCluster:
         """Remove all throttles and the ledger. The services must not run."""
         self._commit("set_data", ((self.kafka.config(resource), format_config({})) for resource in self.resources))
         try:
-            self._client.delete(self.own.ledger, recursive=True)
+            self.client.delete(self.own.ledger, recursive=True)
         except NoNodeError:
             return
 
     def newest_notification(self) -> int:
         """Return the sequence number of the newest config change notification; -1 without notifications."""
-        return max((int(name[-10:]) for name in self._client.get_children(self._changes)), default=-1)
+        return max((int(name[-10:]) for name in self.client.get_children(self._changes)), default=-1)
 
     def clear_notifications(self) -> None:
         """Remove all config change notifications, as brokers do after 15 minutes."""
-        for name in self._client.get_children(self._changes):
-            self._client.delete_async(f"{self._changes}/{name}")
-        self._client.sync(self._changes)
+        for name in self.client.get_children(self._changes):
+            self.client.delete_async(f"{self._changes}/{name}")
+        self.client.sync(self._changes)
 
     def current(self) -> CurrentConfigs:
         """Read all configs."""
-        answers = [(resource, self._client.get_async(self.kafka.config(resource))) for resource in self.resources]
+        answers = [(resource, self.client.get_async(self.kafka.config(resource))) for resource in self.resources]
         read = [(resource, *answer.get(timeout=60)) for resource, answer in answers]
         last = max(stat.mtime for _, _, stat in read)
         return CurrentConfigs({r: parse_config(data) for r, data, _ in read}, datetime.fromtimestamp(last / 1000, UTC))
@@ -240,7 +240,7 @@ class BigCluster:
         """Write nodes in concurrent transactions."""
         answers = []
         for batch in _batches(operations):
-            transaction = self._client.transaction()
+            transaction = self.client.transaction()
             for path, data in batch:
                 getattr(transaction, method)(path, data)
             answers.append(transaction.commit_async())

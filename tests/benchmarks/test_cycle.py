@@ -12,18 +12,25 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
 import pytest
+from kazoo.client import KazooClient
 
 from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.zookeeper.codec import format_config
+from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
+from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.control.cycle import CycleRecord
+from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.units import MEGABYTE
 from autothrottle.planner.triggers import SPACING
 from autothrottle.v1.planner_pb2 import WatchCyclesRequest
@@ -54,6 +61,7 @@ INTERVAL_SECONDS = 600
 """Long enough that only the benchmark starts cycles, apart from the first one of a term."""
 
 REST_SECONDS = 4.0
+YIELD_RULES, YIELDING, YIELD_LIMIT = 100, 1_000, 20 * MEGABYTE
 PATIENCE_SECONDS = 90.0
 RPC = timedelta(seconds=10)
 ROOMY = [("grpc.max_receive_message_length", 64 * 1024 * 1024)]
@@ -311,6 +319,55 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
             median_cpu_seconds(seen),
         )
     add_cycles(figures, size, "reassignment end", ends, END_ORIGINAL)
+
+
+@pytest.mark.parametrize("lab", [LARGE], indirect=True, ids=["1000 brokers"])
+def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
+    """A hundred rules limit ten clients each; their quotas have reached the limits. Cycles alternate between blocks."""
+    client, kafka = lab.cluster.client, lab.cluster.kafka
+    limited = [QuotaEntity(DEFAULT, f"c{n % YIELD_RULES:02}-{n}") for n in range(YIELDING)]
+    for path in dict.fromkeys(path for entity in limited for path in kafka.entity_parents(entity.path)):
+        client.ensure_path(path)
+    for entity in limited:
+        data = format_config({QuotaKey.PRODUCER_BYTE_RATE.value: str(2 * YIELD_LIMIT)})
+        client.create(kafka.entity_config(entity.path), data)
+    rules = ZooKeeperYieldRules(client, lab.cluster.own)
+    lab.cluster.start_reassignment()
+    lab.clients.set_rates(dict.fromkeys(lab.size.broker_ids, (float(LIGHT), float(LIGHT))))
+    time.sleep(2 * WINDOW_SECONDS + 1)
+    with lab.services() as services, closing(rules):
+        services.observe(lambda: None, lab.is_throttled(LIGHT), datetime.fromtimestamp(0, UTC))
+        without = unchanged_cycles(services, lab)
+        keys, now = frozenset({QuotaKey.PRODUCER_BYTE_RATE}), datetime.now(UTC)
+        for n in range(YIELD_RULES):
+            rules.set_rule(YieldRule(f"r{n}", None, f"c{n:02}-*", YIELD_LIMIT, None, YIELD_LIMIT, keys, "anna", now))
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while any(is_above(client, kafka, entity) for entity in limited):
+            assert time.monotonic() < deadline, services.services.log()[-3000:]
+            time.sleep(1)
+        with_rules = unchanged_cycles(services, lab)
+    name = "nothing changed, loads known: request to end of cycle"
+    for what, seen in (("without yield rules", without), (f"{YIELD_RULES} rules, {YIELDING} clients", with_rules)):
+        samples = [(s.cycle.end - s.asked).total_seconds() for s in seen]
+        # Each figure of one cycle is a multiple of 10 ms, so the mean of all is more exact than their median.
+        cpu = statistics.fmean(s.cpu_seconds["planner-1"] + s.cpu_seconds["discovery"] for s in seen)
+        figures.add(f"{name}, {what}", str(lab.size), "s", samples)
+        figures.add(f"CPU of planner and discovery for it, {what}", str(lab.size), "CPU s", [cpu])
+
+
+def unchanged_cycles(services: RunningServices, lab: ClusterLab) -> list[ObservedCycle]:
+    services.measure(LIGHT)
+    services.observe(services.run_cycle, lab.is_throttled(LIGHT))
+    seen = []
+    for _ in range(4 * RUNS):
+        time.sleep(SPACING.total_seconds())
+        seen.append(services.observe(services.run_cycle, lab.is_throttled(LIGHT)))
+    return seen
+
+
+def is_above(client: KazooClient, kafka: KafkaPaths, entity: QuotaEntity) -> bool:
+    data, _ = client.get(kafka.entity_config(entity.path))
+    return str(YIELD_LIMIT) not in data.decode()
 
 
 def add_memory(figures: Figures, size: Size, services: RunningServices) -> None:

@@ -1,37 +1,95 @@
-"""Client quotas of 10,000 entities in a real ZooKeeper, over gRPC, and the cost of 1,000 temporary ones in a cycle."""
+"""Listing 10,000 client quotas of a real ZooKeeper and a real Kafka over gRPC, and the cost of 1,000 in a cycle."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 
 import grpc
 import pytest
 
+from autothrottle.adapters.kafka_admin import messages
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, fetch_group_clients
+from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_admin.routing import Routing
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
-from autothrottle.adapters.memory import MemoryCatchUps, MemoryCluster, MemoryOverrides, MemoryTemporaryQuotas
+from autothrottle.adapters.memory import (
+    MemoryCatchUps,
+    MemoryCluster,
+    MemoryOverrides,
+    MemoryTemporaryQuotas,
+    MemoryYieldRules,
+)
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
+from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
+from autothrottle.core.control.cycle import CycleObservation, CycleResults, SourceReadings
+from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
+from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.control.state import ControllerState, KnownLoads
+from autothrottle.core.control.step import settle, step
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.yielding import YieldRule, YieldRules
+from autothrottle.ports.kafka import ClientQuotaStore
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
+from autothrottle_lab.servers.kafka_kraft import KraftCluster
+from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.benchmarks.big_cluster import LARGE
 from tests.benchmarks.figures import Figures
-from tests.benchmarks.test_pure import timed
+from tests.benchmarks.test_pure import LIMITS, NOW, loads, reassigning_snapshot, timed
+from tests.builders import eventually
 from tests.system.zookeeper_tree import Tree, session
 
-ENTITIES, TEMPORARY = 10_000, 1_000
+ENTITIES, TEMPORARY, GROUPS = 10_000, 1_000, 3_000
+RULES = 100
+LIMIT = 20_000_000
+AT_ONCE = 1_000
+"""Entities in one request to Kafka."""
 RUNS = 5
+SETTINGS = PlannerSettings(LIMITS, policy=HeadroomPolicy())
+VALUES = {QuotaKey.PRODUCER_BYTE_RATE: 1_000_000}
 
 
 def entity(number: int) -> QuotaEntity:
     """A third are users, a third pairs of different users, and a third client ids."""
     user, client = f"user {number}", f"client {number}"
     return (QuotaEntity(user), QuotaEntity(user, client), QuotaEntity(client_id=client))[number % 3]
+
+
+def listed_seconds(store: ClientQuotaStore) -> list[float]:
+    """Measure how long a client waits for the list over gRPC."""
+    servicer = QuotaServicer(
+        store, MemoryTemporaryQuotas(), MemoryYieldRules(), MemoryCluster(), MemoryCatchUps(), MemoryOverrides()
+    )
+    served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
+    samples = []
+    with (
+        ServiceServer("admin", [served], access=AccessInterceptor(Access())) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        stub = quotas_pb2_grpc.QuotaServiceStub(channel)
+        for _ in range(RUNS):
+            started = time.monotonic()
+            found = stub.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=60)
+            samples.append(time.monotonic() - started)
+            assert len(found.quotas) == ENTITIES and not found.warnings
+    return samples
 
 
 def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fresh_zookeeper: ZooKeeperServer) -> None:
@@ -43,20 +101,72 @@ def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fres
         created += [client.create_async(tree.kafka.entity_config(entity(n).path), data) for n in range(ENTITIES)]
         for answer in created:
             answer.wait(60)
-        store, overrides = ZooKeeperClientQuotas(client, tree.kafka), MemoryOverrides()
-        servicer = QuotaServicer(store, MemoryTemporaryQuotas(), MemoryCluster(), MemoryCatchUps(), overrides)
-        served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
-        with (
-            ServiceServer("admin", [served], access=AccessInterceptor(Access())) as server,
-            grpc.insecure_channel(server.address) as channel,
-        ):
-            stub, samples = quotas_pb2_grpc.QuotaServiceStub(channel), []
-            for _ in range(RUNS):
-                started = time.monotonic()
-                found = stub.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=60)
-                samples.append(time.monotonic() - started)
-                assert len(found.quotas) == ENTITIES and not found.warnings
+        samples = listed_seconds(ZooKeeperClientQuotas(client, tree.kafka))
     figures.add("listing client quotas through ZooKeeper and gRPC", f"{ENTITIES} entities", "s", samples)
+
+
+def set_quotas(cluster: KraftCluster, entities: Sequence[QuotaEntity]) -> None:
+    """Set quotas of many entities in one request: one by one they take minutes."""
+    requests = [messages.alter_client_quotas(one, VALUES, validate_only=False) for one in entities]
+    requests[0].entries = [entry for request in requests for entry in request.entries]
+    with closing(Routing((cluster.bootstrap_servers,), {}, timedelta(seconds=60))) as routing:
+        answer = routing.send_any(lambda: requests[0], time.monotonic() + 60)
+    assert not any(entry.error_code for entry in answer.entries)
+
+
+def test_time_to_list_the_quotas_of_ten_thousand_entities_without_zookeeper(figures: Figures) -> None:
+    with (
+        scratch_directory() as directory,
+        KraftCluster(directory, (1001,)) as cluster,
+        closing(KafkaAdmin(KafkaSettings((cluster.bootstrap_servers,)))) as admin,
+    ):
+        for start in range(0, ENTITIES, AT_ONCE):
+            set_quotas(cluster, [entity(n) for n in range(start, start + AT_ONCE)])
+        eventually(lambda: len(admin.client_quotas()) == ENTITIES)
+        samples = listed_seconds(AdminClientQuotas(admin))
+    figures.add("listing client quotas through the Admin API and gRPC", f"{ENTITIES} entities", "s", samples)
+
+
+def join_group(number: int) -> Any:
+    """Build the request of a consumer that joins a group of its own."""
+    request = kafka.protocol.consumer.JoinGroupRequest
+    protocol = request.JoinGroupRequestProtocol(name="range", metadata=bytes(200))
+    return request(
+        group_id=f"group-{number}",
+        session_timeout_ms=300_000,
+        rebalance_timeout_ms=300_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+        max_version=3,
+    )
+
+
+def test_time_to_read_the_members_of_three_thousand_groups(figures: Figures) -> None:
+    request = kafka.protocol.metadata.FindCoordinatorRequest
+    with (
+        scratch_directory() as directory,
+        KraftCluster(directory, (1001,)) as cluster,
+        closing(KafkaAdmin(KafkaSettings((cluster.bootstrap_servers,)))) as admin,
+        closing(Routing((cluster.bootstrap_servers,), {"client_id": "member"}, timedelta(seconds=60))) as routing,
+    ):
+
+        def succeeds(build: Callable[[], Any]) -> bool:
+            answer = routing.each({1001: build}, time.monotonic() + 60)[1001]
+            return getattr(answer, "error_code", None) == 0
+
+        # The first request for a coordinator creates the topic of the groups.
+        eventually(lambda: succeeds(lambda: request(key="group", key_type=0, coordinator_keys=[], max_version=3)))
+        for number in range(GROUPS):
+            eventually(lambda n=number: succeeds(partial(join_group, n)))  # type: ignore[misc]
+        assert len(admin.groups([1001]).values[1001]) == GROUPS
+        samples = []
+        for _ in range(RUNS):
+            started = time.monotonic()
+            found = fetch_group_clients(admin, timedelta(seconds=60))
+            samples.append(time.monotonic() - started)
+            assert found == ClientReading(frozenset({QuotaEntity(DEFAULT, "member")}))
+    figures.add("reading the members of groups of one broker", f"{GROUPS} groups", "s", samples)
 
 
 @pytest.mark.usefixtures("collected_rarely")
@@ -72,3 +182,53 @@ def test_cost_of_temporary_quotas_in_a_cycle(figures: Figures) -> None:
         assert len(found.changes) == TEMPORARY
         samples.append(seconds)
     figures.add("quota_changes(), all temporary quotas new", f"{TEMPORARY} entities", "CPU s", samples)
+
+
+@pytest.mark.usefixtures("collected_rarely")
+def test_cost_of_yield_rules_in_a_cycle(figures: Figures) -> None:
+    """Each of 100 rules limits ten clients; the quotas have reached their limits, or are halved in this cycle."""
+    made = {f"r{n}": rule(n) for n in range(RULES)}
+    limited = [QuotaEntity(DEFAULT, f"c{n % RULES:02}-{n}") for n in range(TEMPORARY)]
+    without = [deciding_seconds({}, [], 0) for _ in range(RUNS)]
+    figures.add("step() without yield rules, nothing changes", str(LARGE), "CPU s", without)
+    for name, quota in (("nothing changes", LIMIT), ("all quotas step", 4 * LIMIT)):
+        samples = [deciding_seconds(made, limited, quota) for _ in range(RUNS)]
+        where = f"{LARGE}, {RULES} rules, {TEMPORARY} clients"
+        figures.add(f"step() with yield rules, {name}", where, "CPU s", samples)
+
+
+def rule(number: int) -> YieldRule:
+    return YieldRule(
+        f"r{number}", None, f"c{number:02}-*", LIMIT, None, 1, frozenset({QuotaKey.PRODUCER_BYTE_RATE}), "anna", NOW
+    )
+
+
+def deciding_seconds(rules: YieldRules, limited: Sequence[QuotaEntity], quota: int) -> float:
+    """Return the CPU seconds of `step` in a cycle in which no throttle changes; the quotas are ours."""
+    state = ControllerState().begin_term(1)
+    key, entries = QuotaKey.PRODUCER_BYTE_RATE, {}
+    for entity in limited:
+        entries[entity.resource] = LedgerEntry({key.value: LedgerKey(None, str(quota))}, 1, 1)
+    quotas = QuotaState({r: {key.value: str(quota)} for r in entries}, entries)
+    snapshot, seconds = reassigning_snapshot(), list[float]()
+    for number in range(5):
+        observation = CycleObservation(
+            at=NOW + timedelta(minutes=number),
+            clock=60.0 * number,
+            scheduled=True,
+            sources=SourceReadings(None, Overrides(), {}, {}, rules),
+            snapshot=snapshot,
+            loads=KnownLoads(loads(300), 60.0 * number),
+            quotas=QuotaState(dict(quotas.configs), dict(quotas.ledger)),
+            clients=ClientReading(frozenset(limited)),
+        )
+        taken, decision = timed(lambda observation=observation, state=state: step(SETTINGS, state, observation))  # type: ignore[misc]
+        assert decision.error is None
+        seconds.append(taken)
+        outcomes = tuple(Outcome(change.resource, OutcomeStatus.APPLIED) for change in decision.changes)
+        state, _ = settle(SETTINGS, decision, CycleResults(observation.at, observation.clock, outcomes))
+        snapshot = with_changes(snapshot, [c for c in decision.changes if c.resource.type is not ResourceType.QUOTA])
+    # The first cycles throttle and read the clients.
+    changes = [change for change in decision.changes if change.resource.type is ResourceType.QUOTA]
+    assert len(changes) == (len(limited) if quota > LIMIT else 0)
+    return seconds[-1]

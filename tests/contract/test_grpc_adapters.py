@@ -102,6 +102,9 @@ class Discovery(discovery_pb2_grpc.DiscoveryServiceServicer):
     def GetQuotaState(self, request: object, context: Any) -> Any:
         raise AssertionError("unexpected call")
 
+    def GetClients(self, request: object, context: Any) -> Any:
+        raise AssertionError("unexpected call")
+
     def WatchSnapshots(self, request: object, context: Any) -> Iterator[Any]:
         events: queue.Queue[SnapshotEvent | None] = queue.Queue()
         watch = self.source.watch_snapshots(events.put)

@@ -16,6 +16,7 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
     MemoryRequestQuotas,
     MemoryTemporaryQuotas,
+    MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
@@ -38,6 +39,7 @@ from tests.contract.reassigner_contract import ReassignerContract
 from tests.contract.request_quota_store_contract import RequestQuotaStoreContract
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
 from tests.contract.temporary_quota_store_contract import TemporaryQuotaStoreContract
+from tests.contract.yield_rule_store_contract import YieldRuleStoreContract
 
 TIMEOUT = timedelta(seconds=1)
 BROKERS = (1001, 1002, 1003, 1004)
@@ -98,6 +100,16 @@ class TestMemoryTemporaryQuotas(TemporaryQuotaStoreContract):
 
     @pytest.fixture
     def newest(self, store: MemoryTemporaryQuotas) -> Callable[[], Sequence[AuditRecord]]:
+        return lambda: store.audit.newest(10)
+
+
+class TestMemoryYieldRules(YieldRuleStoreContract):
+    @pytest.fixture
+    def store(self) -> MemoryYieldRules:
+        return MemoryYieldRules()
+
+    @pytest.fixture
+    def newest(self, store: MemoryYieldRules) -> Callable[[], Sequence[AuditRecord]]:
         return lambda: store.audit.newest(10)
 
 

@@ -10,6 +10,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
+from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -70,6 +71,16 @@ def test_credentials_of_a_user_stay_and_are_no_quota(subject: Subject) -> None:
     assert subject.config("users/alice") == {"SCRAM-SHA-256": "salt=x", "producer_byte_rate": "5"}
     subject.store.alter_quota(ALICE, {PRODUCER: None}, TIMEOUT)
     assert subject.config("users/alice") == {"SCRAM-SHA-256": "salt=x"}
+
+
+def test_without_brokers_the_clients_are_the_entities_with_quotas(subject: Subject) -> None:
+    subject.write("users/alice", '{"version":1,"config":{"producer_byte_rate":"fast","consumer_byte_rate":"7"}}')
+    subject.write("clients/idle", '{"version":1,"config":{}}')
+    found = LedgeredQuotas(subject.other, subject.tree.own, subject.store).fetch_clients(TIMEOUT)
+    assert found.entities == {ALICE}
+    problem, warning = found.warnings
+    assert "producer_byte_rate 'fast' is not an integer" in problem
+    assert "in ZooKeeper mode set --bootstrap-servers" in warning
 
 
 def test_a_value_that_is_no_number_is_a_problem_and_can_be_replaced(subject: Subject) -> None:

@@ -28,8 +28,9 @@ from autothrottle.core.quotas.precedence import (
     levels_of_ip,
 )
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
+from autothrottle.core.quotas.yielding import check_number, rule_sentence, validate_rule
 from autothrottle.ports.kafka import ClientQuotaStore, SnapshotSource
-from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore
+from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
@@ -40,6 +41,8 @@ from autothrottle.wire.quotas import (
     keys_from_names,
     quota_to_message,
     quotas_to_messages,
+    rule_from_message,
+    rule_to_message,
     temporary_from_message,
     values_from_message,
     values_to_message,
@@ -58,6 +61,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self,
         quotas: ClientQuotaStore,
         temporary: TemporaryQuotaStore,
+        rules: YieldRuleStore,
         snapshots: SnapshotSource,
         catch_ups: CatchUpStore,
         overrides: OverrideStore,
@@ -67,11 +71,13 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         Args:
             quotas: Kafka's quotas.
             temporary: quotas that the leading planner sets and ends.
+            rules: rules that the leading planner applies during a recovery.
             snapshots: shows whether a reassignment runs.
             catch_ups: shows whether a catch-up runs.
             overrides: stores the audit records.
         """
-        self._quotas, self._temporary, self._actions = quotas, temporary, ActionLog(overrides)
+        self._quotas, self._temporary, self._rules = quotas, temporary, rules
+        self._actions = ActionLog(overrides)
         self._snapshots, self._catch_ups = snapshots, catch_ups
 
     def ListQuotas(
@@ -126,7 +132,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         return quotas_pb2.SetQuotaResponse(
             quota=quota_to_message(entity, edited(before, edits), wanted),
             before=values_to_message(before),
-            warnings=_warnings(entity),
+            warnings=_warnings(entity.user),
         )
 
     def _set_temporary(
@@ -199,6 +205,41 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             self._actions.record(action, who, f"Quota of {entity}: {changes}")
         return before
 
+    def ListYieldRules(
+        self, request: quotas_pb2.ListYieldRulesRequest, context: grpc.ServicerContext
+    ) -> quotas_pb2.ListYieldRulesResponse:
+        validate_fields(request)
+        rules = sorted(self._rules.read_rules().items())
+        return quotas_pb2.ListYieldRulesResponse(rules=[rule_to_message(rule) for _, rule in rules])
+
+    def SetYieldRule(
+        self, request: quotas_pb2.SetYieldRuleRequest, context: grpc.ServicerContext
+    ) -> quotas_pb2.SetYieldRuleResponse:
+        """Store a rule, which the leading planner watches."""
+        validate_fields(request)
+        rule = validate_rule(rule_from_message(request.rule, author(context), datetime.now(UTC)), request.i_mean_it)
+        current = self._rules.read_rules()
+        check_number({**current, rule.name: rule})
+        if not request.validate_only:
+            self._rules.set_rule(rule)
+            log_action(AuditAction.SET_QUOTA, rule.author, f"Yield rule {rule.name}: {rule_sentence(rule)}")
+        return quotas_pb2.SetYieldRuleResponse(
+            rule=rule_to_message(rule),
+            before=rule_to_message(current[rule.name]) if rule.name in current else None,
+            warnings=_warnings(rule.user),
+        )
+
+    def RemoveYieldRule(
+        self, request: quotas_pb2.RemoveYieldRuleRequest, context: grpc.ServicerContext
+    ) -> quotas_pb2.RemoveYieldRuleResponse:
+        validate_fields(request)
+        before, who = self._rules.read_rules().get(request.name), author(context)
+        if before is None or not (request.validate_only or self._rules.remove_rule(request.name, who)):
+            raise Missing(f"no yield rule is called {request.name[:80]!r}; ListYieldRules shows the existing ones")
+        if not request.validate_only:
+            log_action(AuditAction.REMOVE_QUOTA, who, f"Yield rule {request.name} removed")
+        return quotas_pb2.RemoveYieldRuleResponse(before=rule_to_message(before))
+
 
 def _check_permanent(temporary: TemporaryQuota | None, edits: QuotaEdits) -> None:
     """Refuse a permanent quota of a key with a temporary one, whose end would replace it."""
@@ -226,7 +267,7 @@ def _text(key: QuotaKey, value: float | None) -> str:
     return "not set" if value is None else format_value(key, value)
 
 
-def _warnings(entity: QuotaEntity) -> list[str]:
-    if isinstance(entity.user, str) and entity.user.startswith("User:"):
-        return [f"Kafka compares the name without the type: {entity.user!r} is not the user {entity.user[5:]!r}"]
+def _warnings(user: object) -> list[str]:
+    if isinstance(user, str) and user.startswith("User:"):
+        return [f"Kafka compares the name without the type: {user!r} is not the user {user[5:]!r}"]
     return []

@@ -20,3 +20,13 @@ def without_unit(text: str) -> str:
     """
     found = re.fullmatch(r"\s*([\d.eE+-]+)\s*MB(/s)?\s*", text, re.ASCII)
     return found[1] if found else text
+
+
+def format_megabytes(rate: BytesPerSecond) -> str:
+    """Return a rate or a size as a number of MB, exact and as short as possible.
+
+    >>> format_megabytes(20_000_000), format_megabytes(1_500_000), format_megabytes(1)
+    ('20', '1.5', '0.000001')
+    """
+    whole, rest = divmod(rate, MEGABYTE)
+    return f"{whole}{f'.{rest:06d}'.rstrip('0') if rest else ''}"

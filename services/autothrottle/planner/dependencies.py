@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from autothrottle.ports.kafka import ConfigWriter, FetchSettingsSource, QuotaSource, Reassigner, SnapshotSource
-from autothrottle.ports.state_store import CatchUpStore, Election, OverrideStore, PauseStore, TemporaryQuotaStore
+from autothrottle.ports.state_store import (
+    CatchUpStore,
+    Election,
+    OverrideStore,
+    PauseStore,
+    TemporaryQuotaStore,
+    YieldRuleStore,
+)
 from autothrottle.ports.telemetry import UNTRACED, DecisionSink, EventSink, LoadSource, Tracer
 
 CLUSTER_TIMEOUT = timedelta(seconds=20)
@@ -30,6 +37,7 @@ class PlannerDependencies:
     settings: FetchSettingsSource
     quotas: QuotaSource
     temporary_quotas: TemporaryQuotaStore
+    yield_rules: YieldRuleStore
     tracer: Tracer = UNTRACED
     decisions: DecisionSink | None = None
     """The decision log; None: decisions are not logged."""

@@ -108,6 +108,7 @@ class Planner:
             dependencies.temporary_quotas.watch_temporary_quotas(
                 lambda: self._triggers.request("a temporary quota changed")
             ),
+            dependencies.yield_rules.watch_rules(lambda: self._triggers.request("a yield rule changed")),
         ]
 
     def start(self, address: str, host: str = "") -> None:

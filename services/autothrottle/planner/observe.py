@@ -9,13 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.catch_up import partitions_on
@@ -28,10 +29,12 @@ from autothrottle.core.control.cycle import (
     needed,
     quotas_needed,
 )
+from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import KnownLoads, TermState
 from autothrottle.core.control.step import obstacle_to_submissions
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
@@ -45,6 +48,9 @@ _METRICS_SHARE = 2 / 5
 """Timeout for reading metrics, as a share of the interval: the whole cycle then takes less than half of it."""
 
 SETTINGS_TIMEOUT = timedelta(seconds=5)
+
+CLIENTS_TIMEOUT = timedelta(seconds=5)
+"""Timeout for reading the known clients, beside the cluster and the loads: an old reading is good enough."""
 
 RETRY_SECONDS = 60.0
 """Minimum time between two reads of the same settings, also after a failed read."""
@@ -66,7 +72,7 @@ class Observer:
     clock: Callable[[], float]
 
     def observe(self, term: TermState, scheduled: bool, newest_event: int) -> CycleObservation:
-        """Read everything that a cycle needs.
+        """Read everything that a cycle needs; quotas and clients at the same time as the cluster.
 
         Args:
             term: the state of the term.
@@ -78,10 +84,11 @@ class Observer:
             _attempt(self.dependencies.overrides.read_overrides),
             _attempt(self.dependencies.catch_ups.read_catch_ups),
             _attempt(self.dependencies.temporary_quotas.read_temporary_quotas),
+            _attempt(self.dependencies.yield_rules.read_rules),
         )
         wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
-        held, loads, quotas = term.held, None, None
+        held, loads, clients, quotas = term.held, None, None, None
         sources = adopted(term.sources, read)
         if sources.error is not None:
             snapshot = sources.error
@@ -89,9 +96,14 @@ class Observer:
             pause = sources.known.pause
             is_blocked = obstacle_to_submissions(self.settings.shadow, pause) is not None
             asked = needed(term, sources.known, None if is_blocked else wanted, self.now())
-            snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
-            if (entities := quotas_needed(term, sources.known)) is not None:
-                quotas = _attempt(partial(self.dependencies.quotas.fetch_quota_state, entities, CLUSTER_TIMEOUT))
+            entities = quotas_needed(term, sources.known, self.clock())
+            are_clients_due = pause is None and term.yields.is_reading_due(sources.known.rules, self.clock())
+            with ThreadPoolExecutor(2, "quotas") as executor:
+                fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))
+                reading = self._begin(executor, self._fetch_clients) if are_clients_due else None
+                snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
+                quotas = None if fetching is None else fetching.result()
+                clients = None if reading is None else reading.result()
         return CycleObservation(
             at=self.now(),
             clock=self.clock(),
@@ -102,6 +114,7 @@ class Observer:
             loads=loads,
             settings=self.reader.reading,
             quotas=quotas,
+            clients=clients,
             wanted=wanted if wanted is self.submissions.wanted else None,
             cancelled=cancelled,
         )
@@ -115,7 +128,7 @@ class Observer:
         with ThreadPoolExecutor(1, "loads") as executor:
             fetching = None
             if are_due and not is_paused:
-                fetching = executor.submit(copy_context().run, self._fetch_loads)
+                fetching = self._begin(executor, self._fetch_loads)
             try:
                 with self.dependencies.tracer.span("discovery"):
                     snapshot, held = self._fetch_snapshot(term, asked, newest_event)
@@ -149,6 +162,16 @@ class Observer:
         if not held <= term.held:
             snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
         return snapshot, held
+
+    @staticmethod
+    def _begin(executor: ThreadPoolExecutor, fetch: Callable[[], T]) -> Future[T]:
+        return executor.submit(copy_context().run, fetch)
+
+    def _fetch_quotas(self, resources: Collection[ConfigResource]) -> QuotaState | AutothrottleError:
+        return _attempt(partial(self.dependencies.quotas.fetch_quota_state, resources, CLUSTER_TIMEOUT))
+
+    def _fetch_clients(self) -> ClientReading | AutothrottleError:
+        return _attempt(partial(self.dependencies.quotas.fetch_clients, CLIENTS_TIMEOUT))
 
     def _fetch_loads(self) -> KnownLoads:
         with self.dependencies.tracer.span("metrics") as span:

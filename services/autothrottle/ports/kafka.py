@@ -14,6 +14,7 @@ from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
 from autothrottle.core.quotas.precedence import ClientQuotas
@@ -258,6 +259,15 @@ class QuotaSource(Protocol):
 
         Raises:
             Unavailable: Kafka or the ledger does not answer in time.
+            Invalid: Kafka refuses the request or our credentials.
+        """
+        ...
+
+    def fetch_clients(self, timeout: timedelta) -> ClientReading:
+        """Return the users and client ids that Kafka knows by name.
+
+        Raises:
+            Unavailable: Kafka does not answer in time.
             Invalid: Kafka refuses the request or our credentials.
         """
         ...

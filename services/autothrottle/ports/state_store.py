@@ -14,6 +14,7 @@ from autothrottle.core.control.pause import Pause
 from autothrottle.core.members import Member
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.quotas.yielding import YieldRule, YieldRules
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch
@@ -365,5 +366,46 @@ class TemporaryQuotaStore(Protocol):
         ...
 
     def watch_temporary_quotas(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change; the call comes from another thread and must not block."""
+        ...
+
+
+class YieldRuleStore(Protocol):
+    """Stores the rules for clients that yield to a recovery, for all services.
+
+    Every change and its audit record are one transaction. The records are among those of the overrides.
+    """
+
+    def read_rules(self) -> YieldRules:
+        """Return name -> rule.
+
+        Raises:
+            Unavailable: they cannot be read.
+            Invalid: the stored value cannot be parsed; the message names the node and the fix.
+        """
+        ...
+
+    def set_rule(self, rule: YieldRule) -> None:
+        """Add a rule, or replace the one of this name; the audit record names its author. Idempotent.
+
+        Raises:
+            Conflict: there would be more than 100 rules.
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def remove_rule(self, name: str, who: str = "") -> bool:
+        """Remove a rule; return False if there is none. Idempotent.
+
+        Args:
+            name: name of the rule.
+            who: author, for the audit record.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        ...
+
+    def watch_rules(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change; the call comes from another thread and must not block."""
         ...

@@ -32,6 +32,7 @@ LARGE_REQUESTS: Mapping[str, int] = {
             "/autothrottle.v1.PlacementService/Rebalance",
             "/autothrottle.v1.PlacementService/Scale",
             "/autothrottle.v1.PlacementService/Decommission",
+            "/autothrottle.v1.DiscoveryService/GetClients",
         ),
         SMALL_REQUEST,
     ),

@@ -348,9 +348,9 @@ class AuditRecord(_message.Message):
         ACTION_REMOVE_REQUEST_QUOTA: AuditRecord._Action.ValueType  # 12
         """A caller removed a request quota; `result` has its entity."""
         ACTION_SET_QUOTA: AuditRecord._Action.ValueType  # 13
-        """A caller set client quotas; `result` says which, or why it failed."""
+        """A caller set client quotas or a yield rule; `result` says which, or why it failed."""
         ACTION_REMOVE_QUOTA: AuditRecord._Action.ValueType  # 14
-        """A caller removed client quotas; `result` says which, or why it failed."""
+        """A caller removed client quotas or a yield rule; `result` says which, or why it failed."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """The kind of change."""
@@ -382,9 +382,9 @@ class AuditRecord(_message.Message):
     ACTION_REMOVE_REQUEST_QUOTA: AuditRecord.Action.ValueType  # 12
     """A caller removed a request quota; `result` has its entity."""
     ACTION_SET_QUOTA: AuditRecord.Action.ValueType  # 13
-    """A caller set client quotas; `result` says which, or why it failed."""
+    """A caller set client quotas or a yield rule; `result` says which, or why it failed."""
     ACTION_REMOVE_QUOTA: AuditRecord.Action.ValueType  # 14
-    """A caller removed client quotas; `result` says which, or why it failed."""
+    """A caller removed client quotas or a yield rule; `result` says which, or why it failed."""
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int

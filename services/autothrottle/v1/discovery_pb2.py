@@ -27,7 +27,7 @@ from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61utothrottle/v1/discovery.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\")\n\x14GetQuotaStateRequest\x12\x11\n\tresources\x18\x01 \x03(\t\"F\n\x15GetQuotaStateResponse\x12-\n\x07\x63onfigs\x18\x01 \x03(\x0b\x32\x1c.autothrottle.v1.QuotaConfig\"\xc7\x01\n\x0bQuotaConfig\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x38\n\x06values\x18\x02 \x03(\x0b\x32(.autothrottle.v1.QuotaConfig.ValuesEntry\x12,\n\x06ledger\x18\x03 \x01(\x0b\x32\x1c.autothrottle.v1.LedgerEntry\x12\x0f\n\x07problem\x18\x04 \x01(\t\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"H\n\x12GetLogSizesRequest\x12\x32\n\x07\x62rokers\x18\x01 \x03(\x0b\x32!.autothrottle.v1.BrokerPartitions\"[\n\x10\x42rokerPartitions\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x34\n\npartitions\x18\x02 \x03(\x0b\x32 .autothrottle.v1.TopicPartitions\"\x93\x01\n\x13GetLogSizesResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12.\n\x06topics\x18\x04 \x03(\x0b\x32\x1e.autothrottle.v1.TopicLogSizes\"A\n\rTopicLogSizes\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\r\n\x05sizes\x18\x03 \x03(\x03\"=\n\x17GetFetchSettingsRequest\x12\x12\n\nbroker_ids\x18\x01 \x03(\x05\x12\x0e\n\x06topics\x18\x02 \x03(\t\"\xeb\x01\n\x18GetFetchSettingsResponse\x12\x35\n\x07\x62rokers\x18\x01 \x03(\x0b\x32$.autothrottle.v1.BrokerFetchSettings\x12^\n\x14min_in_sync_replicas\x18\x02 \x03(\x0b\x32@.autothrottle.v1.GetFetchSettingsResponse.MinInSyncReplicasEntry\x1a\x38\n\x16MinInSyncReplicasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\\\n\x13\x42rokerFetchSettings\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x1a\n\x12response_max_bytes\x18\x02 \x01(\x03\x12\x16\n\x0ewindow_seconds\x18\x03 \x01(\x03\"\xa9\x01\n\x12GetSnapshotRequest\x12\x13\n\x0bmin_version\x18\x01 \x01(\x03\x12\x13\n\x0breplicas_of\x18\x02 \x03(\x05\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .autothrottle.v1.TopicPartitions\x12\x12\n\nknown_name\x18\x04 \x01(\t\x12\x13\n\x0b\x63\x61tching_up\x18\x07 \x03(\x05J\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07\"4\n\x0fTopicPartitions\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"\xc2\x04\n\x13GetSnapshotResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x12\n\nbroker_ids\x18\x02 \x03(\x05\x12\x39\n\rreassignments\x18\x03 \x03(\x0b\x32\".autothrottle.v1.TopicReassignment\x12\x35\n\tthrottles\x18\x04 \x03(\x0b\x32\".autothrottle.v1.ResourceThrottles\x12\x31\n\x08replicas\x18\x05 \x03(\x0b\x32\x1f.autothrottle.v1.BrokerReplicas\x12*\n\x08problems\x18\x06 \x03(\x0b\x32\x18.autothrottle.v1.Problem\x12U\n\x11\x64\x65\x66\x61ult_throttles\x18\x07 \x03(\x0b\x32:.autothrottle.v1.GetSnapshotResponse.DefaultThrottlesEntry\x12\x35\n\x0b\x61ssignments\x18\x08 \x03(\x0b\x32 .autothrottle.v1.TopicAssignment\x12+\n\x08progress\x18\t \x01(\x0b\x32\x19.autothrottle.v1.Progress\x12\x0c\n\x04name\x18\n \x01(\t\x12\x11\n\tbase_name\x18\x0b \x01(\t\x12\x14\n\x0c\x65nded_topics\x18\x0c \x03(\t\x1a\x37\n\x15\x44\x65\x66\x61ultThrottlesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01J\x04\x08\r\x10\x0eJ\x04\x08\x0e\x10\x0f\"\xa4\x06\n\x08Progress\x12-\n\tread_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x03\x65ta\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07leaders\x18\x03 \x03(\x05\x12\x11\n\tfollowers\x18\x04 \x03(\x05\x12\x14\n\x0c\x62ytes_copied\x18\x05 \x03(\x03\x12\x16\n\x0e\x62ytes_produced\x18\x06 \x03(\x03\x12\x12\n\nbytes_left\x18\x07 \x03(\x03\x12\x10\n\x08times_us\x18\x08 \x03(\x03\x12\x10\n\x08since_us\x18\t \x03(\x03\x12\x0e\n\x06topics\x18\n \x03(\t\x12\x1a\n\x12topic_bytes_copied\x18\x0b \x03(\x03\x12\x18\n\x10topic_bytes_left\x18\x0c \x03(\x03\x12\x15\n\rrecent_counts\x18\r \x03(\x05\x12\x16\n\x0erecent_ages_us\x18\x0e \x03(\x03\x12\x1b\n\x13recent_bytes_before\x18\x0f \x03(\x03\x12+\n\x07\x65ta_low\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65ta_high\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rtopic_etas_us\x18\x16 \x03(\x03\x12\x19\n\x11topic_eta_lows_us\x18\x17 \x03(\x03\x12\x1a\n\x12topic_eta_highs_us\x18\x18 \x03(\x03\x12\x16\n\x0egrowth_brokers\x18\x19 \x03(\x05\x12\x12\n\ngrowth_led\x18\x1a \x03(\x03\x12\x17\n\x0fgrowth_received\x18\x1b \x03(\x03\x12\x17\n\x0fgrowth_times_us\x18\x1c \x03(\x03\x12\x17\n\x0fgrowth_since_us\x18\x1d \x03(\x03\x12\x1c\n\x14growth_recent_counts\x18\x1e \x03(\x05\x12\x1d\n\x15growth_recent_ages_us\x18\x1f \x03(\x03\x12 \n\x18growth_recent_led_before\x18  \x03(\x03\x12%\n\x1dgrowth_recent_received_before\x18! \x03(\x03\"\xf5\x01\n\x0fTopicAssignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x0f\n\x07leaders\x18\x03 \x03(\x05\x12\x17\n\x0freplicas_counts\x18\x04 \x03(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x12\n\nisr_counts\x18\x06 \x03(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x15\n\radding_counts\x18\x08 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\t \x03(\x05\x12\x17\n\x0fremoving_counts\x18\n \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0b \x03(\x05\"\xcc\x01\n\x11TopicReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x0f\n\x07leaders\x18\x03 \x03(\x05\x12\x12\n\nisr_counts\x18\x04 \x03(\x05\x12\x0b\n\x03isr\x18\x05 \x03(\x05\x12\x15\n\radding_counts\x18\x06 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x07 \x03(\x05\x12\x17\n\x0fremoving_counts\x18\x08 \x03(\x05\x12\x19\n\x11removing_replicas\x18\t \x03(\x05\"\xf6\x01\n\x11ResourceThrottles\x12\x10\n\x08resource\x18\x01 \x01(\t\x12>\n\x06values\x18\x02 \x03(\x0b\x32..autothrottle.v1.ResourceThrottles.ValuesEntry\x12,\n\x06ledger\x18\x03 \x01(\x0b\x32\x1c.autothrottle.v1.LedgerEntry\x12\x17\n\x0funreadable_path\x18\x04 \x01(\t\x12\x19\n\x11unreadable_reason\x18\x05 \x01(\t\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"F\n\x0e\x42rokerReplicas\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\"5\n\x07Problem\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\tJ\x04\x08\x03\x10\x04R\x06urgent\"\x17\n\x15WatchSnapshotsRequest\"I\n\x16WatchSnapshotsResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06urgent\x18\x03 \x01(\x08\x32\x96\x04\n\x10\x44iscoveryService\x12`\n\x0bGetSnapshot\x12#.autothrottle.v1.GetSnapshotRequest\x1a$.autothrottle.v1.GetSnapshotResponse\"\x04\xd8\xce\x18\x03\x30\x01\x12i\n\x0eWatchSnapshots\x12&.autothrottle.v1.WatchSnapshotsRequest\x1a\'.autothrottle.v1.WatchSnapshotsResponse\"\x04\xd8\xce\x18\x03\x30\x01\x12`\n\x0bGetLogSizes\x12#.autothrottle.v1.GetLogSizesRequest\x1a$.autothrottle.v1.GetLogSizesResponse\"\x04\xd8\xce\x18\x03\x30\x01\x12m\n\x10GetFetchSettings\x12(.autothrottle.v1.GetFetchSettingsRequest\x1a).autothrottle.v1.GetFetchSettingsResponse\"\x04\xd8\xce\x18\x03\x12\x64\n\rGetQuotaState\x12%.autothrottle.v1.GetQuotaStateRequest\x1a&.autothrottle.v1.GetQuotaStateResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61utothrottle/v1/discovery.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\")\n\x14GetQuotaStateRequest\x12\x11\n\tresources\x18\x01 \x03(\t\"F\n\x15GetQuotaStateResponse\x12-\n\x07\x63onfigs\x18\x01 \x03(\x0b\x32\x1c.autothrottle.v1.QuotaConfig\"\xc7\x01\n\x0bQuotaConfig\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x38\n\x06values\x18\x02 \x03(\x0b\x32(.autothrottle.v1.QuotaConfig.ValuesEntry\x12,\n\x06ledger\x18\x03 \x01(\x0b\x32\x1c.autothrottle.v1.LedgerEntry\x12\x0f\n\x07problem\x18\x04 \x01(\t\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x13\n\x11GetClientsRequest\"\xac\x01\n\x12GetClientsResponse\x12\x10\n\x08\x65ntities\x18\x01 \x03(\t\x12\x42\n\x08plug_ins\x18\x02 \x03(\x0b\x32\x30.autothrottle.v1.GetClientsResponse.PlugInsEntry\x12\x10\n\x08warnings\x18\x03 \x03(\t\x1a.\n\x0cPlugInsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"H\n\x12GetLogSizesRequest\x12\x32\n\x07\x62rokers\x18\x01 \x03(\x0b\x32!.autothrottle.v1.BrokerPartitions\"[\n\x10\x42rokerPartitions\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x34\n\npartitions\x18\x02 \x03(\x0b\x32 .autothrottle.v1.TopicPartitions\"\x93\x01\n\x13GetLogSizesResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12.\n\x06topics\x18\x04 \x03(\x0b\x32\x1e.autothrottle.v1.TopicLogSizes\"A\n\rTopicLogSizes\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\r\n\x05sizes\x18\x03 \x03(\x03\"=\n\x17GetFetchSettingsRequest\x12\x12\n\nbroker_ids\x18\x01 \x03(\x05\x12\x0e\n\x06topics\x18\x02 \x03(\t\"\xeb\x01\n\x18GetFetchSettingsResponse\x12\x35\n\x07\x62rokers\x18\x01 \x03(\x0b\x32$.autothrottle.v1.BrokerFetchSettings\x12^\n\x14min_in_sync_replicas\x18\x02 \x03(\x0b\x32@.autothrottle.v1.GetFetchSettingsResponse.MinInSyncReplicasEntry\x1a\x38\n\x16MinInSyncReplicasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\\\n\x13\x42rokerFetchSettings\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x1a\n\x12response_max_bytes\x18\x02 \x01(\x03\x12\x16\n\x0ewindow_seconds\x18\x03 \x01(\x03\"\xa9\x01\n\x12GetSnapshotRequest\x12\x13\n\x0bmin_version\x18\x01 \x01(\x03\x12\x13\n\x0breplicas_of\x18\x02 \x03(\x05\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .autothrottle.v1.TopicPartitions\x12\x12\n\nknown_name\x18\x04 \x01(\t\x12\x13\n\x0b\x63\x61tching_up\x18\x07 \x03(\x05J\x04\x08\x05\x10\x06J\x04\x08\x06\x10\x07\"4\n\x0fTopicPartitions\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"\xc2\x04\n\x13GetSnapshotResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x12\n\nbroker_ids\x18\x02 \x03(\x05\x12\x39\n\rreassignments\x18\x03 \x03(\x0b\x32\".autothrottle.v1.TopicReassignment\x12\x35\n\tthrottles\x18\x04 \x03(\x0b\x32\".autothrottle.v1.ResourceThrottles\x12\x31\n\x08replicas\x18\x05 \x03(\x0b\x32\x1f.autothrottle.v1.BrokerReplicas\x12*\n\x08problems\x18\x06 \x03(\x0b\x32\x18.autothrottle.v1.Problem\x12U\n\x11\x64\x65\x66\x61ult_throttles\x18\x07 \x03(\x0b\x32:.autothrottle.v1.GetSnapshotResponse.DefaultThrottlesEntry\x12\x35\n\x0b\x61ssignments\x18\x08 \x03(\x0b\x32 .autothrottle.v1.TopicAssignment\x12+\n\x08progress\x18\t \x01(\x0b\x32\x19.autothrottle.v1.Progress\x12\x0c\n\x04name\x18\n \x01(\t\x12\x11\n\tbase_name\x18\x0b \x01(\t\x12\x14\n\x0c\x65nded_topics\x18\x0c \x03(\t\x1a\x37\n\x15\x44\x65\x66\x61ultThrottlesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01J\x04\x08\r\x10\x0eJ\x04\x08\x0e\x10\x0f\"\xa4\x06\n\x08Progress\x12-\n\tread_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x03\x65ta\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07leaders\x18\x03 \x03(\x05\x12\x11\n\tfollowers\x18\x04 \x03(\x05\x12\x14\n\x0c\x62ytes_copied\x18\x05 \x03(\x03\x12\x16\n\x0e\x62ytes_produced\x18\x06 \x03(\x03\x12\x12\n\nbytes_left\x18\x07 \x03(\x03\x12\x10\n\x08times_us\x18\x08 \x03(\x03\x12\x10\n\x08since_us\x18\t \x03(\x03\x12\x0e\n\x06topics\x18\n \x03(\t\x12\x1a\n\x12topic_bytes_copied\x18\x0b \x03(\x03\x12\x18\n\x10topic_bytes_left\x18\x0c \x03(\x03\x12\x15\n\rrecent_counts\x18\r \x03(\x05\x12\x16\n\x0erecent_ages_us\x18\x0e \x03(\x03\x12\x1b\n\x13recent_bytes_before\x18\x0f \x03(\x03\x12+\n\x07\x65ta_low\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65ta_high\x18\x15 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rtopic_etas_us\x18\x16 \x03(\x03\x12\x19\n\x11topic_eta_lows_us\x18\x17 \x03(\x03\x12\x1a\n\x12topic_eta_highs_us\x18\x18 \x03(\x03\x12\x16\n\x0egrowth_brokers\x18\x19 \x03(\x05\x12\x12\n\ngrowth_led\x18\x1a \x03(\x03\x12\x17\n\x0fgrowth_received\x18\x1b \x03(\x03\x12\x17\n\x0fgrowth_times_us\x18\x1c \x03(\x03\x12\x17\n\x0fgrowth_since_us\x18\x1d \x03(\x03\x12\x1c\n\x14growth_recent_counts\x18\x1e \x03(\x05\x12\x1d\n\x15growth_recent_ages_us\x18\x1f \x03(\x03\x12 \n\x18growth_recent_led_before\x18  \x03(\x03\x12%\n\x1dgrowth_recent_received_before\x18! \x03(\x03\"\xf5\x01\n\x0fTopicAssignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x0f\n\x07leaders\x18\x03 \x03(\x05\x12\x17\n\x0freplicas_counts\x18\x04 \x03(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x12\n\nisr_counts\x18\x06 \x03(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x15\n\radding_counts\x18\x08 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\t \x03(\x05\x12\x17\n\x0fremoving_counts\x18\n \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0b \x03(\x05\"\xcc\x01\n\x11TopicReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x0f\n\x07leaders\x18\x03 \x03(\x05\x12\x12\n\nisr_counts\x18\x04 \x03(\x05\x12\x0b\n\x03isr\x18\x05 \x03(\x05\x12\x15\n\radding_counts\x18\x06 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x07 \x03(\x05\x12\x17\n\x0fremoving_counts\x18\x08 \x03(\x05\x12\x19\n\x11removing_replicas\x18\t \x03(\x05\"\xf6\x01\n\x11ResourceThrottles\x12\x10\n\x08resource\x18\x01 \x01(\t\x12>\n\x06values\x18\x02 \x03(\x0b\x32..autothrottle.v1.ResourceThrottles.ValuesEntry\x12,\n\x06ledger\x18\x03 \x01(\x0b\x32\x1c.autothrottle.v1.LedgerEntry\x12\x17\n\x0funreadable_path\x18\x04 \x01(\t\x12\x19\n\x11unreadable_reason\x18\x05 \x01(\t\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"F\n\x0e\x42rokerReplicas\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\"5\n\x07Problem\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\tJ\x04\x08\x03\x10\x04R\x06urgent\"\x17\n\x15WatchSnapshotsRequest\"I\n\x16WatchSnapshotsResponse\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06urgent\x18\x03 \x01(\x08\x32\xf3\x04\n\x10\x44iscoveryService\x12`\n\x0bGetSnapshot\x12#.autothrottle.v1.GetSnapshotRequest\x1a$.autothrottle.v1.GetSnapshotResponse\"\x04\xd8\xce\x18\x03\x30\x01\x12i\n\x0eWatchSnapshots\x12&.autothrottle.v1.WatchSnapshotsRequest\x1a\'.autothrottle.v1.WatchSnapshotsResponse\"\x04\xd8\xce\x18\x03\x30\x01\x12`\n\x0bGetLogSizes\x12#.autothrottle.v1.GetLogSizesRequest\x1a$.autothrottle.v1.GetLogSizesResponse\"\x04\xd8\xce\x18\x03\x30\x01\x12m\n\x10GetFetchSettings\x12(.autothrottle.v1.GetFetchSettingsRequest\x1a).autothrottle.v1.GetFetchSettingsResponse\"\x04\xd8\xce\x18\x03\x12\x64\n\rGetQuotaState\x12%.autothrottle.v1.GetQuotaStateRequest\x1a&.autothrottle.v1.GetQuotaStateResponse\"\x04\xd8\xce\x18\x03\x12[\n\nGetClients\x12\".autothrottle.v1.GetClientsRequest\x1a#.autothrottle.v1.GetClientsResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_QUOTACONFIG_VALUESENTRY']._loaded_options = None
   _globals['_QUOTACONFIG_VALUESENTRY']._serialized_options = b'8\001'
+  _globals['_GETCLIENTSRESPONSE_PLUGINSENTRY']._loaded_options = None
+  _globals['_GETCLIENTSRESPONSE_PLUGINSENTRY']._serialized_options = b'8\001'
   _globals['_GETFETCHSETTINGSRESPONSE_MININSYNCREPLICASENTRY']._loaded_options = None
   _globals['_GETFETCHSETTINGSRESPONSE_MININSYNCREPLICASENTRY']._serialized_options = b'8\001'
   _globals['_GETSNAPSHOTRESPONSE_DEFAULTTHROTTLESENTRY']._loaded_options = None
@@ -52,6 +54,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DISCOVERYSERVICE'].methods_by_name['GetFetchSettings']._serialized_options = b'\330\316\030\003'
   _globals['_DISCOVERYSERVICE'].methods_by_name['GetQuotaState']._loaded_options = None
   _globals['_DISCOVERYSERVICE'].methods_by_name['GetQuotaState']._serialized_options = b'\330\316\030\003'
+  _globals['_DISCOVERYSERVICE'].methods_by_name['GetClients']._loaded_options = None
+  _globals['_DISCOVERYSERVICE'].methods_by_name['GetClients']._serialized_options = b'\330\316\030\003'
   _globals['_GETQUOTASTATEREQUEST']._serialized_start=144
   _globals['_GETQUOTASTATEREQUEST']._serialized_end=185
   _globals['_GETQUOTASTATERESPONSE']._serialized_start=187
@@ -60,48 +64,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUOTACONFIG']._serialized_end=459
   _globals['_QUOTACONFIG_VALUESENTRY']._serialized_start=414
   _globals['_QUOTACONFIG_VALUESENTRY']._serialized_end=459
-  _globals['_GETLOGSIZESREQUEST']._serialized_start=461
-  _globals['_GETLOGSIZESREQUEST']._serialized_end=533
-  _globals['_BROKERPARTITIONS']._serialized_start=535
-  _globals['_BROKERPARTITIONS']._serialized_end=626
-  _globals['_GETLOGSIZESRESPONSE']._serialized_start=629
-  _globals['_GETLOGSIZESRESPONSE']._serialized_end=776
-  _globals['_TOPICLOGSIZES']._serialized_start=778
-  _globals['_TOPICLOGSIZES']._serialized_end=843
-  _globals['_GETFETCHSETTINGSREQUEST']._serialized_start=845
-  _globals['_GETFETCHSETTINGSREQUEST']._serialized_end=906
-  _globals['_GETFETCHSETTINGSRESPONSE']._serialized_start=909
-  _globals['_GETFETCHSETTINGSRESPONSE']._serialized_end=1144
-  _globals['_GETFETCHSETTINGSRESPONSE_MININSYNCREPLICASENTRY']._serialized_start=1088
-  _globals['_GETFETCHSETTINGSRESPONSE_MININSYNCREPLICASENTRY']._serialized_end=1144
-  _globals['_BROKERFETCHSETTINGS']._serialized_start=1146
-  _globals['_BROKERFETCHSETTINGS']._serialized_end=1238
-  _globals['_GETSNAPSHOTREQUEST']._serialized_start=1241
-  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1410
-  _globals['_TOPICPARTITIONS']._serialized_start=1412
-  _globals['_TOPICPARTITIONS']._serialized_end=1464
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1467
-  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=2045
-  _globals['_GETSNAPSHOTRESPONSE_DEFAULTTHROTTLESENTRY']._serialized_start=1978
-  _globals['_GETSNAPSHOTRESPONSE_DEFAULTTHROTTLESENTRY']._serialized_end=2033
-  _globals['_PROGRESS']._serialized_start=2048
-  _globals['_PROGRESS']._serialized_end=2852
-  _globals['_TOPICASSIGNMENT']._serialized_start=2855
-  _globals['_TOPICASSIGNMENT']._serialized_end=3100
-  _globals['_TOPICREASSIGNMENT']._serialized_start=3103
-  _globals['_TOPICREASSIGNMENT']._serialized_end=3307
-  _globals['_RESOURCETHROTTLES']._serialized_start=3310
-  _globals['_RESOURCETHROTTLES']._serialized_end=3556
+  _globals['_GETCLIENTSREQUEST']._serialized_start=461
+  _globals['_GETCLIENTSREQUEST']._serialized_end=480
+  _globals['_GETCLIENTSRESPONSE']._serialized_start=483
+  _globals['_GETCLIENTSRESPONSE']._serialized_end=655
+  _globals['_GETCLIENTSRESPONSE_PLUGINSENTRY']._serialized_start=609
+  _globals['_GETCLIENTSRESPONSE_PLUGINSENTRY']._serialized_end=655
+  _globals['_GETLOGSIZESREQUEST']._serialized_start=657
+  _globals['_GETLOGSIZESREQUEST']._serialized_end=729
+  _globals['_BROKERPARTITIONS']._serialized_start=731
+  _globals['_BROKERPARTITIONS']._serialized_end=822
+  _globals['_GETLOGSIZESRESPONSE']._serialized_start=825
+  _globals['_GETLOGSIZESRESPONSE']._serialized_end=972
+  _globals['_TOPICLOGSIZES']._serialized_start=974
+  _globals['_TOPICLOGSIZES']._serialized_end=1039
+  _globals['_GETFETCHSETTINGSREQUEST']._serialized_start=1041
+  _globals['_GETFETCHSETTINGSREQUEST']._serialized_end=1102
+  _globals['_GETFETCHSETTINGSRESPONSE']._serialized_start=1105
+  _globals['_GETFETCHSETTINGSRESPONSE']._serialized_end=1340
+  _globals['_GETFETCHSETTINGSRESPONSE_MININSYNCREPLICASENTRY']._serialized_start=1284
+  _globals['_GETFETCHSETTINGSRESPONSE_MININSYNCREPLICASENTRY']._serialized_end=1340
+  _globals['_BROKERFETCHSETTINGS']._serialized_start=1342
+  _globals['_BROKERFETCHSETTINGS']._serialized_end=1434
+  _globals['_GETSNAPSHOTREQUEST']._serialized_start=1437
+  _globals['_GETSNAPSHOTREQUEST']._serialized_end=1606
+  _globals['_TOPICPARTITIONS']._serialized_start=1608
+  _globals['_TOPICPARTITIONS']._serialized_end=1660
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_start=1663
+  _globals['_GETSNAPSHOTRESPONSE']._serialized_end=2241
+  _globals['_GETSNAPSHOTRESPONSE_DEFAULTTHROTTLESENTRY']._serialized_start=2174
+  _globals['_GETSNAPSHOTRESPONSE_DEFAULTTHROTTLESENTRY']._serialized_end=2229
+  _globals['_PROGRESS']._serialized_start=2244
+  _globals['_PROGRESS']._serialized_end=3048
+  _globals['_TOPICASSIGNMENT']._serialized_start=3051
+  _globals['_TOPICASSIGNMENT']._serialized_end=3296
+  _globals['_TOPICREASSIGNMENT']._serialized_start=3299
+  _globals['_TOPICREASSIGNMENT']._serialized_end=3503
+  _globals['_RESOURCETHROTTLES']._serialized_start=3506
+  _globals['_RESOURCETHROTTLES']._serialized_end=3752
   _globals['_RESOURCETHROTTLES_VALUESENTRY']._serialized_start=414
   _globals['_RESOURCETHROTTLES_VALUESENTRY']._serialized_end=459
-  _globals['_BROKERREPLICAS']._serialized_start=3558
-  _globals['_BROKERREPLICAS']._serialized_end=3628
-  _globals['_PROBLEM']._serialized_start=3630
-  _globals['_PROBLEM']._serialized_end=3683
-  _globals['_WATCHSNAPSHOTSREQUEST']._serialized_start=3685
-  _globals['_WATCHSNAPSHOTSREQUEST']._serialized_end=3708
-  _globals['_WATCHSNAPSHOTSRESPONSE']._serialized_start=3710
-  _globals['_WATCHSNAPSHOTSRESPONSE']._serialized_end=3783
-  _globals['_DISCOVERYSERVICE']._serialized_start=3786
-  _globals['_DISCOVERYSERVICE']._serialized_end=4320
+  _globals['_BROKERREPLICAS']._serialized_start=3754
+  _globals['_BROKERREPLICAS']._serialized_end=3824
+  _globals['_PROBLEM']._serialized_start=3826
+  _globals['_PROBLEM']._serialized_end=3879
+  _globals['_WATCHSNAPSHOTSREQUEST']._serialized_start=3881
+  _globals['_WATCHSNAPSHOTSREQUEST']._serialized_end=3904
+  _globals['_WATCHSNAPSHOTSRESPONSE']._serialized_start=3906
+  _globals['_WATCHSNAPSHOTSRESPONSE']._serialized_end=3979
+  _globals['_DISCOVERYSERVICE']._serialized_start=3982
+  _globals['_DISCOVERYSERVICE']._serialized_end=4609
 # @@protoc_insertion_point(module_scope)

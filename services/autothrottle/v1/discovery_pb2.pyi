@@ -127,6 +127,81 @@ class QuotaConfig(_message.Message):
 Global___QuotaConfig: _TypeAlias = QuotaConfig  # noqa: Y015
 
 @_typing.final
+class GetClientsRequest(_message.Message):
+    """Request for the clients that Kafka knows by name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClientsRequest: _TypeAlias = GetClientsRequest  # noqa: Y015
+
+@_typing.final
+class GetClientsResponse(_message.Message):
+    """The clients that Kafka knows by name. It knows producers only by their quotas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PlugInsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ENTITIES_FIELD_NUMBER: _builtins.int
+    PLUG_INS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Entity paths below `/config` of the entities that have quotas, and of the default user with the client id of each
+        member of a group, for example `users/<default>/clients/app`. Each once.
+        """
+
+    @_builtins.property
+    def plug_ins(self) -> _containers.ScalarMap[_builtins.int, _builtins.str]:
+        """Broker id -> its `client.quota.callback.class`, if it has one."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What could not be read, one sentence each."""
+
+    def __init__(
+        self,
+        *,
+        entities: _abc.Iterable[_builtins.str] | None = ...,
+        plug_ins: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entities", b"entities", "plug_ins", b"plug_ins", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClientsResponse: _TypeAlias = GetClientsResponse  # noqa: Y015
+
+@_typing.final
 class GetLogSizesRequest(_message.Message):
     """Request for log sizes."""
 

@@ -60,6 +60,11 @@ class DiscoveryServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateResponse.FromString,
                 _registered_method=True)
+        self.GetClients = channel.unary_unary(
+                '/autothrottle.v1.DiscoveryService/GetClients',
+                request_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetClientsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetClientsResponse.FromString,
+                _registered_method=True)
 
 
 class DiscoveryServiceServicer:
@@ -109,6 +114,15 @@ class DiscoveryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetClients(self, request, context):
+        """Returns the users and client ids that Kafka knows by name: those with quotas, and the members of groups. Without
+        brokers to query (ZooKeeper mode without bootstrap servers), a warning says that groups are unknown. Idempotent.
+        Errors: INVALID_ARGUMENT; UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DiscoveryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -136,6 +150,11 @@ def add_DiscoveryServiceServicer_to_server(servicer, server):
                     servicer.GetQuotaState,
                     request_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateResponse.SerializeToString,
+            ),
+            'GetClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetClients,
+                    request_deserializer=autothrottle_dot_v1_dot_discovery__pb2.GetClientsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_discovery__pb2.GetClientsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -274,6 +293,33 @@ class DiscoveryService:
             '/autothrottle.v1.DiscoveryService/GetQuotaState',
             autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateRequest.SerializeToString,
             autothrottle_dot_v1_dot_discovery__pb2.GetQuotaStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.DiscoveryService/GetClients',
+            autothrottle_dot_v1_dot_discovery__pb2.GetClientsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_discovery__pb2.GetClientsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,11 @@ class DiscoveryServiceStub:
     """Returns the client quotas of some entities and of all that are in the ledger. Idempotent. Errors: INVALID_ARGUMENT;
     UNAVAILABLE.
     """
+    GetClients: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.GetClientsRequest, _discovery_pb2.GetClientsResponse]
+    """Returns the users and client ids that Kafka knows by name: those with quotas, and the members of groups. Without
+    brokers to query (ZooKeeper mode without bootstrap servers), a warning says that groups are unknown. Idempotent.
+    Errors: INVALID_ARGUMENT; UNAVAILABLE.
+    """
 
 @_typing.type_check_only
 class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
@@ -84,6 +89,11 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     GetQuotaState: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetQuotaStateRequest, _discovery_pb2.GetQuotaStateResponse]  # type: ignore[assignment]
     """Returns the client quotas of some entities and of all that are in the ledger. Idempotent. Errors: INVALID_ARGUMENT;
     UNAVAILABLE.
+    """
+    GetClients: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetClientsRequest, _discovery_pb2.GetClientsResponse]  # type: ignore[assignment]
+    """Returns the users and client ids that Kafka knows by name: those with quotas, and the members of groups. Without
+    brokers to query (ZooKeeper mode without bootstrap servers), a warning says that groups are unknown. Idempotent.
+    Errors: INVALID_ARGUMENT; UNAVAILABLE.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -140,6 +150,17 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_discovery_pb2.GetQuotaStateResponse, _abc.Awaitable[_discovery_pb2.GetQuotaStateResponse]]:
         """Returns the client quotas of some entities and of all that are in the ledger. Idempotent. Errors: INVALID_ARGUMENT;
         UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def GetClients(
+        self,
+        request: _discovery_pb2.GetClientsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_discovery_pb2.GetClientsResponse, _abc.Awaitable[_discovery_pb2.GetClientsResponse]]:
+        """Returns the users and client ids that Kafka knows by name: those with quotas, and the members of groups. Without
+        brokers to query (ZooKeeper mode without bootstrap servers), a warning says that groups are unknown. Idempotent.
+        Errors: INVALID_ARGUMENT; UNAVAILABLE.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

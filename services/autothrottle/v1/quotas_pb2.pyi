@@ -469,3 +469,243 @@ class RemoveQuotaResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveQuotaResponse: _TypeAlias = RemoveQuotaResponse  # noqa: Y015
+
+@_typing.final
+class YieldRule(_message.Message):
+    """A rule for clients that yield: it limits the clients that match while a reassignment or a catch-up runs.
+
+    In a pattern, `*` stands for any characters and `?` for one. Upper and lower case differ. A pattern has at most
+    1,000 bytes.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    AT_MOST_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    AT_MOST_SHARE_FIELD_NUMBER: _builtins.int
+    FLOOR_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 60 lower-case letters, digits and hyphens. Unique among the rules."""
+    user: _builtins.str
+    """Pattern for the name of the principal without its type. Absent: any user."""
+    client_id: _builtins.str
+    """Pattern for the client id. Absent: any client id."""
+    at_most_bytes_per_second: _builtins.int
+    """The highest quota in bytes/s on each broker, 1 to 2^53. Give either this or `at_most_share`."""
+    at_most_share: _builtins.float
+    """The highest quota as a share of the smallest broker's link capacity, above 0 to 1."""
+    floor_bytes_per_second: _builtins.int
+    """The lowest quota in bytes/s on each broker, 1 to the highest quota. Required."""
+    author: _builtins.str
+    """Who set the rule. Set in responses; ignored in requests, like the next two."""
+    sentence: _builtins.str
+    """What the rule does: `while recovering: client-id "backfill-*" may use at most 20 MB/s per broker, at least 1 MB/s`."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is limited: `producer_byte_rate`, `consumer_byte_rate` or both. Empty: both."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was set, by the service's clock."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        user: _builtins.str | None = ...,
+        client_id: _builtins.str | None = ...,
+        at_most_bytes_per_second: _builtins.int | None = ...,
+        at_most_share: _builtins.float | None = ...,
+        floor_bytes_per_second: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+        author: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_most_bytes_per_second", b"_at_most_bytes_per_second", "_at_most_share", b"_at_most_share", "_client_id", b"_client_id", "_user", b"_user", "at_most_bytes_per_second", b"at_most_bytes_per_second", "at_most_share", b"at_most_share", "client_id", b"client_id", "time", b"time", "user", b"user"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_most_bytes_per_second", b"_at_most_bytes_per_second", "_at_most_share", b"_at_most_share", "_client_id", b"_client_id", "_user", b"_user", "at_most_bytes_per_second", b"at_most_bytes_per_second", "at_most_share", b"at_most_share", "author", b"author", "client_id", b"client_id", "floor_bytes_per_second", b"floor_bytes_per_second", "keys", b"keys", "name", b"name", "sentence", b"sentence", "time", b"time", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at_most_bytes_per_second: _TypeAlias = _typing.Literal["at_most_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__at_most_bytes_per_second: _TypeAlias = _typing.Literal["_at_most_bytes_per_second", b"_at_most_bytes_per_second"]  # noqa: Y015
+    _WhichOneofReturnType__at_most_share: _TypeAlias = _typing.Literal["at_most_share"]  # noqa: Y015
+    _WhichOneofArgType__at_most_share: _TypeAlias = _typing.Literal["_at_most_share", b"_at_most_share"]  # noqa: Y015
+    _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
+    _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__user: _TypeAlias = _typing.Literal["user"]  # noqa: Y015
+    _WhichOneofArgType__user: _TypeAlias = _typing.Literal["_user", b"_user"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_most_bytes_per_second) -> _WhichOneofReturnType__at_most_bytes_per_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_most_share) -> _WhichOneofReturnType__at_most_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__user) -> _WhichOneofReturnType__user | None: ...
+
+Global___YieldRule: _TypeAlias = YieldRule  # noqa: Y015
+
+@_typing.final
+class ListYieldRulesRequest(_message.Message):
+    """Request for all yield rules."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListYieldRulesRequest: _TypeAlias = ListYieldRulesRequest  # noqa: Y015
+
+@_typing.final
+class ListYieldRulesResponse(_message.Message):
+    """All yield rules."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___YieldRule]:
+        """By name."""
+
+    def __init__(
+        self,
+        *,
+        rules: _abc.Iterable[Global___YieldRule] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rules", b"rules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListYieldRulesResponse: _TypeAlias = ListYieldRulesResponse  # noqa: Y015
+
+@_typing.final
+class SetYieldRuleRequest(_message.Message):
+    """Request to set a yield rule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    I_MEAN_IT_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Dry run: check the request only."""
+    i_mean_it: _builtins.bool
+    """Confirms a rule that matches every client."""
+    @_builtins.property
+    def rule(self) -> Global___YieldRule:
+        """The rule. Required."""
+
+    def __init__(
+        self,
+        *,
+        rule: Global___YieldRule | None = ...,
+        validate_only: _builtins.bool = ...,
+        i_mean_it: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["i_mean_it", b"i_mean_it", "rule", b"rule", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetYieldRuleRequest: _TypeAlias = SetYieldRuleRequest  # noqa: Y015
+
+@_typing.final
+class SetYieldRuleResponse(_message.Message):
+    """The yield rule was set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rule(self) -> Global___YieldRule:
+        """The rule as set; with `validate_only`, as it would be."""
+
+    @_builtins.property
+    def before(self) -> Global___YieldRule:
+        """The rule of this name before the change. Absent: there was none."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Warnings, for example that a user's name looks like a principal with its type."""
+
+    def __init__(
+        self,
+        *,
+        rule: Global___YieldRule | None = ...,
+        before: Global___YieldRule | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "rule", b"rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "rule", b"rule", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetYieldRuleResponse: _TypeAlias = SetYieldRuleResponse  # noqa: Y015
+
+@_typing.final
+class RemoveYieldRuleRequest(_message.Message):
+    """Request to remove a yield rule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the rule. Required."""
+    validate_only: _builtins.bool
+    """Dry run: check the request only."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveYieldRuleRequest: _TypeAlias = RemoveYieldRuleRequest  # noqa: Y015
+
+@_typing.final
+class RemoveYieldRuleResponse(_message.Message):
+    """The yield rule was removed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def before(self) -> Global___YieldRule:
+        """The rule before the change."""
+
+    def __init__(
+        self,
+        *,
+        before: Global___YieldRule | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveYieldRuleResponse: _TypeAlias = RemoveYieldRuleResponse  # noqa: Y015

@@ -57,6 +57,21 @@ class QuotaServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
                 _registered_method=True)
+        self.ListYieldRules = channel.unary_unary(
+                '/autothrottle.v1.QuotaService/ListYieldRules',
+                request_serializer=autothrottle_dot_v1_dot_quotas__pb2.ListYieldRulesRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_quotas__pb2.ListYieldRulesResponse.FromString,
+                _registered_method=True)
+        self.SetYieldRule = channel.unary_unary(
+                '/autothrottle.v1.QuotaService/SetYieldRule',
+                request_serializer=autothrottle_dot_v1_dot_quotas__pb2.SetYieldRuleRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_quotas__pb2.SetYieldRuleResponse.FromString,
+                _registered_method=True)
+        self.RemoveYieldRule = channel.unary_unary(
+                '/autothrottle.v1.QuotaService/RemoveYieldRule',
+                request_serializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveYieldRuleRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveYieldRuleResponse.FromString,
+                _registered_method=True)
 
 
 class QuotaServiceServicer:
@@ -108,6 +123,35 @@ class QuotaServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListYieldRules(self, request, context):
+        """Returns the rules for clients that yield to a recovery, by name. Idempotent. Errors: UNAVAILABLE; INVALID_ARGUMENT
+        when the stored rules cannot be parsed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetYieldRule(self, request, context):
+        """Adds a rule, or replaces the rule of this name. While a reassignment or a catch-up runs, the leading planner sets
+        quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
+        A change of leader does not remove a rule. Idempotent.
+
+        Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+        there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveYieldRule(self, request, context):
+        """Removes a rule. The leading planner restores the quotas of its clients within a few seconds.
+
+        Errors: NOT_FOUND; UNAVAILABLE, and then the rule may be removed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QuotaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -130,6 +174,21 @@ def add_QuotaServiceServicer_to_server(servicer, server):
                     servicer.RemoveQuota,
                     request_deserializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.SerializeToString,
+            ),
+            'ListYieldRules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListYieldRules,
+                    request_deserializer=autothrottle_dot_v1_dot_quotas__pb2.ListYieldRulesRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_quotas__pb2.ListYieldRulesResponse.SerializeToString,
+            ),
+            'SetYieldRule': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetYieldRule,
+                    request_deserializer=autothrottle_dot_v1_dot_quotas__pb2.SetYieldRuleRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_quotas__pb2.SetYieldRuleResponse.SerializeToString,
+            ),
+            'RemoveYieldRule': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveYieldRule,
+                    request_deserializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveYieldRuleRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_quotas__pb2.RemoveYieldRuleResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -243,6 +302,87 @@ class QuotaService:
             '/autothrottle.v1.QuotaService/RemoveQuota',
             autothrottle_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
             autothrottle_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListYieldRules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.QuotaService/ListYieldRules',
+            autothrottle_dot_v1_dot_quotas__pb2.ListYieldRulesRequest.SerializeToString,
+            autothrottle_dot_v1_dot_quotas__pb2.ListYieldRulesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetYieldRule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.QuotaService/SetYieldRule',
+            autothrottle_dot_v1_dot_quotas__pb2.SetYieldRuleRequest.SerializeToString,
+            autothrottle_dot_v1_dot_quotas__pb2.SetYieldRuleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveYieldRule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.QuotaService/RemoveYieldRule',
+            autothrottle_dot_v1_dot_quotas__pb2.RemoveYieldRuleRequest.SerializeToString,
+            autothrottle_dot_v1_dot_quotas__pb2.RemoveYieldRuleResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,23 @@ class QuotaServiceStub:
     Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
     etag's; UNAVAILABLE, and then the quotas may be removed.
     """
+    ListYieldRules: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.ListYieldRulesRequest, _quotas_pb2.ListYieldRulesResponse]
+    """Returns the rules for clients that yield to a recovery, by name. Idempotent. Errors: UNAVAILABLE; INVALID_ARGUMENT
+    when the stored rules cannot be parsed.
+    """
+    SetYieldRule: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.SetYieldRuleRequest, _quotas_pb2.SetYieldRuleResponse]
+    """Adds a rule, or replaces the rule of this name. While a reassignment or a catch-up runs, the leading planner sets
+    quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
+    A change of leader does not remove a rule. Idempotent.
+
+    Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+    there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
+    """
+    RemoveYieldRule: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.RemoveYieldRuleRequest, _quotas_pb2.RemoveYieldRuleResponse]
+    """Removes a rule. The leading planner restores the quotas of its clients within a few seconds.
+
+    Errors: NOT_FOUND; UNAVAILABLE, and then the rule may be removed.
+    """
 
 @_typing.type_check_only
 class QuotaServiceAsyncStub(QuotaServiceStub):
@@ -98,6 +115,23 @@ class QuotaServiceAsyncStub(QuotaServiceStub):
 
     Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
     etag's; UNAVAILABLE, and then the quotas may be removed.
+    """
+    ListYieldRules: _aio.UnaryUnaryMultiCallable[_quotas_pb2.ListYieldRulesRequest, _quotas_pb2.ListYieldRulesResponse]  # type: ignore[assignment]
+    """Returns the rules for clients that yield to a recovery, by name. Idempotent. Errors: UNAVAILABLE; INVALID_ARGUMENT
+    when the stored rules cannot be parsed.
+    """
+    SetYieldRule: _aio.UnaryUnaryMultiCallable[_quotas_pb2.SetYieldRuleRequest, _quotas_pb2.SetYieldRuleResponse]  # type: ignore[assignment]
+    """Adds a rule, or replaces the rule of this name. While a reassignment or a catch-up runs, the leading planner sets
+    quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
+    A change of leader does not remove a rule. Idempotent.
+
+    Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+    there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
+    """
+    RemoveYieldRule: _aio.UnaryUnaryMultiCallable[_quotas_pb2.RemoveYieldRuleRequest, _quotas_pb2.RemoveYieldRuleResponse]  # type: ignore[assignment]
+    """Removes a rule. The leading planner restores the quotas of its clients within a few seconds.
+
+    Errors: NOT_FOUND; UNAVAILABLE, and then the rule may be removed.
     """
 
 class QuotaServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -155,6 +189,41 @@ class QuotaServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
         etag's; UNAVAILABLE, and then the quotas may be removed.
+        """
+
+    @_abc_1.abstractmethod
+    def ListYieldRules(
+        self,
+        request: _quotas_pb2.ListYieldRulesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_quotas_pb2.ListYieldRulesResponse, _abc.Awaitable[_quotas_pb2.ListYieldRulesResponse]]:
+        """Returns the rules for clients that yield to a recovery, by name. Idempotent. Errors: UNAVAILABLE; INVALID_ARGUMENT
+        when the stored rules cannot be parsed.
+        """
+
+    @_abc_1.abstractmethod
+    def SetYieldRule(
+        self,
+        request: _quotas_pb2.SetYieldRuleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_quotas_pb2.SetYieldRuleResponse, _abc.Awaitable[_quotas_pb2.SetYieldRuleResponse]]:
+        """Adds a rule, or replaces the rule of this name. While a reassignment or a catch-up runs, the leading planner sets
+        quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
+        A change of leader does not remove a rule. Idempotent.
+
+        Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+        there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveYieldRule(
+        self,
+        request: _quotas_pb2.RemoveYieldRuleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_quotas_pb2.RemoveYieldRuleResponse, _abc.Awaitable[_quotas_pb2.RemoveYieldRuleResponse]]:
+        """Removes a rule. The leading planner restores the quotas of its clients within a few seconds.
+
+        Errors: NOT_FOUND; UNAVAILABLE, and then the rule may be removed.
         """
 
 def add_QuotaServiceServicer_to_server(servicer: QuotaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

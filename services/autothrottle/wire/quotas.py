@@ -9,10 +9,12 @@ from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.control.overrides import validate_expire_time
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import QuotaEntity, name_or_default, validate_entity
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, name_or_default, validate_entity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag
 from autothrottle.core.quotas.precedence import ClientQuotas, EffectiveQuota
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import discovery_pb2, quotas_pb2
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
@@ -104,6 +106,20 @@ def effective_to_message(quota: EffectiveQuota) -> quotas_pb2.EffectiveQuota:
     return _EFFECTIVE.to_message(quotas_pb2.EffectiveQuota, quota, unit=quota.key.unit)
 
 
+def rule_from_message(message: quotas_pb2.YieldRule, author: str, now: datetime) -> YieldRule:
+    """Convert a rule that `author` sets now; `validate_rule` checks it.
+
+    Raises:
+        Invalid: a key does not exist.
+    """
+    keys = frozenset(keys_from_names(message.keys)) or BYTE_RATES
+    return _RULE.from_message(YieldRule, message, keys=keys, author=author, time=now)
+
+
+def rule_to_message(rule: YieldRule) -> quotas_pb2.YieldRule:
+    return _RULE.to_message(quotas_pb2.YieldRule, rule, keys=sorted(rule.keys), sentence=rule_sentence(rule))
+
+
 MAX_RESOURCES = 10_000
 """Largest number of entities in a request for their state."""
 
@@ -147,6 +163,22 @@ def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> Qu
     )
 
 
+def clients_to_message(reading: ClientReading) -> discovery_pb2.GetClientsResponse:
+    return discovery_pb2.GetClientsResponse(
+        entities=sorted(entity.path for entity in reading.entities),
+        plug_ins=reading.plug_ins,
+        warnings=reading.warnings,
+    )
+
+
+def clients_from_message(message: discovery_pb2.GetClientsResponse) -> ClientReading:
+    """Convert a response; entities of kinds that this version does not know are absent."""
+    entities = frozenset(filter(None, map(entity_of_path, message.entities)))
+    return ClientReading(entities, dict(message.plug_ins), tuple(message.warnings))
+
+
 _EFFECTIVE = Conversion(
     converters={QuotaEntity: Converter(entity_to_message, entity_from_message), QuotaKey: Converter(str, QuotaKey)}
 )
+
+_RULE = Conversion({YieldRule: {"at_most": "at_most_bytes_per_second", "floor": "floor_bytes_per_second"}})

@@ -157,6 +157,7 @@ class ClientLoad:
         acks: int | str = "all",
         record_bytes: int = 10_000,
         interval_seconds: float = 0.02,
+        client_id: str = "client-load",
     ) -> None:
         """Prepare the producers.
 
@@ -166,8 +167,10 @@ class ClientLoad:
             acks: as in Kafka's producer config.
             record_bytes: record size.
             interval_seconds: interval between two checks for due records.
+            client_id: the client id for client quotas.
         """
         self._cluster = cluster
+        self._client_id = client_id
         self._rates = dict(rates)
         self._acks = acks
         self._value = bytes(record_bytes)
@@ -181,7 +184,12 @@ class ClientLoad:
     def __enter__(self) -> ClientLoad:
         self._leaders = Leaders(self._cluster)
         self._producer = _producer(
-            self._cluster, acks=self._acks, enable_idempotence=False, batch_size=256_000, linger_ms=5
+            self._cluster,
+            client_id=self._client_id,
+            acks=self._acks,
+            enable_idempotence=False,
+            batch_size=256_000,
+            linger_ms=5,
         )
         self._thread.start()
         return self

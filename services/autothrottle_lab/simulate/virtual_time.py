@@ -25,6 +25,7 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
     MemoryTemporaryQuotas,
     MemoryTracer,
+    MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
@@ -229,6 +230,7 @@ class VirtualRecovery:
             settings=self.kafka,
             quotas=self.kafka,
             temporary_quotas=MemoryTemporaryQuotas(electorate),
+            yield_rules=MemoryYieldRules(),
             tracer=MemoryTracer(),
             decisions=sink,
         )

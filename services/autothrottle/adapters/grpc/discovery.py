@@ -15,6 +15,7 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
@@ -29,7 +30,7 @@ from autothrottle.wire.discovery import (
     named_snapshot_from_chunks,
     settings_from_message,
 )
-from autothrottle.wire.quotas import quota_state_from_message
+from autothrottle.wire.quotas import clients_from_message, quota_state_from_message
 from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import Replica, Replicas, backoffs
 
@@ -98,6 +99,10 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
     def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
         request = discovery_pb2.GetQuotaStateRequest(resources=sorted(one.path for one in resources))
         return quota_state_from_message(self._unary(lambda discovery: discovery.GetQuotaState, request, timeout))
+
+    def fetch_clients(self, timeout: timedelta) -> ClientReading:
+        request = discovery_pb2.GetClientsRequest()
+        return clients_from_message(self._unary(lambda discovery: discovery.GetClients, request, timeout))
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> SnapshotWatch:
         """Return when the watch is open, or after 5 s; a thread keeps opening it in the background."""

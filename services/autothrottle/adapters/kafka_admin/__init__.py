@@ -4,7 +4,7 @@ The type to know is `KafkaAdmin` (`client`), through which every adapter of this
 `snapshots` (reassignments, throttles and brokers), `config_writer` (throttles), `reassigner` (starts and cancels
 reassignments) and `log_sizes` (bytes left to copy).
 
-Below `KafkaAdmin`: the requests (`messages`), the meaning of their answers (`values`, `errors`), the broker that gets
-each request (`routing`, `controllers`), and connections with deadlines (`connections`). `client_properties`
-translates Kafka's client properties into options of kafka-python.
+Below `KafkaAdmin`: the requests (`messages`, and `schemas` for those that kafka-python lacks), the meaning of their
+answers (`values`, `errors`), the broker that gets each request (`routing`, `controllers`), and connections with
+deadlines (`connections`). `client_properties` translates Kafka's client properties into options of kafka-python.
 """

@@ -39,6 +39,8 @@ T = TypeVar("T")
 _TOPICS_AT_ONCE = 1_000
 """Limit of topics in one read request."""
 
+_NO_TIME = Unavailable("the time was over before it was described. Fix: autothrottle tries again")
+
 
 class KafkaAdmin:
     """Kafka's admin API; thread-safe. It connects at the first call, and reconnects after any error.
@@ -179,6 +181,43 @@ class KafkaAdmin:
         response = self._routing.ask_any(messages.describe_client_quotas, self._deadline(timeout))
         _check(response, "the list of client quotas")
         return messages.client_quotas(response)
+
+    def groups(
+        self, broker_ids: Collection[int], *, timeout: timedelta | None = None
+    ) -> Answers[int, Mapping[str, str]]:
+        """Return broker id -> group -> type of the group, for the groups with members that the broker coordinates.
+
+        Before Kafka 2.6, groups without members are included.
+        """
+        answers = self._routing.each(dict.fromkeys(broker_ids, messages.list_groups), self._deadline(timeout))
+        return _split(
+            {b: one if isinstance(one, AutothrottleError) else messages.groups(b, one) for b, one in answers.items()}
+        )
+
+    def group_clients(
+        self, groups: Mapping[int, Mapping[str, str]], *, timeout: timedelta | None = None
+    ) -> Answers[str, frozenset[str]]:
+        """Return group -> the client ids of its members; all brokers are queried in parallel.
+
+        Args:
+            groups: broker id -> group -> type, as `groups` returns them.
+            timeout: > 0. Groups that it leaves no time for are failures.
+        """
+        deadline = self._deadline(timeout)
+        found: dict[str, frozenset[str] | AutothrottleError] = {}
+        for types in groups.values():
+            found |= {**dict.fromkeys(types, _NO_TIME), **messages.undescribable_groups(types)}
+        left = {b: list(messages.describe_groups(types)) for b, types in groups.items()}
+        while (asked := {b: requests.pop(0) for b, requests in left.items() if requests}) and (
+            time.monotonic() < deadline
+        ):
+            answers = self._routing.each({b: build for b, (_, build) in asked.items()}, deadline)
+            for b, (names, _) in asked.items():
+                if isinstance(answer := answers[b], AutothrottleError):
+                    found |= dict.fromkeys([*names, *(name for some, _ in left.pop(b) for name in some)], answer)
+                else:
+                    found |= messages.group_clients(answer)
+        return _split(found)
 
     # Writing. A write is sent at most once; after Unavailable it is unknown whether Kafka carried it out. `until` is a
     # time on the monotonic clock after which nothing is sent, however long this process was stopped before.

@@ -7,20 +7,24 @@ Kafka accepted it, so an edit is complete once a broker reports it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity, entity_of_path, is_valid_client_id
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
 from autothrottle.core.quotas.precedence import ClientQuotas
 from autothrottle.ports.kafka import QuotaReading
 
 _POLL_SECONDS = 0.05
+_PLUG_IN = "client.quota.callback.class"
+"""Name of the class that decides quotas instead of Kafka's own (KIP-257)."""
 
 
 class AdminClientQuotas:
@@ -68,6 +72,41 @@ class AdminClientQuotas:
 
     def _values(self, entity: QuotaEntity, deadline: float) -> QuotaValues:
         return self._kafka.client_quotas(timeout=time_left(deadline)).get(entity, {})
+
+
+def fetch_group_clients(kafka: KafkaAdmin, timeout: timedelta) -> ClientReading:
+    """Return the default user with the client id of each group member, and the quota plug-ins of the brokers.
+
+    Brokers and groups that do not answer are warnings. Client ids that cannot have quotas are absent.
+
+    Raises:
+        Unavailable: no broker answers in time.
+        Invalid: Kafka refuses our credentials.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    brokers, share = kafka.brokers(timeout=timeout), timeout / 3
+    configs = kafka.broker_configs(brokers, [_PLUG_IN], timeout=share)
+    listed = kafka.groups(brokers, timeout=share)
+    members = kafka.group_clients(listed.values, timeout=time_left(deadline))
+    client_ids = frozenset[str]().union(*members.values.values())
+    found = {broker_id: values.get(_PLUG_IN) for broker_id, values in configs.values.items()}
+    return ClientReading(
+        frozenset(QuotaEntity(DEFAULT, client_id) for client_id in client_ids if is_valid_client_id(client_id)),
+        {broker_id: one.value for broker_id, one in found.items() if one and one.value},
+        (
+            *_warning(f"{_PLUG_IN} of broker", configs.failures),
+            *_warning("the groups of broker", listed.failures),
+            *_warning("the members of group", members.failures),
+        ),
+    )
+
+
+def _warning(what: str, failures: Mapping[Any, AutothrottleError]) -> Iterator[str]:
+    """One sentence about all failures of a kind; large clusters have thousands of groups."""
+    if failures:
+        first, error = min(failures.items())
+        others = f" and of {len(failures) - 1} more" if len(failures) > 1 else ""
+        yield f"cannot read {what} {first}{others}: {error}"
 
 
 def quota_texts(quotas: ClientQuotas) -> Mapping[ConfigResource, Mapping[str, str]]:

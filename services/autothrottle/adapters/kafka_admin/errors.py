@@ -16,7 +16,10 @@ _AUTHENTICATION = (
 )
 _MISSING = frozenset({"UnknownTopicOrPartitionError", "UnknownTopicIdError", "NoReassignmentInProgressError"})
 _CREDENTIALS = "Fix: sasl.mechanism and sasl.jaas.config in the file that kafka-client-config names"
-_RIGHTS = "Fix: grant this user Describe, Alter, DescribeConfigs and AlterConfigs on the cluster and on topics"
+_RIGHTS = (
+    "Fix: grant this user Describe, Alter, DescribeConfigs and AlterConfigs on the cluster and on topics, "
+    "and Describe on groups"
+)
 _TLS = "Fix: ssl.truststore.location in the file that kafka-client-config names, and the broker's certificate"
 _PROTOCOL = (
     "Fix: check that the broker is healthy, and that security.protocol in the file that kafka-client-config names "

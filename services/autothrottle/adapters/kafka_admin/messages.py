@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
+from autothrottle.adapters.kafka_admin.schemas import ConsumerGroupDescribeRequest
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
@@ -292,3 +294,67 @@ def refused_client_quotas(response: Any, entity: QuotaEntity) -> AutothrottleErr
     """Return why Kafka refused the edits of an entity; None: it did not."""
     wrong = (entry for entry in response.entries if entry.error_code)
     return next((code_error(one.error_code, one.error_message, f"the quotas of {entity}") for one in wrong), None)
+
+
+# Groups
+
+_GROUPS_AT_ONCE = 100
+"""Groups in one request; the response has the assignments of all their members."""
+_CLASSIC, _CONSUMER = "classic", "consumer"
+_GONE = kafka.errors.GroupIdNotFoundError.errno
+
+
+def list_groups() -> Any:
+    """Build a request for the groups that a broker coordinates."""
+    return kafka.protocol.admin.ListGroupsRequest(states_filter=[], types_filter=[])
+
+
+def groups(broker_id: int, response: Any) -> Mapping[str, str] | AutothrottleError:
+    """Return group -> its type, for groups that have members; Kafka before 3.8 names neither type nor members."""
+    if response.error_code:
+        return code_error(response.error_code, None, f"the groups of broker {broker_id}")
+    return {
+        group.group_id: (getattr(group, "group_type", "") or _CLASSIC).lower()
+        for group in response.groups
+        if getattr(group, "group_state", "") not in ("Empty", "Dead")
+    }
+
+
+def undescribable_groups(types: Mapping[str, str]) -> Mapping[str, AutothrottleError]:
+    """Return the groups of other types than classic and consumer -> why their members are unknown."""
+    return {
+        group: Invalid(f"group {group} has the type {kind}, which autothrottle cannot describe. Fix: set quotas for it")
+        for group, kind in types.items()
+        if kind not in (_CLASSIC, _CONSUMER)
+    }
+
+
+def describe_groups(types: Mapping[str, str]) -> Iterator[tuple[Sequence[str], Callable[[], Any]]]:
+    """Yield some groups and what builds the request for their members, until all are requested.
+
+    Args:
+        types: group -> its type; all have the same coordinator.
+    """
+    for kind in (_CLASSIC, _CONSUMER):
+        names = sorted(group for group, of_group in types.items() if of_group == kind)
+        for start in range(0, len(names), _GROUPS_AT_ONCE):
+            some = names[start : start + _GROUPS_AT_ONCE]
+            yield some, partial(_describe_classic if kind == _CLASSIC else _describe_consumer, some)
+
+
+def _describe_classic(names: Sequence[str]) -> Any:
+    return kafka.protocol.admin.DescribeGroupsRequest(groups=list(names), include_authorized_operations=False)
+
+
+def _describe_consumer(names: Sequence[str]) -> Any:
+    return ConsumerGroupDescribeRequest(group_ids=list(names), include_authorized_operations=False)
+
+
+def group_clients(response: Any) -> Mapping[str, frozenset[str] | AutothrottleError]:
+    """Return group -> the client ids of its members, none if the group is gone."""
+    return {
+        group.group_id: code_error(group.error_code, getattr(group, "error_message", None), f"group {group.group_id}")
+        if group.error_code not in (0, _GONE)
+        else frozenset(member.client_id for member in group.members)
+        for group in response.groups
+    }

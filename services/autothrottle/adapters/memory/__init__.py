@@ -18,6 +18,7 @@ from autothrottle.adapters.memory.placement import MemoryPlacementCluster, Memor
 from autothrottle.adapters.memory.request_quotas import MemoryRequestQuotas
 from autothrottle.adapters.memory.temporary_quotas import MemoryTemporaryQuotas
 from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
+from autothrottle.adapters.memory.yield_rules import MemoryYieldRules
 
 __all__ = [
     "MemoryAudit",
@@ -38,4 +39,5 @@ __all__ = [
     "MemoryStorageMetrics",
     "MemoryTemporaryQuotas",
     "MemoryTracer",
+    "MemoryYieldRules",
 ]

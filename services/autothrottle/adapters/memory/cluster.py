@@ -31,6 +31,8 @@ from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStat
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity, entity_of_path
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import SnapshotEvent, Term, Watch
 
@@ -85,6 +87,10 @@ class MemoryCluster(Outages):
         """Settable: submissions wait for `process_submissions`; until then no snapshot shows them."""
         self.hosts: dict[int, Sequence[str]] = {}
         """Settable: broker id -> the hosts in its registration; absent: it has none."""
+        self.group_clients: set[str] = set()
+        """Settable: the client ids of members of consumer groups."""
+        self.plug_ins: dict[int, str] = {}
+        """Settable: broker id -> its `client.quota.callback.class`."""
         self._lock = threading.RLock()
         self._watches: Subscriptions[SnapshotEvent] = Subscriptions()
         self.refused: dict[ConfigResource, str] = {}
@@ -139,6 +145,13 @@ class MemoryCluster(Outages):
             self._raise_if_down()
             ledger = {r: one for r, one in self.ledger.items() if r.type is ResourceType.QUOTA}
             return QuotaState({r: dict(self.configs.get(r, {})) for r in {*resources, *ledger}}, ledger)
+
+    def fetch_clients(self, timeout: timedelta) -> ClientReading:
+        with self._lock:
+            self._raise_if_down()
+            with_quotas = (entity_of_path(resource.path) for resource, keys in self.configs.items() if keys)
+            of_groups = (QuotaEntity(DEFAULT, client) for client in self.group_clients)
+            return ClientReading(frozenset({*filter(None, with_quotas), *of_groups}), dict(self.plug_ins))
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watches.add(notify)

@@ -87,6 +87,8 @@ class OwnPaths:
         """Parent of the ledger's entries of client quotas, whose names are encoded entity paths."""
         self.temporary_quotas = f"{self.root}/temporary_quotas"
         """The client quotas that end by themselves, with their author. Persistent: it outlives every leader."""
+        self.yield_rules = f"{self.root}/yield_rules"
+        """The rules for clients that yield to a recovery. Persistent: they outlive every leader."""
         self.overrides = f"{self.root}/override_rate"
         """The cluster override; its children are the broker overrides. Shared with the original program."""
         self.audit = f"{self.root}/audit"

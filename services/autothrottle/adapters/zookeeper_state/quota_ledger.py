@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from typing import Protocol
 from urllib.parse import unquote
 
 from kazoo.client import KazooClient
@@ -19,9 +20,26 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.ports.kafka import QuotaReading
 
 QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
 """Resource -> key -> text of its quota, or why they cannot be read; absent: no quota is set."""
+
+
+_GROUPS_UNKNOWN = "clients without quotas of their own are unknown: in ZooKeeper mode set --bootstrap-servers"
+
+
+class QuotaReader(Protocol):
+    """Reads client quotas where Kafka keeps them."""
+
+    def fetch_quotas(self, timeout: timedelta) -> QuotaReading:
+        """Return the quotas of all entities."""
+        ...
+
+    def fetch_texts(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaTexts:
+        """Return the quotas of these resources."""
+        ...
 
 
 class LedgeredQuotas:
@@ -31,10 +49,19 @@ class LedgeredQuotas:
         self,
         client: KazooClient,
         own: OwnPaths,
-        fetch_texts: Callable[[Collection[ConfigResource], timedelta], QuotaTexts],
+        quotas: QuotaReader,
+        fetch_group_clients: Callable[[timedelta], ClientReading] | None = None,
     ) -> None:
-        """Prepare; `fetch_texts` reads the current values of resources from Kafka."""
-        self._client, self._own, self._fetch_texts = client, own, fetch_texts
+        """Prepare.
+
+        Args:
+            client: session with the ledger.
+            own: where the ledger is.
+            quotas: current values from Kafka.
+            fetch_group_clients: reads the members of groups and the brokers' plug-ins; None: no broker can be queried.
+        """
+        self._client, self._own = client, own
+        self._quotas, self._fetch_group_clients = quotas, fetch_group_clients
 
     def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
         """Return the quotas of these resources and of all in the ledger. The ledger is read first."""
@@ -42,12 +69,25 @@ class LedgeredQuotas:
         with translated_errors("reading the ledger of client quotas"):
             entries = self._entries(deadline)
         wanted = {*resources, *entries}
-        texts = self._fetch_texts(wanted, time_left(deadline)) if wanted else {}
+        texts = self._quotas.fetch_texts(wanted, time_left(deadline)) if wanted else {}
         problems = {r: str(one) for found in (entries, texts) for r, one in found.items() if isinstance(one, Invalid)}
         return QuotaState(
             {r: one for r, one in texts.items() if not isinstance(one, Invalid)},
             {r: one for r, one in entries.items() if not isinstance(one, Invalid)},
             problems,
+        )
+
+    def fetch_clients(self, timeout: timedelta) -> ClientReading:
+        """Return the entities with quotas, and the clients in groups if brokers can be queried."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        quotas = self._quotas.fetch_quotas(timeout)
+        groups = (
+            self._fetch_group_clients(time_left(deadline))
+            if self._fetch_group_clients
+            else ClientReading(frozenset(), warnings=(_GROUPS_UNKNOWN,))
+        )
+        return ClientReading(
+            groups.entities.union(quotas.quotas), groups.plug_ins, (*quotas.problems, *groups.warnings)
         )
 
     def _entries(self, deadline: float) -> Mapping[ConfigResource, LedgerEntry | Invalid]:

@@ -22,8 +22,8 @@ _POLL_SECONDS = 0.1
 def remove_own_tree(client: KazooClient, own: OwnPaths, patience: timedelta = timedelta(0)) -> None:
     """Remove the ledger, the election and the members.
 
-    Operators' settings stay: overrides, request quotas, temporary quotas, catch-ups, a pause and the audit log. The
-    term stays too, because its number must never decrease. Services that still run stay registered.
+    Operators' settings stay: overrides, request quotas, temporary quotas, yield rules, catch-ups, a pause and the audit
+    log. The term stays too, because its number must never decrease. Services that still run stay registered.
 
     Args:
         client: connected.

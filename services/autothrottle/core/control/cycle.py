@@ -41,7 +41,9 @@ from autothrottle.core.control.submission import (
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.traffic.loads import Loads
 
 
@@ -120,6 +122,8 @@ class SourceReadings:
     catch_ups: Mapping[int, CatchUp] | AutothrottleError
     quotas: TemporaryQuotas | AutothrottleError = field(default_factory=dict)
     """The temporary client quotas."""
+    rules: YieldRules | AutothrottleError = field(default_factory=dict)
+    """The rules for clients that yield to a recovery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,8 @@ class CycleObservation:
     settings: SettingsReading = SettingsReading()
     quotas: QuotaState | AutothrottleError | None = None
     """The client quotas of `quotas_needed`; None: not read."""
+    clients: ClientReading | AutothrottleError | None = None
+    """The clients that Kafka knows; None: not read for this cycle."""
     wanted: Wanted | None = None
     """The reassignment that a caller waits for; None: no caller waits."""
     cancelled: frozenset[TopicPartition] = frozenset()
@@ -189,11 +195,23 @@ def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: d
     return SnapshotRequest(tuple(sorted(overridden.union(catching_up))), tuple(sorted(rows)), catching_up)
 
 
-def quotas_needed(term: TermState, sources: KnownSources) -> frozenset[ConfigResource] | None:
-    """Return the quota entities whose state a cycle needs, beside those in the ledger; None: it needs no quotas."""
-    if sources.quotas is None or sources.pause is not None or not (sources.quotas or term.may_own_quotas):
+def quotas_needed(term: TermState, sources: KnownSources, clock: float) -> frozenset[ConfigResource] | None:
+    """Return the quota entities whose state a cycle needs, beside those in the ledger; None: it needs no quotas.
+
+    Args:
+        term: the state.
+        sources: the result of `adopted`.
+        clock: monotonic time in seconds.
+    """
+    if sources.quotas is None or sources.rules is None or sources.pause is not None:
         return None
-    return frozenset(entity.resource for entity in sources.quotas)
+    if not sources.quotas and term.yields.are_quotas_fresh(sources.rules, clock):
+        return None
+    yielding = term.yields.asked(sources.rules)
+    if not (sources.quotas or yielding or term.may_own_quotas):
+        return None
+    found = {entity.resource for entity in sources.quotas}
+    return frozenset(found.union(*((target.resource, *target.fallbacks) for target in yielding)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +253,11 @@ def adopted(known: KnownSources, read: SourceReadings) -> AdoptedSources:
         findings.append(f"the temporary quotas cannot be read; {effect}: {read.quotas}")
     else:
         known = replace(known, quotas=read.quotas)
+    if isinstance(read.rules, AutothrottleError):
+        effect = "no quota changes until they can be read" if known.rules is None else "the last known ones stay"
+        findings.append(f"the yield rules cannot be read; {effect}: {read.rules}")
+    else:
+        known = replace(known, rules=read.rules)
     return AdoptedSources(known, tuple(findings))
 
 

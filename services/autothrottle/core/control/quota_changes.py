@@ -1,4 +1,4 @@
-"""The client quotas of a cycle: which temporary quotas hold, and the edits that set and restore them.
+"""The client quotas of a cycle: which temporary quotas hold, and the edits that set and restore quotas.
 
 A quota is owned like a rate: the ledger has the value before ours, and a value that another party sets is not changed
 when ours ends. The type to know is `QuotaState`.
@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.changes import Change, ChangeSet, Outcome, OutcomeStatus, change_of
 from autothrottle.core.control.ownership import desired_rate
 from autothrottle.core.quotas.keys import format_value
 from autothrottle.core.quotas.temporary import TemporaryQuotas
+
+DesiredQuotas = Mapping[ConfigResource, Mapping[str, str]]
+"""Quota entity -> key -> text of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,13 @@ class QuotaState:
 
 
 def quota_changes(
-    temporary: TemporaryQuotas, state: QuotaState, at: datetime, is_recovering: bool | None, term: int, cycle: int
+    temporary: TemporaryQuotas,
+    state: QuotaState,
+    at: datetime,
+    is_recovering: bool | None,
+    term: int,
+    cycle: int,
+    yielding: DesiredQuotas | None = None,
 ) -> ChangeSet:
     """Return the edits that set the quotas in force, and restore all others that are in the ledger.
 
@@ -42,23 +51,35 @@ def quota_changes(
         is_recovering: whether a reassignment or a catch-up runs; None: unknown.
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
+        yielding: the quotas of clients that yield to a recovery; a temporary quota beats them. None: no client does.
     """
-    desired = {
+    in_force = {
         entity.resource: {str(key): format_value(key, value) for key, value in one.values.items()}
         for entity, one in temporary.items()
         if not one.end(at, is_recovering)
     }
+    desired = {**(yielding or {}), **{r: {**(yielding or {}).get(r, {}), **values} for r, values in in_force.items()}}
     changes: list[Change] = []
     refused: list[Outcome] = []
     findings: list[str] = []
-    for resource in sorted(desired.keys() | state.ledger.keys() | state.unreadable.keys()):
+    for resource in sorted(desired.keys() | state.ledger.keys() | state.unreadable.keys(), key=lambda one: one.path):
         if problem := state.unreadable.get(resource):
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, problem))
             continue
         current, entry = state.configs.get(resource, {}), state.ledger.get(resource)
         ours, wanted = entry.keys if entry else {}, desired.get(resource, {})
+        if ours and _is_in_force(wanted, current, ours):
+            continue
         keys = {key: desired_rate(wanted.get(key), current.get(key), ours.get(key)) for key in sorted({*wanted, *ours})}
         findings += [f"{resource}, {key}: {one.finding}" for key, one in keys.items() if one.finding]
         change = change_of(resource, keys, current, entry, term, cycle)
         changes += [change] if change is not None else []
     return ChangeSet(tuple(changes), tuple(refused), tuple(findings))
+
+
+def _is_in_force(wanted: Mapping[str, str], current: Mapping[str, str], ours: Mapping[str, LedgerKey]) -> bool:
+    """Return whether all keys are as we wrote them: the usual case, detected without deciding each key."""
+    return wanted.keys() == ours.keys() and all(
+        current.get(key) == text and ours[key].written == text and ours[key].intent is None
+        for key, text in wanted.items()
+    )

@@ -1,29 +1,37 @@
-"""The part of a cycle that concerns client quotas: sets temporary ones, and restores the values before them."""
+"""The part of a cycle that concerns client quotas: sets those of operators and rules, and restores earlier values."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from autothrottle.core.control.cycle import CycleDecision, CycleObservation, PurgeQuota, WakeUp
+from autothrottle.core.control.cycle import CycleDecision, CycleObservation, PurgeQuota, WakeUp, quotas_needed
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import TermState
+from autothrottle.core.control.yield_step import yielding
 
 
 def with_quotas(
     settings: PlannerSettings, term: TermState, cycle: CycleDecision, observation: CycleObservation
 ) -> tuple[TermState, CycleDecision]:
-    """Add the changes of client quotas, the end of those that are over, and a cycle for the next expiry.
+    """Add the changes of client quotas, the end of those that are over, and cycles for the next expiry and step.
 
     Nothing changes while paused, and until the quotas and their state can be read.
     """
-    quotas, state, at = term.sources.quotas, observation.quotas, cycle.at
-    if quotas is None or state is None or cycle.pause is not None:
+    sources, at = term.sources, cycle.at
+    quotas, state = sources.quotas, observation.quotas
+    if quotas is None or sources.rules is None or cycle.pause is not None:
         return term, cycle
+    is_recovering = recovering(term, cycle)
+    if state is None:
+        clock = observation.clock
+        if term.yields.are_quotas_fresh(sources.rules, clock) or quotas_needed(term, sources, clock) is not None:
+            return _with_unread_quotas(settings, term, cycle, is_recovering)
+        state = QuotaState()
     if not isinstance(state, QuotaState):
         return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
-    is_recovering = recovering(term, cycle)
-    found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles)
+    yields = yielding(term, cycle, state, observation, is_recovering)
+    found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles, yields.desired)
     ends = {entity: one.end(at, is_recovering) for entity, one in quotas.items()}
     ended = {} if settings.shadow else {entity: reason for entity, reason in ends.items() if reason}
     times = [one.expire_time for e, one in quotas.items() if one.expire_time is not None and not ends[e]]
@@ -32,11 +40,25 @@ def with_quotas(
         cycle,
         changes=(*cycle.changes, *found.changes),
         refused=(*cycle.refused, *found.refused),
-        findings=(*cycle.findings, *found.findings),
-        wake_ups=(*cycle.wake_ups, *expiry),
+        findings=(*cycle.findings, *found.findings, *yields.findings),
+        wake_ups=(*cycle.wake_ups, *expiry, *(() if settings.shadow else yields.wake_ups)),
         actions=tuple(PurgeQuota(quotas[one], why, frozenset({one.resource})) for one, why in ended.items()),
     )
-    return replace(term, may_own_quotas=bool(state.ledger or state.unreadable or found.changes)), cycle
+    may_own_quotas = bool(state.ledger or state.unreadable or found.changes)
+    # A change may be refused, so the next cycle reads the quotas again.
+    after = replace(yields.state, fresh_until=None) if found.changes else yields.state
+    return replace(term, may_own_quotas=may_own_quotas, yields=after), cycle
+
+
+def _with_unread_quotas(
+    settings: PlannerSettings, term: TermState, cycle: CycleDecision, is_recovering: bool | None
+) -> tuple[TermState, CycleDecision]:
+    """Change no quota; at the end of a recovery, request a cycle that reads and restores them."""
+    if is_recovering is not False or term.yields.stepped is None:
+        return term, replace(cycle, findings=(*cycle.findings, *term.yields.findings))
+    wake_ups = () if settings.shadow else (WakeUp("clients no longer yield"),)
+    term = replace(term, yields=replace(term.yields, fresh_until=None))
+    return term, replace(cycle, wake_ups=(*cycle.wake_ups, *wake_ups))
 
 
 def recovering(term: TermState, cycle: CycleDecision) -> bool | None:

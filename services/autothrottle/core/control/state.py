@@ -17,8 +17,10 @@ from autothrottle.core.control.ramp_state import RampState, WriteHistory
 from autothrottle.core.control.submission import (
     SubmissionState,
 )
+from autothrottle.core.control.yield_state import YieldState
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.quotas.temporary import TemporaryQuotas
+from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
@@ -40,6 +42,8 @@ class KnownSources:
     """Until then no throttle is removed: it may belong to a catch-up."""
     quotas: TemporaryQuotas | None = None
     """The temporary client quotas; None: not read yet, so no quota is written or restored."""
+    rules: YieldRules | None = None
+    """The rules for clients that yield to a recovery; None: not read yet, so no quota is written or restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class TermState:
     submissions: SubmissionState = SubmissionState()  # noqa: RUF009 (frozen)
     may_own_quotas: bool = True
     """Whether the ledger may have client quotas, so that their state must be read."""
+    yields: YieldState = YieldState()  # noqa: RUF009 (frozen)
     ramp: RampState = RampState()  # noqa: RUF009 (frozen)
 
 

@@ -129,6 +129,19 @@ def _validate_name(kind: str, name: str) -> None:
             raise Invalid(f"ip {name[:60]!r} is not an IPv4 or IPv6 address; give for example 10.0.0.7") from None
 
 
+def is_valid_client_id(name: str) -> bool:
+    """Return whether a client id can have quotas.
+
+    >>> is_valid_client_id("backfill-1"), is_valid_client_id(""), is_valid_client_id(".")
+    (True, False, False)
+    """
+    try:
+        validate_entity(QuotaEntity(client_id=name))
+    except Invalid:
+        return False
+    return True
+
+
 def name_or_default(kind: str, name: str | None, is_default: bool) -> Name | None:
     """Return one part of an entity from a request that has a field for the name and one for the default.
 

@@ -28,7 +28,7 @@ class EffectiveQuota:
     """1 (a user and a client id) to 8 (the default client id); 1 and 2 for an IP address and its default."""
 
 
-def levels(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
+def levels(user: Name, client_id: Name) -> tuple[QuotaEntity, ...]:
     """Return the entities whose quota may apply to a client, in Kafka's order; the first one with the key decides.
 
     Args:
@@ -41,6 +41,18 @@ def levels(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
         entity for one in users for entity in (*(QuotaEntity(one, client) for client in clients), QuotaEntity(one))
     )
     return (*of_users, *(QuotaEntity(client_id=client) for client in clients))
+
+
+def fallbacks(entity: QuotaEntity) -> tuple[QuotaEntity, ...]:
+    """Return the entities whose quota can apply to the entity's clients while it has none, in Kafka's order.
+
+    Those with the name of a client id are absent for a user, since the client ids of a user are not known.
+
+    >>> [str(one) for one in fallbacks(QuotaEntity(DEFAULT, "app"))][:3]
+    ['default user, default client-id', 'default user', 'client-id "app"']
+    """
+    ordered = list(dict.fromkeys(levels(entity.user or DEFAULT, entity.client_id or DEFAULT)))
+    return tuple(ordered[ordered.index(entity) + 1 :])
 
 
 def levels_of_ip(ip: str) -> tuple[QuotaEntity, ...]:

@@ -84,8 +84,10 @@ class Front:
         return self.services.overrides
 
     def clear(self) -> Front:
-        """Remove all overrides and quotas, and make the store of overrides readable again."""
+        """Remove all overrides, quotas and yield rules, and make the store of overrides readable again."""
         self.services.quotas.quotas.clear()
+        for name in self.services.yield_rules.read_rules():
+            self.services.yield_rules.remove_rule(name)
         self.overrides.unavailable(False)
         self.overrides.unreadable.clear()
         for broker_id in self.current():

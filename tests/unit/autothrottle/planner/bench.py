@@ -15,6 +15,7 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
     MemoryTemporaryQuotas,
+    MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.control.cycle import CycleRecord
@@ -98,6 +99,7 @@ class Bench:
         self.pauses = MemoryPauses(self.overrides.audit)
         self.catch_ups = MemoryCatchUps(self.electorate)
         self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
+        self.yield_rules = MemoryYieldRules(self.overrides.audit)
         self.election = MemoryElection(self.electorate)
         self.settings = PlannerSettings(
             limits=limits or builders.limits(),
@@ -136,6 +138,7 @@ class Bench:
             settings=self.cluster,
             quotas=self.cluster,
             temporary_quotas=self.temporary_quotas,
+            yield_rules=self.yield_rules,
             tracer=self.tracer,
             decisions=self.decisions,
         )

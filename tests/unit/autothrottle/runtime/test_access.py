@@ -45,11 +45,12 @@ VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
     *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
     *("Rebuild", "Rebalance", "Scale", "Decommission", "ListRequestQuotas", "ListQuotas", "DescribeQuota"),
+    "ListYieldRules",
 }
 OPERATOR = {
     *("SetOverride", "RemoveOverride", "RequestCycle", "SubmitReassignment", "CancelReassignment"),
     *("StartCatchUp", "StopCatchUp", "Pause", "Resume", "SetRequestQuota", "RemoveRequestQuota"),
-    *("SetQuota", "RemoveQuota"),
+    *("SetQuota", "RemoveQuota", "SetYieldRule", "RemoveYieldRule"),
 }
 """Names of the methods that a viewer and an operator may call; only services may call the others."""
 

@@ -1,0 +1,108 @@
+"""What a term remembers of the clients that yield to a recovery. The type to know is `YieldState`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
+from autothrottle.core.quotas.yield_targets import YieldTarget, yield_targets
+from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.units import BytesPerSecond
+
+QUOTA_WINDOW = timedelta(seconds=11)
+"""Shortest time between two steps of a quota: Kafka measures a client's rate over `quota.window.num` times
+`quota.window.size.seconds`, which is 11 s by default. A client that was slowed before shows the effect only then."""
+
+READ_CLIENTS_EVERY = timedelta(seconds=60)
+"""Time between two readings of the known clients, also after a failed one: it queries every consumer group."""
+
+MAX_LIMITED = 1_000
+"""Most entities that rules limit at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class YieldState:
+    """The rules' part of a term."""
+
+    stepped: float | None = None
+    """Monotonic time of the last step, or of the first cycle that saw the recovery; None: no recovery runs."""
+    stepped_at: datetime | None = None
+    """The same moment, UTC."""
+    reading: ClientReading = ClientReading()  # noqa: RUF009 (frozen)
+    """The known clients as last read in this recovery."""
+    read_at: float | None = None
+    """Monotonic time of the last attempt to read them; None: none yet."""
+    error: str = ""
+    """Why the last attempt failed; "": it did not."""
+    ours: frozenset[ConfigResource] = frozenset()
+    """The quota entities in the ledger as of the last cycle."""
+    known: frozenset[QuotaEntity] = frozenset()
+    """The entities of the reading and of the ledger."""
+    fresh_until: float | None = None
+    """Monotonic time until which the last reading of the quotas is enough; None: they must be read."""
+    rules: YieldRules = field(default_factory=dict)
+    """The rules for which they were read."""
+    findings: tuple[str, ...] = ()
+    """Those of the last decision; cycles that do not read the quotas repeat them."""
+    loads_before: Mapping[LinkSide, BytesPerSecond] = field(default_factory=dict)
+    """(broker id, role) -> client load before the quotas, bytes/s; empty: unknown."""
+
+    def is_reading_due(self, rules: YieldRules | None, clock: float) -> bool:
+        """Return whether a cycle reads the known clients: during a recovery, if there are rules."""
+        if self.stepped is None or not rules:
+            return False
+        return self.read_at is None or clock - self.read_at >= READ_CLIENTS_EVERY.total_seconds()
+
+    def are_quotas_fresh(self, rules: YieldRules | None, clock: float) -> bool:
+        """Return whether a cycle need not read the quotas of 1,000 clients: no step is due, and no rule has changed.
+
+        A broker that catches up causes a cycle every two seconds.
+        """
+        return self.fresh_until is not None and clock < self.fresh_until and self.rules == rules
+
+    def with_reading(self, reading: ClientReading | AutothrottleError | None, clock: float) -> YieldState:
+        """Return the state after the known clients were read; None: they were not."""
+        if reading is None:
+            return self
+        if isinstance(reading, AutothrottleError):
+            return replace(self, read_at=clock, error=str(reading))
+        if reading.entities == self.reading.entities:
+            return replace(self, reading=replace(reading, entities=self.reading.entities), read_at=clock, error="")
+        return replace(self, reading=reading, read_at=clock, error="")._with_known()
+
+    def with_ours(self, resources: Collection[ConfigResource]) -> YieldState:
+        """Return the state with the quota entities of the ledger."""
+        ours = frozenset(resources)
+        return self if ours == self.ours else replace(self, ours=ours)._with_known()
+
+    def _with_known(self) -> YieldState:
+        return replace(self, known=self.reading.entities | _entities(self.ours))
+
+    def asked(self, rules: YieldRules | None) -> tuple[YieldTarget, ...]:
+        """Return the entities whose quotas a cycle reads for the rules; none before a recovery was seen."""
+        return self.targets(rules) if self.stepped is not None and rules else ()
+
+    def targets(self, rules: YieldRules) -> tuple[YieldTarget, ...]:
+        """Return the entities that the rules limit.
+
+        If there are too many, those that are limited already stay, and clients that are found later are left out.
+        """
+        found = self.matched(rules)
+        if len(found) <= MAX_LIMITED:
+            return found
+        return tuple(sorted(found, key=lambda target: target.resource not in self.ours)[:MAX_LIMITED])
+
+    def matched(self, rules: YieldRules) -> tuple[YieldTarget, ...]:
+        """Return all entities that match."""
+        are_known = self.read_at is not None and not self.error
+        return yield_targets(tuple(rules[name] for name in sorted(rules)), self.known, are_known)
+
+
+def _entities(resources: Collection[ConfigResource]) -> frozenset[QuotaEntity]:
+    return frozenset(entity for one in resources if (entity := entity_of_path(one.path)) is not None)

@@ -1,0 +1,186 @@
+"""Rules for clients that yield to a recovery: their validation and their patterns. The type to know is `YieldRule`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import translate
+from functools import lru_cache
+
+from autothrottle.core.errors import Conflict, Invalid
+from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
+from autothrottle.core.quotas.keys import MAX_EXACT, QuotaKey
+from autothrottle.core.units import BytesPerSecond, format_megabytes
+
+BYTE_RATES = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
+"""The keys that a rule can limit."""
+
+MAX_RULES = 100
+
+MAX_PATTERN_BYTES = 1_000
+"""Longest pattern in UTF-8, so that all rules fit into one node of ZooKeeper."""
+
+_NAME = re.compile(r"[a-z0-9-]{1,60}")
+_WILDCARDS = "*?"
+
+
+@dataclass(frozen=True, slots=True)
+class YieldRule:
+    """Limits the clients that match while a reassignment or a catch-up runs.
+
+    A rule has a pattern for users, for client ids, or for both. In a pattern, `*` stands for any characters and `?` for
+    one. A rule with client ids only limits the entity of the default user and the client id, which is level 4.
+    """
+
+    name: str
+    """Unique among the rules."""
+    user: str | None
+    """Pattern; None: any user."""
+    client_id: str | None
+    """Pattern; None: any client id."""
+    at_most: int | None
+    """The highest quota in bytes/s per broker; None: it is a share."""
+    at_most_share: float | None
+    """The highest quota as a share of the smallest broker's capacity, above 0 to 1; None: it is a rate."""
+    floor: int
+    """The lowest quota in bytes/s per broker, at least 1."""
+    keys: frozenset[QuotaKey]
+    """Which of `BYTE_RATES` are limited; never empty."""
+    author: str
+    """Who set it."""
+    time: datetime
+    """When it was set, UTC."""
+
+    @property
+    def matches_everything(self) -> bool:
+        """Whether every client matches."""
+        return all(pattern is None or not pattern.strip(_WILDCARDS) for pattern in (self.user, self.client_id))
+
+    def limit(self, smallest_capacity: BytesPerSecond | None) -> BytesPerSecond | None:
+        """Return the highest quota in bytes/s per broker, at least the floor; None: it needs an unknown capacity.
+
+        Args:
+            smallest_capacity: capacity of the smallest broker's link, bytes/s; None: unknown.
+        """
+        if self.at_most is not None:
+            return self.at_most
+        if self.at_most_share is None or smallest_capacity is None:
+            return None
+        return max(int(smallest_capacity * self.at_most_share), self.floor)
+
+
+YieldRules = Mapping[str, YieldRule]
+"""Name -> rule."""
+
+
+def check_number(rules: YieldRules) -> None:
+    """Check the number of rules.
+
+    Raises:
+        Conflict: there are more than 100.
+    """
+    if len(rules) > MAX_RULES:
+        raise Conflict(
+            f"there would be {len(rules)} yield rules, more than {MAX_RULES}; remove one, or widen a pattern"
+        )
+
+
+def is_exact(pattern: str) -> bool:
+    """Return whether a pattern is a name, without wildcards."""
+    return not any(one in pattern for one in _WILDCARDS)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a name matches a pattern as a whole; upper and lower case differ.
+
+    >>> matches("backfill-*", "backfill-1"), matches("app-?", "app-10"), matches("[ab]", "a")
+    (True, False, False)
+    """
+    return _compiled(pattern).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=4 * MAX_RULES)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # `translate` gives brackets a meaning, which these patterns do not have. Its expressions do not backtrack.
+    return re.compile(translate(pattern.replace("[", "[[]")))
+
+
+def validate_rule(rule: YieldRule, i_mean_it: bool = False) -> YieldRule:
+    """Return the rule.
+
+    Args:
+        rule: the rule to check.
+        i_mean_it: whether the caller confirms a rule that matches every client.
+
+    Raises:
+        Invalid: the name, a pattern, a limit, the floor or the keys are wrong, or the rule matches every client.
+    """
+    if not _NAME.fullmatch(rule.name):
+        raise Invalid(
+            f"rule name {rule.name[:80]!r} is invalid; give 1 to 60 lower-case letters, digits and hyphens, "
+            "for example backfill"
+        )
+    for kind, pattern in (("user", rule.user), ("client-id", rule.client_id)):
+        if pattern is not None:
+            _validate_pattern(rule.name, kind, pattern)
+    _validate_limit(rule)
+    if not rule.keys or not rule.keys <= BYTE_RATES:
+        given = ", ".join(sorted(rule.keys)) or "no key"
+        raise Invalid(f"rule {rule.name} limits {given}; give at least one of {', '.join(sorted(BYTE_RATES))}")
+    if rule.matches_everything and not i_mean_it:
+        raise Invalid(
+            f"rule {rule.name} matches every client; give a pattern like backfill-* for the client ids or the users, "
+            "or confirm the rule with --i-mean-it (the field i_mean_it of the request)"
+        )
+    return rule
+
+
+def _validate_pattern(rule: str, kind: str, pattern: str) -> None:
+    size = len(pattern.encode(errors="replace"))
+    if not 0 < size <= MAX_PATTERN_BYTES:
+        raise Invalid(
+            f"the {kind} pattern {pattern[:40]!r} of rule {rule} has {size} bytes; give 1 to {MAX_PATTERN_BYTES} bytes"
+        )
+    if is_exact(pattern):
+        validate_entity(QuotaEntity(pattern) if kind == "user" else QuotaEntity(client_id=pattern))
+
+
+def _validate_limit(rule: YieldRule) -> None:
+    rate, share = rule.at_most, rule.at_most_share
+    if (rate is None) == (share is None):
+        given = "no limit" if rate is None else "a rate and a share of the capacity"
+        raise Invalid(f"rule {rule.name} has {given}; give either a rate or a share of the capacity")
+    if rate is not None and not 0 < rate <= MAX_EXACT:
+        raise Invalid(f"the limit {rate} bytes/s of rule {rule.name} is outside of 1 to {MAX_EXACT} bytes/s per broker")
+    if share is not None and not 0 < share <= 1:
+        raise Invalid(
+            f"the limit {share:g} of rule {rule.name} is not a share of the capacity; give a number above 0 to 1, "
+            "for example 0.1 for 10 %"
+        )
+    highest = MAX_EXACT if rate is None else rate
+    if not 0 < rule.floor <= highest:
+        raise Invalid(
+            f"the floor {rule.floor} bytes/s of rule {rule.name} is outside of 1 to {highest} bytes/s; "
+            "give a floor that is not above the limit"
+        )
+
+
+def rule_sentence(rule: YieldRule) -> str:
+    """Return what a rule does, for logs, lists and the audit.
+
+    >>> from datetime import UTC
+    >>> made = datetime(2026, 11, 2, tzinfo=UTC)
+    >>> rule_sentence(YieldRule("one", None, "backfill-*", 20_000_000, None, 1_000_000, BYTE_RATES, "anna", made))
+    'while recovering: client-id "backfill-*" may use at most 20 MB/s per broker, at least 1 MB/s'
+    """
+    patterns = {"user": rule.user, "client-id": rule.client_id}
+    who = ", ".join(f'{kind} "{pattern}"' for kind, pattern in patterns.items() if pattern is not None)
+    if rule.at_most is not None:
+        limit = f"{format_megabytes(rule.at_most)} MB/s per broker"
+    else:
+        limit = f"{100 * (rule.at_most_share or 0):g} % of the smallest broker's capacity"
+    verb = "use" if len(rule.keys) > 1 else "send" if QuotaKey.PRODUCER_BYTE_RATE in rule.keys else "receive"
+    floor = format_megabytes(rule.floor)
+    return f"while recovering: {who or 'every client'} may {verb} at most {limit}, at least {floor} MB/s"

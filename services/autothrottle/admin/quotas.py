@@ -28,6 +28,7 @@ from autothrottle.core.quotas.precedence import (
     levels_of_ip,
 )
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
+from autothrottle.core.quotas.yield_targets import yield_targets
 from autothrottle.core.quotas.yielding import check_number, rule_sentence, validate_rule
 from autothrottle.ports.kafka import ClientQuotaStore, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
@@ -196,6 +197,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     ) -> QuotaValues:
         """Edit quotas and record that, also if it fails; return the quotas before. A dry run leaves no record."""
         validate_edits(entity, edits)
+        self._check_yields(entity, edits, time_left(context))
         who, timeout = author(context), time_left(context)
         if validate_only:
             return self._quotas.alter_quota(entity, edits, timeout, etag=etag, validate_only=True)
@@ -204,6 +206,17 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         if changes := _changes(before, edits):
             self._actions.record(action, who, f"Quota of {entity}: {changes}")
         return before
+
+    def _check_yields(self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
+        """Refuse a permanent change of keys that a rule limits now: the end of the recovery would replace it."""
+        for target in yield_targets(tuple(self._rules.read_rules().values()), frozenset({entity})):
+            keys = sorted(edits.keys() & target.keys)
+            if target.entity == entity and keys and self._is_recovering(timeout):
+                raise Conflict(
+                    f"{entity} yields to a recovery by the rule {target.rules[0].rule.name}, which restores "
+                    f"{', '.join(keys)} afterwards; wait for the end of the recovery, remove the rule, or give an "
+                    "expire time"
+                )
 
     def ListYieldRules(
         self, request: quotas_pb2.ListYieldRulesRequest, context: grpc.ServicerContext

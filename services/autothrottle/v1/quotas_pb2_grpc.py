@@ -105,8 +105,9 @@ class QuotaServiceServicer:
         quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
         replaces the first.
         Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-        are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
-        and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
+        are not the etag's, no recovery runs and the request is `until_recovered`, or the request is permanent and a
+        temporary quota of the same key exists or a yield rule limits the key now; UNAVAILABLE, and then the quotas may be
+        set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,7 +118,7 @@ class QuotaServiceServicer:
         planner restores the quotas before it within about a second.
 
         Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
-        etag's; UNAVAILABLE, and then the quotas may be removed.
+        etag's, or a yield rule limits one of the keys now; UNAVAILABLE, and then the quotas may be removed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,15 +53,16 @@ class QuotaServiceStub:
     quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
     replaces the first.
     Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-    are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
-    and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
+    are not the etag's, no recovery runs and the request is `until_recovered`, or the request is permanent and a
+    temporary quota of the same key exists or a yield rule limits the key now; UNAVAILABLE, and then the quotas may be
+    set.
     """
     RemoveQuota: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.RemoveQuotaRequest, _quotas_pb2.RemoveQuotaResponse]
     """Removes quotas of one entity. A temporary quota of one of these keys ends instead, with all its keys: the leading
     planner restores the quotas before it within about a second.
 
     Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
-    etag's; UNAVAILABLE, and then the quotas may be removed.
+    etag's, or a yield rule limits one of the keys now; UNAVAILABLE, and then the quotas may be removed.
     """
     ListYieldRules: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.ListYieldRulesRequest, _quotas_pb2.ListYieldRulesResponse]
     """Returns the rules for clients that yield to a recovery, by name. Idempotent. Errors: UNAVAILABLE; INVALID_ARGUMENT
@@ -106,15 +107,16 @@ class QuotaServiceAsyncStub(QuotaServiceStub):
     quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
     replaces the first.
     Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-    are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
-    and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
+    are not the etag's, no recovery runs and the request is `until_recovered`, or the request is permanent and a
+    temporary quota of the same key exists or a yield rule limits the key now; UNAVAILABLE, and then the quotas may be
+    set.
     """
     RemoveQuota: _aio.UnaryUnaryMultiCallable[_quotas_pb2.RemoveQuotaRequest, _quotas_pb2.RemoveQuotaResponse]  # type: ignore[assignment]
     """Removes quotas of one entity. A temporary quota of one of these keys ends instead, with all its keys: the leading
     planner restores the quotas before it within about a second.
 
     Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
-    etag's; UNAVAILABLE, and then the quotas may be removed.
+    etag's, or a yield rule limits one of the keys now; UNAVAILABLE, and then the quotas may be removed.
     """
     ListYieldRules: _aio.UnaryUnaryMultiCallable[_quotas_pb2.ListYieldRulesRequest, _quotas_pb2.ListYieldRulesResponse]  # type: ignore[assignment]
     """Returns the rules for clients that yield to a recovery, by name. Idempotent. Errors: UNAVAILABLE; INVALID_ARGUMENT
@@ -174,8 +176,9 @@ class QuotaServiceServicer(metaclass=_abc_1.ABCMeta):
         quotas before them when they end, also after a failover. An entity has one set of temporary quotas; a second one
         replaces the first.
         Errors: INVALID_ARGUMENT when the entity or a value is wrong, or Kafka refuses it; ABORTED when the current quotas
-        are not the etag's, a temporary quota of the same key exists and the request is not temporary, or no recovery runs
-        and the request is `until_recovered`; UNAVAILABLE, and then the quotas may be set.
+        are not the etag's, no recovery runs and the request is `until_recovered`, or the request is permanent and a
+        temporary quota of the same key exists or a yield rule limits the key now; UNAVAILABLE, and then the quotas may be
+        set.
         """
 
     @_abc_1.abstractmethod
@@ -188,7 +191,7 @@ class QuotaServiceServicer(metaclass=_abc_1.ABCMeta):
         planner restores the quotas before it within about a second.
 
         Errors: NOT_FOUND when the entity has none of them; INVALID_ARGUMENT; ABORTED when the current quotas are not the
-        etag's; UNAVAILABLE, and then the quotas may be removed.
+        etag's, or a yield rule limits one of the keys now; UNAVAILABLE, and then the quotas may be removed.
         """
 
     @_abc_1.abstractmethod

@@ -143,6 +143,10 @@ def _validate_pattern(rule: str, kind: str, pattern: str) -> None:
         raise Invalid(
             f"the {kind} pattern {pattern[:40]!r} of rule {rule} has {size} bytes; give 1 to {MAX_PATTERN_BYTES} bytes"
         )
+    if not pattern.isprintable():
+        raise Invalid(
+            f"the {kind} pattern {pattern[:40]!r} of rule {rule} has a character that cannot be printed; give ? for it"
+        )
     if is_exact(pattern):
         validate_entity(QuotaEntity(pattern) if kind == "user" else QuotaEntity(client_id=pattern))
 

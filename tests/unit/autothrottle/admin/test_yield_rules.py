@@ -15,7 +15,7 @@ from autothrottle.core.quotas.yielding import BYTE_RATES
 from autothrottle.v1 import quotas_pb2
 from tests.builders import eventually
 from tests.in_process_services import InProcessServices
-from tests.unit.autothrottle.admin.test_quotas import SLACK, calls, failure, records
+from tests.unit.autothrottle.admin.test_quotas import SLACK, calls, failure, records, remove_quota, set_quota
 
 SENTENCE = 'while recovering: client-id "backfill-*" may use at most 20 MB/s per broker, at least 1 MB/s'
 GIVEN = {
@@ -130,6 +130,24 @@ def test_a_rule_above_the_limit_is_refused_also_in_a_dry_run(services: InProcess
         code, details = failure(set_rule, services, dry_run, name="more")
         assert code is grpc.StatusCode.ABORTED and "remove one" in details
     assert "more" not in services.yield_rules.read_rules()
+
+
+def test_a_permanent_quota_of_a_yielding_client_is_refused_during_a_recovery(services: InProcessServices) -> None:
+    """The planner restores the quota from before the recovery, so the operator's new value would be lost."""
+    entity = quotas_pb2.QuotaEntity(default_user=True, client_id="backfill-1")
+    set_rule(services)
+    set_quota(services, entity=entity, producer_byte_rate=70_000_000)
+    services.cluster.add_topic("t1", {0: (1001, 1002)})
+    services.cluster.submit_reassignment("t1", {0: (1001, 1003)})
+    for change in (set_quota, remove_quota):
+        values = {"producer_byte_rate": 9} if change is set_quota else {}
+        code, details = failure(change, services, entity=entity, **values)
+        assert code is grpc.StatusCode.ABORTED
+        assert "yields to a recovery by the rule backfills, which restores" in details
+    set_quota(services, entity=entity, request_percentage=50.0)
+    set_quota(services, entity=quotas_pb2.QuotaEntity(default_user=True, client_id="shop"), producer_byte_rate=9)
+    quotas = calls(services).ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=SLACK).quotas
+    assert [one.values.producer_byte_rate for one in quotas if one.entity == entity] == [70_000_000]
 
 
 def test_an_outage_of_the_store_is_reported(services: InProcessServices) -> None:

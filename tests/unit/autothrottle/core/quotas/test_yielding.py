@@ -38,6 +38,7 @@ RULE = YieldRule(
         ({"name": "a\n"}, "lower-case"),
         ({"client_id": ""}, "the client-id pattern '' of rule backfill has 0 bytes; give 1 to 1000 bytes"),
         ({"user": "é" * 501}, "has 1002 bytes"),
+        ({"client_id": "a\n*"}, "has a character that cannot be printed; give ? for it"),
         ({"client_id": ".."}, "cannot have quotas"),
         ({"user": "."}, "cannot have quotas"),
         ({"at_most": None}, "has no limit; give either a rate or a share of the capacity"),

@@ -155,7 +155,6 @@ def ledger(client: KazooClient) -> list[str]:
         return []
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(600)
 @repeat_on_zookeeper
 def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_customer_keeps_its_rate(

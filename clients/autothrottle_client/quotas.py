@@ -135,7 +135,7 @@ class YieldRuleChange:
     rule: YieldRule
     """After the change."""
     before: YieldRule | None = None
-    """None: there was none of this name."""
+    """None: the rule is new."""
     warnings: tuple[str, ...] = ()
 
 

@@ -20,7 +20,7 @@ TIME = datetime(2026, 11, 2, 12, 0, 0, 123456, tzinfo=UTC)
 RATE = YieldRule(
     name="backfills",
     user=None,
-    client_id="backfill-* ☃ \x01",
+    client_id="backfill-* ☃",
     at_most=2**53,
     at_most_share=None,
     floor=1,

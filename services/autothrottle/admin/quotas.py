@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import grpc
 
@@ -28,9 +29,8 @@ from autothrottle.core.quotas.precedence import (
     levels_of_ip,
 )
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
-from autothrottle.core.quotas.yield_targets import yield_targets
 from autothrottle.core.quotas.yielding import check_number, rule_sentence, validate_rule
-from autothrottle.ports.kafka import ClientQuotaStore, SnapshotSource
+from autothrottle.ports.kafka import ClientQuotaStore, QuotaSource, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
@@ -57,13 +57,17 @@ MAX_TEMPORARY_QUOTAS = 1_000
 """Largest number of entities with temporary quotas: one node of ZooKeeper holds them all."""
 
 
+class ClusterReader(SnapshotSource, QuotaSource, Protocol):
+    """Discovery, as far as this service uses it."""
+
+
 class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     def __init__(
         self,
         quotas: ClientQuotaStore,
         temporary: TemporaryQuotaStore,
         rules: YieldRuleStore,
-        snapshots: SnapshotSource,
+        discovery: ClusterReader,
         catch_ups: CatchUpStore,
         overrides: OverrideStore,
     ) -> None:
@@ -73,13 +77,13 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             quotas: Kafka's quotas.
             temporary: quotas that the leading planner sets and ends.
             rules: rules that the leading planner applies during a recovery.
-            snapshots: shows whether a reassignment runs.
+            discovery: shows whether a reassignment runs, and what is in the ledger of client quotas.
             catch_ups: shows whether a catch-up runs.
             overrides: stores the audit records.
         """
         self._quotas, self._temporary, self._rules = quotas, temporary, rules
         self._actions = ActionLog(overrides)
-        self._snapshots, self._catch_ups = snapshots, catch_ups
+        self._discovery, self._catch_ups = discovery, catch_ups
 
     def ListQuotas(
         self, request: quotas_pb2.ListQuotasRequest, context: grpc.ServicerContext
@@ -154,7 +158,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         return before
 
     def _is_recovering(self, timeout: timedelta) -> bool:
-        return bool(self._catch_ups.read_catch_ups() or self._snapshots.fetch_snapshot(timeout=timeout).reassignments)
+        return bool(self._catch_ups.read_catch_ups() or self._discovery.fetch_snapshot(timeout=timeout).reassignments)
 
     def RemoveQuota(
         self, request: quotas_pb2.RemoveQuotaRequest, context: grpc.ServicerContext
@@ -208,15 +212,14 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         return before
 
     def _check_yields(self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
-        """Refuse a permanent change of keys that a rule limits now: the end of the recovery would replace it."""
-        for target in yield_targets(tuple(self._rules.read_rules().values()), frozenset({entity})):
-            keys = sorted(edits.keys() & target.keys)
-            if target.entity == entity and keys and self._is_recovering(timeout):
-                raise Conflict(
-                    f"{entity} yields to a recovery by the rule {target.rules[0].rule.name}, which restores "
-                    f"{', '.join(keys)} afterwards; wait for the end of the recovery, remove the rule, or give an "
-                    "expire time"
-                )
+        """Refuse a permanent change of keys that a rule limits now: the end of the recovery would undo it."""
+        entry = self._discovery.fetch_quota_state((entity.resource,), timeout).ledger.get(entity.resource)
+        if entry is not None and (keys := sorted(edits.keys() & entry.keys.keys())):
+            raise Conflict(
+                f"autothrottle has set {', '.join(keys)} of {entity} for the time of a recovery, and restores the "
+                "values before it afterwards; wait for the end of the recovery, remove the yield rule, or give an "
+                "expire time"
+            )
 
     def ListYieldRules(
         self, request: quotas_pb2.ListYieldRulesRequest, context: grpc.ServicerContext

@@ -395,7 +395,7 @@ class YieldRuleStore(Protocol):
         ...
 
     def remove_rule(self, name: str, who: str = "") -> bool:
-        """Remove a rule; return False if there is none. Idempotent.
+        """Remove a rule; return False if it does not exist. Idempotent.
 
         Args:
             name: name of the rule.

@@ -639,7 +639,7 @@ class SetYieldRuleResponse(_message.Message):
 
     @_builtins.property
     def before(self) -> Global___YieldRule:
-        """The rule of this name before the change. Absent: there was none."""
+        """The rule of this name before the change. Absent: the rule is new."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

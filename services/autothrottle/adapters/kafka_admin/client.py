@@ -39,7 +39,7 @@ T = TypeVar("T")
 _TOPICS_AT_ONCE = 1_000
 """Limit of topics in one read request."""
 
-_NO_TIME = Unavailable("the time was over before it was described. Fix: autothrottle tries again")
+_NO_TIME = Unavailable("Kafka did not describe it in time; autothrottle tries again in a minute")
 
 
 class KafkaAdmin:

@@ -323,7 +323,10 @@ def groups(broker_id: int, response: Any) -> Mapping[str, str] | AutothrottleErr
 def undescribable_groups(types: Mapping[str, str]) -> Mapping[str, AutothrottleError]:
     """Return the groups of other types than classic and consumer -> why their members are unknown."""
     return {
-        group: Invalid(f"group {group} has the type {kind}, which autothrottle cannot describe. Fix: set quotas for it")
+        group: Invalid(
+            f"group {group} has the type {kind}, which autothrottle cannot describe. "
+            "Fix: name its client ids in a rule, without wildcards"
+        )
         for group, kind in types.items()
         if kind not in (_CLASSIC, _CONSUMER)
     }

@@ -84,7 +84,7 @@ class LedgeredQuotas:
         groups = (
             self._fetch_group_clients(time_left(deadline))
             if self._fetch_group_clients
-            else ClientReading(frozenset(), warnings=(_GROUPS_UNKNOWN,))
+            else ClientReading(warnings=(_GROUPS_UNKNOWN,))
         )
         return ClientReading(
             groups.entities.union(quotas.quotas), groups.plug_ins, (*quotas.problems, *groups.warnings)

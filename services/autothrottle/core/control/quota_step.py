@@ -29,6 +29,7 @@ def with_quotas(
             return _with_unread_quotas(settings, term, cycle, is_recovering)
         state = QuotaState()
     if not isinstance(state, QuotaState):
+        term = replace(term, yields=term.yields.with_reading(observation.clients, observation.clock))
         return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
     yields = yielding(term, cycle, state, observation, is_recovering)
     found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles, yields.desired)
@@ -45,8 +46,8 @@ def with_quotas(
         actions=tuple(PurgeQuota(quotas[one], why, frozenset({one.resource})) for one, why in ended.items()),
     )
     may_own_quotas = bool(state.ledger or state.unreadable or found.changes)
-    # A change may be refused, so the next cycle reads the quotas again.
-    after = replace(yields.state, fresh_until=None) if found.changes else yields.state
+    # A change may be refused, and a temporary quota may be removed, so the next cycle reads the quotas again.
+    after = replace(yields.state, fresh_until=None) if found.changes or quotas else yields.state
     return replace(term, may_own_quotas=may_own_quotas, yields=after), cycle
 
 

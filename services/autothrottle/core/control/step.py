@@ -123,7 +123,8 @@ def _with_clock(term: TermState, at: datetime, clock: float) -> tuple[TermState,
     term = replace(term, clock_origin=origin)
     if before is None or abs(origin - before) <= _MAX_CLOCK_DRIFT:
         return term, None
-    return replace(term, history=ThrottleHistory(), policy=None, guards=GuardState()), origin - before
+    yields = replace(term.yields, stepped_at=term.yields.stepped_at and at)
+    return replace(term, history=ThrottleHistory(), policy=None, guards=GuardState(), yields=yields), origin - before
 
 
 def _with_sources(

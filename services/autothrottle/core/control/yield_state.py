@@ -11,6 +11,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
+from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yield_targets import YieldTarget, yield_targets
 from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.units import BytesPerSecond
@@ -39,7 +40,7 @@ class YieldState:
     read_at: float | None = None
     """Monotonic time of the last attempt to read them; None: none yet."""
     error: str = ""
-    """Why the last attempt failed; "": it did not."""
+    """Why the last attempt failed; empty if it succeeded."""
     ours: frozenset[ConfigResource] = frozenset()
     """The quota entities in the ledger as of the last cycle."""
     known: frozenset[QuotaEntity] = frozenset()
@@ -48,6 +49,8 @@ class YieldState:
     """Monotonic time until which the last reading of the quotas is enough; None: they must be read."""
     rules: YieldRules = field(default_factory=dict)
     """The rules for which they were read."""
+    taken: frozenset[tuple[ConfigResource, QuotaKey]] = frozenset()
+    """The keys of temporary quotas in the last cycle."""
     findings: tuple[str, ...] = ()
     """Those of the last decision; cycles that do not read the quotas repeat them."""
     loads_before: Mapping[LinkSide, BytesPerSecond] = field(default_factory=dict)
@@ -60,11 +63,12 @@ class YieldState:
         return self.read_at is None or clock - self.read_at >= READ_CLIENTS_EVERY.total_seconds()
 
     def are_quotas_fresh(self, rules: YieldRules | None, clock: float) -> bool:
-        """Return whether a cycle need not read the quotas of 1,000 clients: no step is due, and no rule has changed.
+        """Return whether a cycle need not read the quotas of 1,000 clients: nothing is due, and no rule has changed.
 
         A broker that catches up causes a cycle every two seconds.
         """
-        return self.fresh_until is not None and clock < self.fresh_until and self.rules == rules
+        is_fresh = self.fresh_until is not None and clock < self.fresh_until and self.rules == rules
+        return is_fresh and not self.is_reading_due(rules, clock)
 
     def with_reading(self, reading: ClientReading | AutothrottleError | None, clock: float) -> YieldState:
         """Return the state after the known clients were read; None: they were not."""

@@ -89,10 +89,12 @@ def yielding(
         begun = replace(yields, stepped=clock, stepped_at=cycle.at, loads_before=loads)
         return YieldDecision(begun, desired, wake_ups=(WakeUp("clients yield to the recovery"),))
     found = _desired(yields.targets(rules), frozenset(target.resource for target in asked), inputs)
+    yields = replace(yields, taken=inputs.taken)
     if found.has_stepped:
         yields = replace(yields, stepped=clock, stepped_at=cycle.at)
     findings = (*_findings(yields, rules, found.waiting), *_plug_in_findings(yields, cycle, clock))
-    since = yields.stepped if found.is_pending and yields.stepped is not None else clock
+    # A first quota that was refused is pending without a step to wait for.
+    since = yields.stepped if found.is_pending and not inputs.is_step and yields.stepped is not None else clock
     next_step = since + QUOTA_WINDOW.total_seconds()
     fresh_until = None if found.is_unread else next_step
     yields = replace(yields, fresh_until=fresh_until, rules=rules, findings=findings)
@@ -105,8 +107,10 @@ class _Inputs:
 
     state: QuotaState
     loads: Loads
-    temporary: Mapping[ConfigResource, Collection[QuotaKey]]
-    """Entity -> the keys that an operator has set for a time."""
+    taken: frozenset[tuple[ConfigResource, QuotaKey]]
+    """Keys that an operator has set for a time, which rules leave alone."""
+    released: frozenset[tuple[ConfigResource, QuotaKey]]
+    """Those of the last cycle that are no longer set."""
     limits: Mapping[str, BytesPerSecond | None]
     """Rule -> its limit; None: it is a share of an unknown capacity."""
     is_step: bool
@@ -122,10 +126,13 @@ class _Inputs:
 def _inputs(rules: YieldRules, term: TermState, cycle: CycleDecision, state: QuotaState, clock: float) -> _Inputs:
     yields, has_share = term.yields, any(rule.at_most is None for rule in rules.values())
     capacity = smallest_capacity(cycle.loads) if has_share else None
+    temporary = [(e.resource, one) for e, one in (term.sources.quotas or {}).items() if not one.end(cycle.at, True)]
+    taken = frozenset((resource, key) for resource, one in temporary for key in one.values)
     return _Inputs(
         state=state,
         loads=cycle.loads,
-        temporary={entity.resource: one.values.keys() for entity, one in (term.sources.quotas or {}).items()},
+        taken=taken,
+        released=yields.taken - taken,
         limits={name: rule.limit(capacity) for name, rule in rules.items()},
         is_step=yields.stepped is not None and clock - yields.stepped >= QUOTA_WINDOW.total_seconds(),
         direction=direction(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at or cycle.at),
@@ -150,8 +157,8 @@ def _desired(targets: Iterable[YieldTarget], asked: Collection[ConfigResource], 
     """Return the quotas of the entities. One whose quotas were not read keeps the values in the ledger."""
     found = _Desired()
     for target in targets:
-        is_read, taken = target.resource in asked, inputs.temporary.get(target.resource, ())
-        quotas = {key: _quota(target, key, is_read, inputs, found) for key in target.keys if key not in taken}
+        is_read, keys = target.resource in asked, (k for k in target.keys if (target.resource, k) not in inputs.taken)
+        quotas = {key: _quota(target, key, is_read, inputs, found) for key in keys}
         values = {str(key): format_value(key, value) for key, value in quotas.items() if value is not None}
         if values:
             found.quotas[target.resource] = values
@@ -161,7 +168,7 @@ def _desired(targets: Iterable[YieldTarget], asked: Collection[ConfigResource], 
 def _quota(
     target: YieldTarget, key: QuotaKey, is_read: bool, inputs: _Inputs, found: _Desired
 ) -> BytesPerSecond | None:
-    """Return the quota of one entity, never above the one before; None: the one before stays or is restored."""
+    """Return the quota to write, below the one before. None: write none, and restore the one before."""
     configs, entry = inputs.state.configs, inputs.state.ledger.get(target.resource)
     current = configs.get(target.resource, _NOTHING).get(key)
     ours = entry.keys.get(key) if entry else None
@@ -177,6 +184,8 @@ def _quota(
         return written if rules else None
     ceiling, (limit, floor) = _ceiling(target, key, before, configs), min(limits)
     top = limit if ceiling is None else min(limit, ceiling)
+    if written is not None and (target.resource, key) in inputs.released:
+        written = max(written, top)  # an operator's lower quota must not hold the client down after its end
     value, may_step = (written, True) if written is not None else _start(limit, ceiling, inputs.used[key])
     following = _next(value, top, min(floor, top), inputs.direction)
     if following != value and may_step and inputs.is_step:
@@ -219,7 +228,7 @@ def _next(value: BytesPerSecond, top: BytesPerSecond, floor: BytesPerSecond, dir
 
 
 def _written(ours: LedgerKey, current: str | None) -> BytesPerSecond | None:
-    """Return our quota in force; another party's edit of it does not count. None: it was never written."""
+    """Return the value that we wrote last, also if another party has changed it; None: we wrote none."""
     return _rate(current if ours.is_ours(current) else ours.written)
 
 
@@ -253,7 +262,9 @@ def _findings(yields: YieldState, rules: YieldRules, waiting: Collection[str]) -
         f"yield rule {name} waits for metrics: its limit is a share of an unknown capacity" for name in sorted(waiting)
     ]
     if yields.error:
-        found.append(f"the clients cannot be read; yield rules limit those that are known: {yields.error}")
+        found.append(
+            f"the clients cannot be read; yield rules limit only clients that are already known: {yields.error}"
+        )
     found += yields.reading.warnings
     matched = yields.matched(rules)
     if len(matched) > MAX_LIMITED:

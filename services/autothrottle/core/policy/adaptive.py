@@ -84,7 +84,7 @@ class Tuning:
         )
 
 
-FRESH = Tuning(slack=1.0, slacks=(0.5, 2.0), least=0.25, margin_waited_for=0.0)
+FRESH = Tuning(slack=1.0, slacks=(0.5, 2.0), margin_waited_for=0.0)
 """The tuning for fresh metrics."""
 
 

@@ -19,7 +19,7 @@ class MatchingRule:
 
     rule: YieldRule
     only_own: bool = False
-    """Whether it limits only keys of which the entity has its own value; the others are decided by a level below."""
+    """Limit only keys that the entity has itself; for the other keys, a lower level decides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,22 +132,20 @@ def test_a_rule_above_the_limit_is_refused_also_in_a_dry_run(services: InProcess
     assert "more" not in services.yield_rules.read_rules()
 
 
-def test_a_permanent_quota_of_a_yielding_client_is_refused_during_a_recovery(services: InProcessServices) -> None:
+def test_a_permanent_quota_is_refused_while_the_end_of_a_recovery_would_undo_it(led: InProcessServices) -> None:
     """The planner restores the quota from before the recovery, so the operator's new value would be lost."""
-    entity = quotas_pb2.QuotaEntity(default_user=True, client_id="backfill-1")
-    set_rule(services)
-    set_quota(services, entity=entity, producer_byte_rate=70_000_000)
-    services.cluster.add_topic("t1", {0: (1001, 1002)})
-    services.cluster.submit_reassignment("t1", {0: (1001, 1003)})
-    for change in (set_quota, remove_quota):
-        values = {"producer_byte_rate": 9} if change is set_quota else {}
-        code, details = failure(change, services, entity=entity, **values)
-        assert code is grpc.StatusCode.ABORTED
-        assert "yields to a recovery by the rule backfills, which restores" in details
-    set_quota(services, entity=entity, request_percentage=50.0)
-    set_quota(services, entity=quotas_pb2.QuotaEntity(default_user=True, client_id="shop"), producer_byte_rate=9)
-    quotas = calls(services).ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=SLACK).quotas
-    assert [one.values.producer_byte_rate for one in quotas if one.entity == entity] == [70_000_000]
+    backfill, other = (quotas_pb2.QuotaEntity(default_user=True, client_id=f"backfill-{n}") for n in (1, 2))
+    resource = QuotaEntity(DEFAULT, "backfill-1").resource
+    led.cluster.add_topic("t1", {0: (1001, 1002)})
+    led.cluster.submit_reassignment("t1", {0: (1001, 1003)})
+    set_rule(led, client_id="backfill-1", keys=["producer_byte_rate"])
+    eventually(lambda: resource in led.cluster.ledger)
+    code, details = failure(set_quota, led, entity=backfill, producer_byte_rate=9)
+    assert code is grpc.StatusCode.ABORTED
+    assert 'has set producer_byte_rate of default user, client-id "backfill-1" for the time of a recovery' in details
+    assert failure(remove_quota, led, entity=backfill)[0] is grpc.StatusCode.ABORTED
+    set_quota(led, entity=backfill, request_percentage=50.0)
+    set_quota(led, entity=other, producer_byte_rate=1_000_000_000)
 
 
 def test_an_outage_of_the_store_is_reported(services: InProcessServices) -> None:

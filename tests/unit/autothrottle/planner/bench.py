@@ -90,6 +90,7 @@ class Bench:
         decisions: DecisionSink | None = None,
     ) -> None:
         self.seconds = 0.0
+        self.clock_change = timedelta()
         self.real_time, self.tracer, self.decisions = real_time, tracer, decisions
         self._begin = datetime.now(UTC) if real_time else NOON
         self.electorate = MemoryElectorate()
@@ -154,7 +155,7 @@ class Bench:
         self.planner.stop()
 
     def now(self) -> datetime:
-        return NOON + timedelta(seconds=self.seconds)
+        return NOON + self.clock_change + timedelta(seconds=self.seconds)
 
     def set_load(self, broker_id: int, outbound: float = 20, inbound: float = 10) -> None:
         """Set the mean traffic of a broker over the 30 s before the test, in MB/s."""

@@ -110,18 +110,73 @@ def test_a_client_is_slowed_in_steps_and_released_afterwards(bench: Bench, caplo
     ]
 
 
+def requested_cycles(bench: Bench, seconds: int) -> list[float | None]:
+    """Run the cycles that the planner requests in this time; return the backfill's quota after each, in MB/s."""
+    seen = []
+    for _ in range(seconds):
+        bench.seconds += 1
+        while (trigger := bench.planner._triggers.poll()) is not None:
+            bench.planner.run_cycle(bench.term, trigger)
+            seen.append(rates(bench).get(BACKFILL.path))
+    return seen
+
+
 def test_the_planner_requests_the_cycles_of_the_steps(bench: Bench) -> None:
     bench.begin_reassignment()
     bench.cycle()
     start, changes = bench.seconds, list[tuple[float, float | None]]()
     for _ in range(50):
-        bench.seconds += 1
-        while (trigger := bench.planner._triggers.poll()) is not None:
-            bench.planner.run_cycle(bench.term, trigger)
-        rate = rates(bench).get(BACKFILL.path)
-        if rate is not None and (not changes or changes[-1][1] != rate):
-            changes.append((bench.seconds - start, rate))
+        for rate in requested_cycles(bench, 1):
+            if rate is not None and (not changes or changes[-1][1] != rate):
+                changes.append((bench.seconds - start, rate))
     assert changes == [(1, 70), (11, 35), (22, 20)]
+
+
+def test_a_first_quota_that_is_refused_does_not_request_a_cycle_every_second(bench: Bench) -> None:
+    """A missing right on one entity once made the planner run a cycle every second, without end."""
+    bench.cluster.refused[BACKFILL.resource] = "not authorized"
+    bench.begin_reassignment()
+    bench.cycle()
+    assert len(requested_cycles(bench, 60)) <= 12
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+@pytest.mark.parametrize("temporary", [30, 1])
+def test_a_temporary_quota_that_ends_hands_over_to_the_rule(bench: Bench, is_removed: bool, temporary: float) -> None:
+    """The end once released the client for a cycle, or held it at the floor while no headroom was measured."""
+    wanted = TemporaryQuota(BACKFILL, {PRODUCER: mb(temporary)}, "anna", NOON, bench.now() + timedelta(seconds=120))
+    bench.temporary_quotas.set_temporary_quota(wanted)
+    begin(bench)
+    assert windows(bench, 3) == [temporary] * 3
+    if is_removed:
+        bench.temporary_quotas.remove_temporary_quota(BACKFILL)
+    seen = requested_cycles(bench, 60)
+    assert set(seen) <= {temporary, 20} and seen[-1] == 20
+    assert seen[0] == 20 or not is_removed, "a removed quota ends at once"
+
+
+def test_a_removed_temporary_quota_of_another_client_ends_at_once_during_a_recovery(bench: Bench) -> None:
+    """The planner once took its last reading of the quotas as new enough, and restored the quota much later."""
+    alice = QuotaEntity("alice")
+    wanted = TemporaryQuota(alice, {PRODUCER: mb(1)}, "anna", NOON, NOON + timedelta(hours=1))
+    bench.temporary_quotas.set_temporary_quota(wanted)
+    begin(bench)
+    windows(bench, 3)
+    assert rates(bench)[alice.path] == 1
+    bench.temporary_quotas.remove_temporary_quota(alice)
+    requested_cycles(bench, 2)
+    assert alice.path not in rates(bench)
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_steps(bench: Bench) -> None:
+    """After that, every measurement once seemed to be older than the last step, for an hour."""
+    begin(bench)
+    windows(bench, 3)
+    bench.clock_change = timedelta(hours=-1)
+    windows(bench)
+    bench.seconds += 30
+    set_clients(bench, 100)
+    assert windows(bench) == [10]
 
 
 def test_quotas_follow_the_room_that_clients_leave(bench: Bench) -> None:
@@ -444,3 +499,20 @@ def test_clients_are_read_beside_the_cluster_and_only_when_due(bench: Bench, mon
     for _ in range(3):
         bench.cycle()
     assert len(threads) == 3, "the cycle that sees the end still reads them"
+
+
+def test_clients_are_read_once_a_minute_also_while_cycles_follow_each_other_closely(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading of the groups that came due between two readings of the quotas was once repeated in every cycle."""
+    read, fetch = list[float](), MemoryCluster.fetch_clients
+
+    def counted(cluster: MemoryCluster, timeout: timedelta) -> ClientReading:
+        read.append(bench.seconds)
+        return fetch(cluster, timeout)
+
+    monkeypatch.setattr(MemoryCluster, "fetch_clients", counted)
+    begin(bench)
+    for _ in range(79):
+        bench.cycle("a broker catches up", after=2.3)
+    assert len(read) == 3

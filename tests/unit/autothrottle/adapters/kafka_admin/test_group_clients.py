@@ -211,4 +211,4 @@ def test_groups_without_time_left_are_one_warning(monkeypatch: pytest.MonkeyPatc
     found = read(Brokers({1: broker}), monkeypatch, timedelta(seconds=0.15))
     assert len(found.entities) < 300
     (warning,) = found.warnings
-    assert "more: the time was over before it was described" in warning
+    assert "more: Kafka did not describe it in time" in warning

@@ -39,9 +39,9 @@ TOPIC, CUSTOMER_TOPIC, BACKFILL_TOPIC = "yielding", "customer-orders", "backfill
 DESTINATION = 1005
 """It leads the partitions of both clients."""
 PREFIX = "autothrottle-yielding"
-BACKFILL, LIMIT, CUSTOMER = 4 * MB, 2_500_000, MB // 2
+BACKFILL, LIMIT, CUSTOMER = 2 * MB, 1_300_000, MB // 2
 """Rates in bytes/s: of the backfill without a quota of ours, the limit of the rule, and of the customer."""
-FREE = 1.4 * LIMIT
+FREE = 1.2 * LIMIT
 """A higher rate of the backfill shows that no quota of ours limits it, also on a busy machine."""
 RECORD = bytes(20_000)
 IN_FLIGHT = 20
@@ -55,7 +55,7 @@ QUOTAS: Mapping[QuotaEntity, QuotaValues] = {
 }
 """Without a quota or a consumer group, Kafka does not know the name of a client."""
 YIELDING = QuotaEntity(DEFAULT, "backfill-1")
-RULE = YieldRule("backfill", floor_bytes_per_second=MB, client_id="backfill-*", at_most_bytes_per_second=LIMIT)
+RULE = YieldRule("backfill", floor_bytes_per_second=MB // 2, client_id="backfill-*", at_most_bytes_per_second=LIMIT)
 
 
 class Backfill:
@@ -180,9 +180,9 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
 
         autothrottle.quotas.set_rule(RULE)
         autothrottle.set_override(MB)
-        time.sleep(10)  # the metrics' window
+        time.sleep(WINDOW_SECONDS)  # as long as the metrics' window, too
         began = time.monotonic()
-        assert backfill.rate(began - 5, began) > FREE
+        assert backfill.rate(began - WINDOW_SECONDS, began) > FREE
         sent = sum(customer.sent_bytes.values())
         submit(
             admin_pb2_grpc.AdminServiceStub(channel),

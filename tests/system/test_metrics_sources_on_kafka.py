@@ -30,7 +30,8 @@ from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch, admin_back
 MB = 1_000_000
 DESTINATION = 1005
 CAPACITY_MB, CLIENTS_MB = 12, 2
-WINDOW_SECONDS = 6
+WINDOW_SECONDS = 12
+"""On a busy machine, several scrapes in a row may be late; a rate needs two samples in the window."""
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     ) -> QuotaValues:
         """Edit quotas and record that, also if it fails; return the quotas before. A dry run leaves no record."""
         validate_edits(entity, edits)
-        self._check_yields(entity, edits, time_left(context))
+        self._check_ledger(entity, edits, time_left(context))
         who, timeout = author(context), time_left(context)
         if validate_only:
             return self._quotas.alter_quota(entity, edits, timeout, etag=etag, validate_only=True)
@@ -211,8 +211,8 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             self._actions.record(action, who, f"Quota of {entity}: {changes}")
         return before
 
-    def _check_yields(self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
-        """Refuse a permanent change of keys that a rule limits now: the end of the recovery would undo it."""
+    def _check_ledger(self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
+        """Refuse a permanent change of keys in the ledger: the end of the recovery would undo it."""
         entry = self._discovery.fetch_quota_state((entity.resource,), timeout).ledger.get(entity.resource)
         if entry is not None and (keys := sorted(edits.keys() & entry.keys.keys())):
             raise Conflict(

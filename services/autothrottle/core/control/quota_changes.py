@@ -58,7 +58,8 @@ def quota_changes(
         for entity, one in temporary.items()
         if not one.end(at, is_recovering)
     }
-    desired = {**(yielding or {}), **{r: {**(yielding or {}).get(r, {}), **values} for r, values in in_force.items()}}
+    yielded = yielding or {}
+    desired = {**yielded, **{r: {**yielded.get(r, {}), **values} for r, values in in_force.items()}}
     changes: list[Change] = []
     refused: list[Outcome] = []
     findings: list[str] = []

@@ -69,18 +69,16 @@ class Tuning:
     """Smallest share of `ratio * free` that the margin leaves while the link is as full as usual, in [0, 1]."""
 
     def towards(self, other: Tuning, share: float) -> Tuning:
-        """Return a tuning between this one (share 0) and another one (share 1)."""
+        """Return this tuning with slack and bottleneck margin between its own (share 0) and another one's (share 1)."""
 
         def mixed(this: float, that: float) -> float:
             return this + share * (that - this)
 
-        return Tuning(
+        return replace(
+            self,
             slack=mixed(self.slack, other.slack),
             slacks=(mixed(self.slacks[0], other.slacks[0]), mixed(self.slacks[1], other.slacks[1])),
-            least=mixed(self.least, other.least),
-            margin=mixed(self.margin, other.margin),
             margin_waited_for=mixed(self.margin_waited_for, other.margin_waited_for),
-            kept=mixed(self.kept, other.kept),
         )
 
 

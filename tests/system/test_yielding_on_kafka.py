@@ -29,7 +29,7 @@ from autothrottle_lab.servers.processes import Process, run_command, scratch_dir
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.server_fixtures import repeat_on_zookeeper
+from tests.server_fixtures import repeat_on_kraft
 from tests.system.paced_job import PacedJob
 from tests.system.recovery_watch import RecoveryWatch, admin_backend_options, admin_channel, feed, submit
 
@@ -156,7 +156,7 @@ def ledger(client: KazooClient) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@repeat_on_zookeeper
+@repeat_on_kraft
 def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_customer_keeps_its_rate(
     each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, client: KazooClient, tmp_path: Path
 ) -> None:

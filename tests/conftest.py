@@ -128,13 +128,13 @@ def in_part(items: Sequence[pytest.Item], part: str) -> list[pytest.Item]:
 
 
 def position(item: pytest.Item) -> int:
-    """Long groups start first, so that all processes end at about the same time."""
+    """Long groups start first and single tests last, so that all processes end at about the same time."""
     mark = item.get_closest_marker("xdist_group")
     if item.get_closest_marker("server") is None:
         return 0
     if mark is None:
-        return len(SHARED_CLUSTERS)
-    return SHARED_CLUSTERS.index(mark.args[0]) if mark.args[0] in SHARED_CLUSTERS else len(SHARED_CLUSTERS) + 1
+        return len(SHARED_CLUSTERS) + 1
+    return SHARED_CLUSTERS.index(mark.args[0]) if mark.args[0] in SHARED_CLUSTERS else len(SHARED_CLUSTERS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -28,7 +28,7 @@ def running(
     zookeeper: ZooKeeperServer, kafka_cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcesses]:
     """All services, with an interval so long that no scheduled cycle runs during a test."""
-    options = {"interval": "600", "metrics-window": "10", "cap-map": '{"lab":20}', "zk-session-timeout": "3"}
+    options = {"interval": "600", "metrics-window": "10", "cap-map": '{"lab":20}'}
     options["bootstrap-servers"] = kafka_cluster.bootstrap_servers
     with DatadogEmulator() as datadog, BrokerCounters(kafka_cluster) as counters:
         for broker_id in kafka_cluster.brokers:

@@ -200,9 +200,9 @@ def test_broker_with_empty_disks_is_throttled_from_its_first_fetch(
 @pytest.mark.timeout(600)
 def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub) -> None:
     """The cluster's first broker has id 0. With ids from 1001 the same overrides are tested for all brokers."""
-    topic, rate, seconds = "reassigned", 1 * MB, 4
+    topic, rate = "reassigned", 1 * MB
     cluster.create_topic(topic, {p: [1, 2] for p in ASSIGNMENT})
-    fill(cluster, topic, 2 * PIECE)
+    fill(cluster, topic, 2 * PIECE, record_bytes=20_000)  # batches of 0.1 MB, because a fetch returns at least one
     before = cluster.stored_configs()
     targets = [types_pb2.PartitionTarget(topic=topic, partition=p, replicas=[1, BACK]) for p in ASSIGNMENT]
     admin.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=targets), timeout=60)
@@ -213,9 +213,10 @@ def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_
     assert int(cluster.stored_configs()["brokers/1"][LEADER_RATE]) > rate
     eventually(lambda: cluster.described_configs(BACK)[FOLLOWER_RATE] == str(rate), 60)
     with Growth(cluster, topic) as growth:
-        time.sleep(seconds)
-    copied = growth.samples[-1][1] - growth.samples[0][1]
-    print(f"\ncopied {copied / MB:.1f} MB in {seconds} s at {rate / MB:.0f} MB/s")
+        time.sleep(4)
+    (began, first), (ended, last) = growth.samples[0], growth.samples[-1]
+    copied, seconds = last - first, ended - began
+    print(f"\ncopied {copied / MB:.1f} MB in {seconds:.1f} s at {rate / MB:.0f} MB/s")
     assert copied <= BURST * rate * seconds
     assert admin.ListReassignments(admin_pb2.ListReassignmentsRequest(), timeout=10).topics
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
-
 from autothrottle.core.quotas import entities
 from autothrottle_client import AdminClient, QuotaEntity, QuotaValues
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -20,7 +18,6 @@ QUOTAS = {
 }
 
 
-@pytest.mark.alone
 def test_a_quota_of_a_recovery_is_restored_although_its_leader_is_killed(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:

@@ -61,8 +61,8 @@ class Scale:
         return PARTITIONS * self.bytes_per_partition
 
 
-SHORT = Scale(interval=5, metrics_window=12, bytes_per_partition=45 * MB, judged_seconds=26.0)
-"""17 s at 9 MB/s until the load step, 26 s at 5.4 MB/s, and data for more than 30 s that an override speeds up."""
+SHORT = Scale(interval=5, metrics_window=12, bytes_per_partition=40 * MB, judged_seconds=22.0)
+"""17 s at 9 MB/s until the load step, 22 s at 5.4 MB/s, and data for more than 30 s that an override speeds up."""
 
 LONG = Scale(interval=10, metrics_window=12, bytes_per_partition=90 * MB)
 """The scale at which the original was measured."""

@@ -59,7 +59,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 4
 UNIT_WORKERS ?= 7
 UNIT := tests/unit/autothrottle_client tests/unit/autothrottle/planner tests/unit tests/contract tests/chaos -m "not server" -n $(UNIT_WORKERS)
-SERVER := tests/contract tests/system tests/chaos -m "server and not alone" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+SERVER := tests/chaos tests/system tests/contract -m "server and not alone" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 ALONE := tests/contract tests/system -m alone
 run_tests = status=0; \
 	  $(PYTEST) $(UNIT) $(1) || test $$? -eq 5 || status=1; \

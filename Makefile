@@ -53,10 +53,10 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 	@test -z "$$DISPLAY$$WAYLAND_DISPLAY" || ! test -f $(SCORES)/report.html || $(BIN)/python -m webbrowser $(SCORES)/report.html
 
 # Three calls: tests without a server process, tests with one, and tests that measure, which run alone. Most tests wait
-# most of the time, so that 2 CPUs serve 5 or 7 workers. A failure in one call makes the target fail after all three.
+# most of the time, so that 2 CPUs serve 4 or 7 workers. A failure in one call makes the target fail after all three.
 # Folders whose tests wait longest are named first. Exit status 5 of pytest: ARGS has chosen none of these tests.
 PYTEST := $(BIN)/python -m pytest
-WORKERS ?= 5
+WORKERS ?= 4
 UNIT_WORKERS ?= 7
 UNIT := tests/unit/autothrottle_client tests/unit/autothrottle/planner tests/unit tests/contract tests/chaos -m "not server" -n $(UNIT_WORKERS)
 SERVER := tests/chaos tests/system tests/contract -m "server and not alone" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder

@@ -17,6 +17,10 @@ class ElectionSubject(Protocol):
         """Return a new candidate that has not joined."""
         ...
 
+    def candidates(self) -> int:
+        """Return the number of candidates that lead or wait."""
+        ...
+
     def depose(self, leader: Election) -> None:
         """End the session of the leader, as a network partition does."""
         ...
@@ -99,6 +103,7 @@ class ElectionContract:
         first.join("host1:1", lambda: changes.append(leading(first)))
         eventually(lambda: leading(first))
         second.join("host2:1", nothing)
+        eventually(lambda: subject.candidates() == 2)  # otherwise the first one may lead again
         earlier = fence_of(first)
         subject.depose(first)
         eventually(lambda: leading(second))

@@ -159,6 +159,9 @@ class MemoryElectionSubject:
     def candidate(self) -> Election:
         return MemoryElection(self.electorate)
 
+    def candidates(self) -> int:
+        return len(self.electorate._candidates)
+
     def depose(self, leader: Election) -> None:
         assert leader.term is not None
         self.electorate.depose()

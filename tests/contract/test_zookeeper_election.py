@@ -70,7 +70,7 @@ class Subject:
         second_connection.stop()
         second_connection.close()
 
-    def current(self) -> int:
+    def candidates(self) -> int:
         return sum(node.startswith("/election/") for node in self.tree.nodes())
 
 
@@ -126,7 +126,7 @@ def test_killed_leader_is_succeeded_with_a_higher_fence(subject: Subject) -> Non
             earlier = int(process.stdout.readline())
             successor, changed = subject.candidate(), threading.Event()
             successor.join("heir:1", changed.set)
-            eventually(lambda: subject.current() == 2)
+            eventually(lambda: subject.candidates() == 2)
             leader = successor.leader()
             assert leader is not None and (leader.fence, leader.address) == (earlier, "process:1")
             assert successor.term is None
@@ -142,7 +142,7 @@ def test_killed_leader_is_succeeded_with_a_higher_fence(subject: Subject) -> Non
 
 def test_leaving_leader_hands_over_at_once_and_two_never_lead(subject: Subject) -> None:
     def has_candidates(count: int) -> bool:
-        return subject.current() == count
+        return subject.candidates() == count
 
     candidates = [subject.candidate() for _ in range(4)]
     for number, candidate in enumerate(candidates):
@@ -158,7 +158,7 @@ def test_leaving_leader_hands_over_at_once_and_two_never_lead(subject: Subject) 
             assert time.monotonic() - requested < 1 + NOISE_SECONDS
     assert monitor.max_leaders == 1
     assert monitor.fences == sorted(set(monitor.fences))
-    assert subject.current() == 1
+    assert subject.candidates() == 1
 
 
 def test_leader_steps_down_by_its_own_clock_while_zookeeper_is_frozen(freezable: Subject) -> None:
@@ -199,12 +199,12 @@ def test_repeated_outages_leave_no_candidate_node_that_blocks_others(freezable: 
             thawed = time.monotonic()
             eventually(lambda: leading(first) or leading(second))
             assert time.monotonic() - thawed < 2 * SESSION_SECONDS + NOISE_SECONDS
-        eventually(lambda: freezable.current() == 2)
+        eventually(lambda: freezable.candidates() == 2)
         first.leave()
         eventually(lambda: leading(second))
     assert monitor.max_leaders == 1
     assert monitor.fences == sorted(set(monitor.fences))
-    assert freezable.current() == 1
+    assert freezable.candidates() == 1
 
 
 def test_candidate_that_joins_during_an_outage_leads_afterwards(freezable: Subject) -> None:
@@ -215,7 +215,7 @@ def test_candidate_that_joins_during_an_outage_leads_afterwards(freezable: Subje
     assert candidate.term is None
     freezable.server.thaw()
     eventually(lambda: leading(candidate))
-    eventually(lambda: freezable.current() == 1)
+    eventually(lambda: freezable.candidates() == 1)
 
 
 def test_leaving_takes_a_few_seconds_at_most_during_an_outage(own_zookeeper: ZooKeeperServer) -> None:
@@ -228,7 +228,7 @@ def test_leaving_takes_a_few_seconds_at_most_during_an_outage(own_zookeeper: Zoo
         eventually(lambda: leading(leader))
         for follower in followers:
             follower.join("host2:1", nothing)
-        eventually(lambda: freezable.current() == 3)
+        eventually(lambda: freezable.candidates() == 3)
         freeze(own_zookeeper)
         leaving = [threading.Thread(target=candidate.leave) for candidate in candidates[:2]]
         requested = time.monotonic()
@@ -239,7 +239,7 @@ def test_leaving_takes_a_few_seconds_at_most_during_an_outage(own_zookeeper: Zoo
         assert time.monotonic() - requested < 3 + NOISE_SECONDS
         assert leader.term is None
         own_zookeeper.thaw()
-        eventually(lambda: freezable.current() == 1)
+        eventually(lambda: freezable.candidates() == 1)
         eventually(lambda: leading(candidates[2]))
 
 
@@ -251,7 +251,7 @@ def test_deleting_the_leader_node_ends_the_term_and_a_new_one_begins(subject: Su
     (node,) = subject.tree.client.get_children(subject.tree.own.election)
     subject.tree.client.delete(f"{subject.tree.own.election}/{node}")
     eventually(lambda: leading(leader) and fence_of(leader) > earlier)
-    assert subject.current() == 1
+    assert subject.candidates() == 1
 
 
 def test_a_bug_in_the_handling_of_a_term_does_not_end_the_candidacy(subject: Subject) -> None:

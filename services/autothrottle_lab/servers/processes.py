@@ -29,15 +29,21 @@ PORTS = range(20_000, 32_000)
 """Ports that the lab listens on. They are below the usual range of outgoing connections, so that the port of a stopped
 server is still free when it starts again."""
 
+_given_ports: set[int] = set()
+"""Ports that this process has given to servers, which may not listen yet, or not at the moment."""
+
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different ports that are free on 127.0.0.1 now."""
+    """Return `count` ports that are free on 127.0.0.1 now, and that no earlier call in this process has returned."""
     ports: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
+        if port in _given_ports:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             ports.append(port)
         if len(ports) == count:
+            _given_ports.update(ports)
             return ports
     raise OSError(f"Only {len(ports)} of {count} ports in {PORTS} are free.")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autothrottle_lab.servers.processes import Process
+import pytest
+
+from autothrottle_lab.servers import processes
+from autothrottle_lab.servers.processes import Process, free_ports
 
 BUSY = "import threading\nfor _ in range(4): threading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()\n"
 
@@ -29,3 +32,11 @@ def test_freeze_of_an_ended_process_does_nothing(tmp_path: Path) -> None:
     with process:
         assert process.wait(30) == 0
         process.freeze()
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster asks several times before its servers listen. A repeated port then stopped one of them at its start."""
+    monkeypatch.setattr(processes, "PORTS", range(20_000, 20_200))
+    monkeypatch.setattr(processes, "_given_ports", set())
+    given = [port for _ in range(15) for port in free_ports(10)]
+    assert len(set(given)) == 150

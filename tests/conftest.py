@@ -1,7 +1,7 @@
 """Markers, groups and options of the whole suite; `tests/server_fixtures.py` starts the servers.
 
 `make test` runs pytest three times: tests without a server process, tests with one, and tests that measure a rate or a
-duration, one after the other.
+duration, which need idle CPUs.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.system.zookeeper_tree import Tree, session
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.measures
 
 ANSWER_SECONDS = 1.0
 UNLIMITED = [("grpc.max_send_message_length", -1)]

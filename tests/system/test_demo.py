@@ -132,7 +132,7 @@ def running(directory: Path, *arguments: str, terminal: int | None = None, stdou
         demo.process.wait()
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 def test_demo_replaces_a_broker_in_near_ideal_time_and_defers_few_client_bytes(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     with running(tmp_path, "--json", str(file)) as demo:
@@ -222,7 +222,7 @@ def test_demo_ends_silently_when_its_reader_closes_the_pipe(tmp_path: Path) -> N
         assert demo.text() == ""
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 def test_second_ctrl_c_ends_the_demo_at_once_without_leftovers(tmp_path: Path) -> None:
     with running(tmp_path) as demo:
         demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)

@@ -41,7 +41,7 @@ def first_write(writes: list[Write], leader: Leader) -> Write | None:
     return next((write for write in writes if write.fence == leader.fence), None)
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.parametrize("prefix", [pytest.param("", marks=pytest.mark.repeat), "/kafka/cluster"])
 def test_another_planner_takes_over_after_sigkill_and_after_sigterm_of_the_leader(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path, prefix: str
@@ -75,7 +75,7 @@ def test_another_planner_takes_over_after_sigkill_and_after_sigterm_of_the_leade
             print(f"\nfailover, prefix {prefix!r}: {'; '.join(figures)}")
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:

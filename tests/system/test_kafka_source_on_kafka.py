@@ -21,7 +21,7 @@ CAPACITY_MB, PRODUCED_MB = 12, 3
 DESTINATION = 1005
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.timeout(600)
 def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     zookeeper: ZooKeeperServer, kraft_cluster: KraftCluster, tmp_path: Path
@@ -37,7 +37,7 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     run = Process("run", command(zookeeper, kraft_cluster), tmp_path / "run.log")
     with ClientLoad(kraft_cluster, rates, acks=1), run:
         run.wait_until(lambda: "Leading in term" in run.log.read_text() and "Admin API:" in run.log.read_text(), 60)
-        time.sleep(4)  # loads that cover most of a window
+        time.sleep(8)  # loads that cover a window without the start of the services
         before = kraft_cluster.stored_configs()
         address = LISTENS.findall(run.log.read_text())[-2]
         with RecoveryWatch(kraft_cluster, topic) as watch, Decisions(address, DESTINATION, "follower") as decided:

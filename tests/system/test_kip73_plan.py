@@ -102,7 +102,7 @@ CASES = [
 """`make test` runs one pair; the others are repeats with other clusters, paths and producers."""
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("each_cluster", "produced", "names"), CASES, indirect=["each_cluster"])
 def test_replicas_are_copied_at_the_rate_of_the_throttle(
@@ -165,7 +165,7 @@ def override(admin: admin_pb2_grpc.AdminServiceStub, rate: int, broker_id: int |
     admin.SetOverride(admin_pb2.SetOverrideRequest(override=wanted), timeout=10)
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "each_cluster", ["kafka_cluster", pytest.param("kraft_cluster", marks=pytest.mark.repeat)], indirect=True

@@ -62,7 +62,7 @@ def set_override(
     return answer
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.timeout(600)
 def test_overrides_take_effect_within_a_second_and_leave_no_config(
     kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub

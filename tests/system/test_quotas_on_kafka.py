@@ -126,7 +126,7 @@ def test_kafka_s_own_tool_shows_the_quotas_of_every_level_and_of_odd_names(quota
     assert quotas.admin.fetch_quotas(TIMEOUT).quotas == {}
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
 def test_a_producer_is_held_to_its_quota_within_ten_percent(quotas: Quotas) -> None:

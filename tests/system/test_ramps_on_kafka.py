@@ -168,7 +168,7 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
     cluster.delete_topic(clients_topic)
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.timeout(600)
 @repeat_on_kraft
 def test_raise_to_three_times_the_rate_causes_no_burst_when_the_leader_is_killed(
@@ -184,7 +184,7 @@ def test_raise_to_three_times_the_rate_causes_no_burst_when_the_leader_is_killed
         assert stage.print_raise("the leader is killed halfway", began) <= PEAK
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
 def test_raise_after_a_lowering_causes_no_burst_when_the_client_load_rises(

@@ -22,7 +22,7 @@ BATCH = RecordBatch([b""], size_bytes=50_000)
 LIMIT_SECONDS = 2.0
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 def test_a_job_yields_to_a_recovery_also_when_the_service_restarts(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

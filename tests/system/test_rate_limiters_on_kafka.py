@@ -73,7 +73,7 @@ class Mirror:
 
 
 @pytest.mark.repeat
-@pytest.mark.alone
+@pytest.mark.measures
 @repeat_on_zookeeper
 @pytest.mark.timeout(600)
 def test_a_mirror_of_200_mb_keeps_10_mb_per_second(each_cluster: KafkaCluster) -> None:
@@ -121,7 +121,7 @@ def run_command(zookeeper: ZooKeeperServer, cluster: KraftCluster, port: int) ->
 
 
 @pytest.mark.repeat
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.timeout(600)
 def test_a_mirror_yields_to_a_recovery_also_when_the_service_restarts(
     zookeeper: ZooKeeperServer, kraft_cluster: KraftCluster, tmp_path: Path

@@ -114,7 +114,7 @@ def services(
         yield running
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("each_cluster", "form", "capacity_mb", "log_sizes", "scale"),

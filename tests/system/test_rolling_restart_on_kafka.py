@@ -70,7 +70,7 @@ class Replicas:
         return found
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
 def test_rolling_restart_delays_no_cycle_of_a_recovery_and_leaves_nothing(

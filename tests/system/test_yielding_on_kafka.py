@@ -272,7 +272,7 @@ def cluster_with_a_plug_in(directory: Path) -> Iterator[KafkaCluster]:
             yield cluster
 
 
-@pytest.mark.alone
+@pytest.mark.measures
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
 def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:

@@ -149,12 +149,15 @@ def pairs(deployment: Deployment) -> Iterator[list[Pair]]:
 
 
 def wait_until_leader_waits_for_its_applier(leader: Leader) -> None:
-    """Wait until no cycle has ended for longer than an interval: the current cycle waits for its writes."""
+    """Wait until the last cycle ended so long ago that the current one must be waiting for its writes.
+
+    With 0.5 s above the interval, a planner on a busy machine froze before it had sent a write.
+    """
     planner = PlannerClient((leader.address,))
 
     def waits() -> bool | None:
         last = planner.state(timedelta(seconds=5)).last_cycle
-        return (last is not None and seconds_since(last.end) > INTERVAL_SECONDS + 0.5) or None
+        return (last is not None and seconds_since(last.end) > 2 * INTERVAL_SECONDS) or None
 
     try:
         wait_for(waits, 15, "the leader waits for its applier")

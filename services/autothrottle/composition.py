@@ -240,7 +240,7 @@ class Composition:
     def quotas(self) -> Servicer:
         """The service of Kafka's client quotas, which any admin process serves: it has no state."""
         discovery = self._client(DiscoveryClient, self.configuration.discovery_addr)
-        quotas, temporary, rules = self._client_quotas(self._session()), self._temporary_quotas, self._yield_rules
+        quotas, temporary, rules = self._client_quotas(self._shared_session), self._temporary_quotas, self._yield_rules
         servicer = QuotaServicer(quotas, temporary, rules, discovery, self._catch_ups, self._overrides)
         return quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService"
 
@@ -569,7 +569,7 @@ class Composition:
     def _brokers(self) -> BrokerRegistry:
         if self._by_admin_api and self._kafka_admin:
             return self._kafka_admin
-        return ZooKeeperRegistrations(self._session(), self._kafka)
+        return ZooKeeperRegistrations(self._shared_session, self._kafka)
 
     def _quota_source(self, client: KazooClient) -> QuotaSource:
         quotas = self._client_quotas(client)
@@ -603,6 +603,11 @@ class Composition:
             return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)
         return ZooKeeperReassigner(client, self._kafka, self._own)
 
+    @cached_property
+    def _shared_session(self) -> KazooClient:
+        """The session of all small stores. A session each would cost three threads each, and time at start and end."""
+        return self._session()
+
     def _session(self) -> KazooClient:
         hosts = ",".join(self.configuration.zk_addr)
         session_timeout = self.configuration.zk_session_timeout
@@ -625,15 +630,15 @@ class Composition:
 
     @cached_property
     def _overrides(self) -> ZooKeeperOverrides:
-        return self._stack.enter_context(closing(ZooKeeperOverrides(self._session(), self._own)))
+        return self._stack.enter_context(closing(ZooKeeperOverrides(self._shared_session, self._own)))
 
     @cached_property
     def _pauses(self) -> ZooKeeperPauses:
-        return self._stack.enter_context(closing(ZooKeeperPauses(self._session(), self._own)))
+        return self._stack.enter_context(closing(ZooKeeperPauses(self._shared_session, self._own)))
 
     @cached_property
     def _catch_ups(self) -> ZooKeeperCatchUps:
-        return self._stack.enter_context(closing(ZooKeeperCatchUps(self._session(), self._own)))
+        return self._stack.enter_context(closing(ZooKeeperCatchUps(self._shared_session, self._own)))
 
     def _follow_request_quotas(self) -> ZooKeeperRequestQuotas:
         """Apply the stored request quotas to every server of this process that serves our API; return their store."""
@@ -651,11 +656,11 @@ class Composition:
 
     @cached_property
     def _temporary_quotas(self) -> ZooKeeperTemporaryQuotas:
-        return self._stack.enter_context(closing(ZooKeeperTemporaryQuotas(self._session(), self._own)))
+        return self._stack.enter_context(closing(ZooKeeperTemporaryQuotas(self._shared_session, self._own)))
 
     @cached_property
     def _yield_rules(self) -> ZooKeeperYieldRules:
-        return self._stack.enter_context(closing(ZooKeeperYieldRules(self._session(), self._own)))
+        return self._stack.enter_context(closing(ZooKeeperYieldRules(self._shared_session, self._own)))
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool

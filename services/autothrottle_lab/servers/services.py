@@ -74,11 +74,18 @@ class ServiceProcesses:
         self._start({"admin": ("admin", {"planner-addr": planners, "discovery-addr": self.addresses["discovery"]})})
 
     def stop(self) -> list[int]:
-        """Send SIGTERM to all running services, wait for them, and return their exit statuses."""
+        """Send SIGTERM to all running services, wait for them, and return their exit statuses.
+
+        The log of a service with another status than 0 is printed.
+        """
         running = [process for process in self.processes.values() if process.running]
         for process in running:
             process.terminate()
-        return [process.wait(within_seconds=30.0) for process in running]
+        statuses = [process.wait(within_seconds=30.0) for process in running]
+        for process, status in zip(running, statuses, strict=True):
+            if status:
+                print(f"{process.name} ended with status {status}:\n{process.log.read_text(errors='replace')}")
+        return statuses
 
     def planner(self, address: str) -> Process:
         """Return the planner with this address."""

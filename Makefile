@@ -61,7 +61,7 @@ WORKERS ?= 4
 UNIT_WORKERS ?= 7
 UNIT := tests/unit/autothrottle_client tests/unit/autothrottle/planner tests/unit tests/contract tests/chaos -m "not server" -n $(UNIT_WORKERS)
 SERVER := tests/chaos tests/system tests/contract -m "server and not measures" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-MEASURES := tests/system -m measures -n 2 --dist loadgroup --no-loadscope-reorder
+MEASURES := tests/contract tests/system -m measures -n 2 --dist loadgroup --no-loadscope-reorder
 run_tests = status=0; \
 	  $(PYTEST) $(UNIT) $(1) || test $$? -eq 5 || status=1; \
 	  $(PYTEST) $(SERVER) $(1) || test $$? -eq 5 || status=1; \

@@ -564,6 +564,7 @@ class Composition:
 
     @cached_property
     def _placement_session(self) -> KazooClient:
+        """Its own session, so that reading a whole cluster does not delay the stores."""
         return self._session()
 
     def _brokers(self) -> BrokerRegistry:
@@ -605,7 +606,7 @@ class Composition:
 
     @cached_property
     def _shared_session(self) -> KazooClient:
-        """The session of all small stores. A session each would cost three threads each, and time at start and end."""
+        """The session of all stores. A session for each of them costs three threads, and time at start and end."""
         return self._session()
 
     def _session(self) -> KazooClient:

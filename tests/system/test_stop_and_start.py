@@ -236,7 +236,7 @@ def test_idle_start_changes_nothing_and_foreign_configs_survive_a_recovery(
             started = list(fresh_zookeeper.transactions(start))
             touched = [o.path for t in started for o in t.operations]
             assert [path for path in touched if path.startswith(recovery.paths.configs)] == []
-            # 4 of each planner and of admin, 2 of discovery and of applier, 1 of metrics; a busy machine may lose some.
+            # 4 of each planner and of admin, 2 of discovery and of applier, 1 of metrics. A busy machine may lose some.
             # Each store had a session of its own, 31 in all, and a process then took more than 4.5 s to end its ten.
             assert sum(t.kind == "open_session" for t in started) <= 17 + 4
             reports = [

@@ -76,7 +76,7 @@ class ServiceProcesses:
     def stop(self) -> list[int]:
         """Send SIGTERM to all running services, wait for them, and return their exit statuses.
 
-        The log of a service with another status than 0 is printed.
+        If a status is not 0, the end of that service's log is printed.
         """
         running = [process for process in self.processes.values() if process.running]
         for process in running:
@@ -84,7 +84,7 @@ class ServiceProcesses:
         statuses = [process.wait(within_seconds=30.0) for process in running]
         for process, status in zip(running, statuses, strict=True):
             if status:
-                print(f"{process.name} ended with status {status}:\n{process.log.read_text(errors='replace')}")
+                print(f"{process.name} ended with status {status}.\n{process.log_end()}")
         return statuses
 
     def planner(self, address: str) -> Process:

@@ -270,6 +270,14 @@ def admin_channel(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=[("grpc.service_config", json.dumps({"methodConfig": [methods]}))])
 
 
+def partition_targets(targets: Mapping[Partition, Sequence[int]]) -> list[types_pb2.PartitionTarget]:
+    """Return the message for each partition and its replicas after the reassignment."""
+    return [
+        types_pb2.PartitionTarget(topic=topic, partition=number, replicas=replicas)
+        for (topic, number), replicas in targets.items()
+    ]
+
+
 def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> None:
     """Submit a reassignment through autothrottle, which sets the throttles before Kafka copies a byte.
 
@@ -277,10 +285,7 @@ def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, S
         admin: the admin service.
         targets: partition -> its replicas after the reassignment.
     """
-    partitions = [
-        types_pb2.PartitionTarget(topic=topic, partition=number, replicas=replicas)
-        for (topic, number), replicas in targets.items()
-    ]
+    partitions = partition_targets(targets)
     answer = admin.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=partitions), timeout=60)
     assert answer.submitted == len(partitions)
 

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from autothrottle.v1 import admin_pb2_grpc
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.observation.traffic import ClientLoad, fill
+from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import LISTENS
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, Decisions, RecoveryWatch, admin_channel, submit
+from tests.system.recovery_watch import (
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    Decisions,
+    RecoveryWatch,
+    admin_channel,
+    partition_targets,
+    submit,
+)
 
 MB = 1_000_000
 CAPACITY_MB, PRODUCED_MB = 12, 3
 DESTINATION = 1005
+WINDOW = 6
+"""Seconds over which the source measures loads."""
 
 
 @pytest.mark.measures
@@ -37,14 +49,19 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     run = Process("run", command(zookeeper, kraft_cluster), tmp_path / "run.log")
     with ClientLoad(kraft_cluster, rates, acks=1), run:
         run.wait_until(lambda: "Leading in term" in run.log.read_text() and "Admin API:" in run.log.read_text(), 60)
-        time.sleep(8)  # loads that cover a window without the start of the services
         before = kraft_cluster.stored_configs()
         address = LISTENS.findall(run.log.read_text())[-2]
-        with RecoveryWatch(kraft_cluster, topic) as watch, Decisions(address, DESTINATION, "follower") as decided:
-            # Submitted through autothrottle: without a burst before the throttle, a window of 6 s is enough.
-            with admin_channel(address) as channel:
-                target = {(topic, p): [b[0], DESTINATION] for p, b in assignment.items()}
-                submit(admin_pb2_grpc.AdminServiceStub(channel), target)
+        target = {(topic, p): [b[0], DESTINATION] for p, b in assignment.items()}
+        with (
+            admin_channel(address) as channel,
+            RecoveryWatch(kraft_cluster, topic) as watch,
+            Decisions(address, DESTINATION, "follower") as decided,
+        ):
+            admin = admin_pb2_grpc.AdminServiceStub(channel)
+            run.wait_until(lambda: has_metrics(admin, target), 60)
+            time.sleep(WINDOW)  # loads of a window in which the services did not start
+            # Submitted through autothrottle: without a burst before the throttle, a short window is enough.
+            submit(admin, target)
             watch.wait_until(lambda s: (DESTINATION, FOLLOWER_RATE) in s.rates, 20, "throttled")
             end = watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
             watch.wait_until(lambda s: s.rates == watch.samples[0].rates and not any(s.lists), 30, "clean")
@@ -65,6 +82,13 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     assert log.count("metrics-source kafka sees only the growth of logs") == 1
 
 
+def has_metrics(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> bool:
+    """Return whether the load of each broker in a reassignment is known."""
+    request = admin_pb2.EstimateReassignmentRequest(partitions=partition_targets(targets))
+    sides = admin.EstimateReassignment(request, timeout=30).link_sides
+    return bool(sides) and all(side.HasField("headroom_bytes_per_second") for side in sides)
+
+
 def command(zookeeper: ZooKeeperServer, cluster: KraftCluster) -> list[str]:
     """The shortest useful start, with a short interval and window."""
     start = [
@@ -74,6 +98,7 @@ def command(zookeeper: ZooKeeperServer, cluster: KraftCluster) -> list[str]:
         "--metrics-source=kafka",
         f"--capacity={CAPACITY_MB}MB/s",
     ]
-    quick = ["--interval=3", "--metrics-window=6", "--min-rate=1", "--zk-config-prefix=autothrottle-kafka-source"]
+    quick = ["--interval=3", f"--metrics-window={WINDOW}", "--min-rate=1"]
+    state = ["--zk-config-prefix=autothrottle-kafka-source"]
     listen = ["--api-listen=127.0.0.1:0", "--grpc-listen=127.0.0.1:0"]
-    return [sys.executable, "-m", "autothrottle", "run", *start, *quick, *listen]
+    return [sys.executable, "-m", "autothrottle", "run", *start, *quick, *state, *listen]

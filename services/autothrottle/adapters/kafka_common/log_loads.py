@@ -64,6 +64,12 @@ class LogLoads:
             window: length of the interval that a load covers, > 0.
             now: wall-clock time, UTC.
         """
+        log.warning(
+            "metrics-source kafka sees only the growth of logs. It assumes that consumers read each byte %g times "
+            "(consumer-fanout). It does not see consumers that read old data, other traffic of the hosts, and bytes "
+            "that compaction removes",
+            fanout,
+        )
         self._source, self._limits, self._now = source, capacity_limits, now
         self._interval = min(max(window.total_seconds() / _SAMPLES, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
         self._usable_seconds = max(window.total_seconds(), 2 * _MAX_REST_SECONDS)
@@ -74,7 +80,6 @@ class LogLoads:
         self._read_at = -math.inf
         self._failure = ""
         self._wanted_until = time.monotonic() + _USED_SECONDS
-        self._notes: tuple[str, ...] = (_unseen(fanout),)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="log-loads", daemon=True)
         self._thread.start()
@@ -96,15 +101,14 @@ class LogLoads:
             if not self._is_current():
                 reason = self._failure or "there are not two samples yet; try again in a few seconds"
                 raise Unavailable(f"the log sizes of the brokers cannot be read: {reason}")
-            notes, self._notes = self._notes, ()
-            return self._loads(self._traffic, self._sizes, notes)
+            return self._loads(self._traffic, self._sizes)
 
     def _is_current(self) -> bool:
         """Return whether some broker has a load that is not too old. The caller holds the lock."""
         oldest = time.monotonic() - self._usable_seconds
         return self._read_at >= oldest and any(len(marks) > 1 for marks in self._traffic.marks.values())
 
-    def _loads(self, traffic: LogTraffic, sizes: LogSizes, notes: tuple[str, ...]) -> Loads:
+    def _loads(self, traffic: LogTraffic, sizes: LogSizes) -> Loads:
         brokers: dict[int, BrokerLoad] = {}
         problems: dict[int, str] = {}
         for broker_id in {*sizes.brokers, *sizes.problems}:
@@ -112,7 +116,7 @@ class LogLoads:
                 brokers[broker_id] = self._load(broker_id, traffic, sizes)
             except Missing as error:
                 problems[broker_id] = str(error)
-        return Loads(brokers, problems, (*notes, *_undescribed(self._leaders.unknown)))
+        return Loads(brokers, problems, _undescribed(self._leaders.unknown))
 
     def _load(self, broker_id: int, traffic: LogTraffic, sizes: LogSizes) -> BrokerLoad:
         """Return the load of a broker.
@@ -163,14 +167,6 @@ class LogLoads:
         with self._changed:
             self._traffic, self._sizes, self._read_at = traffic, sizes, time.monotonic()
         return worked + time.monotonic() - answered
-
-
-def _unseen(fanout: float) -> str:
-    return (
-        f"metrics-source kafka sees only the growth of logs. It assumes that consumers read each byte {fanout:g} times "
-        "(consumer-fanout). It does not see consumers that read old data, other traffic of the hosts, and bytes that "
-        "compaction removes"
-    )
 
 
 def _undescribed(topics: frozenset[str]) -> tuple[str, ...]:

@@ -62,17 +62,22 @@ def loads_of(source: Source, limits: CapacityLimits = CapacityLimits(default=LIN
         found.close()
 
 
-def test_the_first_request_waits_for_two_samples_and_reports_once_what_it_cannot_see() -> None:
+def test_the_first_request_waits_for_two_samples() -> None:
     with loads_of(source := Source()) as loads:
         first = loads.fetch_loads(TIMEOUT)
         assert {b: (one.outbound.rate, one.inbound.rate, one.capacity) for b, one in first.brokers.items()} == {
             1: (mb(25), mb(10), LINK),
             2: (0, mb(10), LINK),
         }
-        (note,) = first.warnings
-        assert "consumers read each byte 1.5 times (consumer-fanout)" in note
-        assert loads.fetch_loads(TIMEOUT).warnings == ()
     assert source.reads >= 2
+
+
+def test_the_source_logs_at_its_start_what_it_cannot_see(caplog: pytest.LogCaptureFixture) -> None:
+    """It was a warning of the first loads. An estimate that read them first hid it from the planner's log."""
+    with loads_of(Source()) as loads:
+        assert loads.fetch_loads(TIMEOUT).warnings == ()
+    (message,) = caplog.messages
+    assert "consumers read each byte 1.5 times (consumer-fanout)" in message
 
 
 def test_a_broker_that_never_answered_is_a_problem_of_its_own() -> None:
@@ -111,7 +116,7 @@ def test_topics_that_cannot_be_described_are_named() -> None:
     source = Source()
     source.hidden = frozenset({"t"})
     with loads_of(source) as loads:
-        *_, warning = loads.fetch_loads(TIMEOUT).warnings
+        (warning,) = loads.fetch_loads(TIMEOUT).warnings
     assert warning.startswith("the leaders of 1 topics (t) are unknown")
     assert warning.endswith("allow Describe on all topics")
 

@@ -22,7 +22,8 @@ import grpc
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.wire.common import targets_to_messages
 from autothrottle_client import PlannerClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters
@@ -270,14 +271,6 @@ def admin_channel(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=[("grpc.service_config", json.dumps({"methodConfig": [methods]}))])
 
 
-def partition_targets(targets: Mapping[Partition, Sequence[int]]) -> list[types_pb2.PartitionTarget]:
-    """Return the message for each partition and its replicas after the reassignment."""
-    return [
-        types_pb2.PartitionTarget(topic=topic, partition=number, replicas=replicas)
-        for (topic, number), replicas in targets.items()
-    ]
-
-
 def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> None:
     """Submit a reassignment through autothrottle, which sets the throttles before Kafka copies a byte.
 
@@ -285,9 +278,8 @@ def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, S
         admin: the admin service.
         targets: partition -> its replicas after the reassignment.
     """
-    partitions = partition_targets(targets)
-    answer = admin.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=partitions), timeout=60)
-    assert answer.submitted == len(partitions)
+    request = admin_pb2.SubmitReassignmentRequest(partitions=targets_to_messages(targets))
+    assert admin.SubmitReassignment(request, timeout=60).submitted == len(targets)
 
 
 def _entries(value: str | None) -> frozenset[str]:

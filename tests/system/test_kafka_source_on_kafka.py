@@ -10,21 +10,14 @@ from pathlib import Path
 import pytest
 
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.wire.common import targets_to_messages
 from autothrottle_lab.observation.traffic import ClientLoad, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import LISTENS
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.system.recovery_watch import (
-    FOLLOWER_RATE,
-    LEADER_RATE,
-    Decisions,
-    RecoveryWatch,
-    admin_channel,
-    partition_targets,
-    submit,
-)
+from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, Decisions, RecoveryWatch, admin_channel, submit
 
 MB = 1_000_000
 CAPACITY_MB, PRODUCED_MB = 12, 3
@@ -84,7 +77,7 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
 
 def has_metrics(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> bool:
     """Return whether the load of each broker in a reassignment is known."""
-    request = admin_pb2.EstimateReassignmentRequest(partitions=partition_targets(targets))
+    request = admin_pb2.EstimateReassignmentRequest(partitions=targets_to_messages(targets))
     sides = admin.EstimateReassignment(request, timeout=30).link_sides
     return bool(sides) and all(side.HasField("headroom_bytes_per_second") for side in sides)
 

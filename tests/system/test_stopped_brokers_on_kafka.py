@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -34,6 +34,7 @@ from tests.system.recovery_watch import (
     admin_backend_options,
     admin_channel,
     feed,
+    submit,
 )
 
 MB = 1_000_000
@@ -204,8 +205,7 @@ def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_
     cluster.create_topic(topic, {p: [1, 2] for p in ASSIGNMENT})
     fill(cluster, topic, 2 * PIECE, record_bytes=20_000)  # batches of 0.1 MB, because a fetch returns at least one
     before = cluster.stored_configs()
-    targets = [types_pb2.PartitionTarget(topic=topic, partition=p, replicas=[1, BACK]) for p in ASSIGNMENT]
-    admin.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=targets), timeout=60)
+    submit(admin, {(topic, p): [1, BACK] for p in ASSIGNMENT})
     override = admin_pb2.Override(broker_id=BACK, rate_bytes_per_second=rate)
     admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=10)
     both = {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
@@ -250,7 +250,7 @@ MAX_SNAPSHOT_PARTITIONS = 100_000
 """Largest number of partitions whose assignments a snapshot may contain."""
 
 
-def targets_to_messages(wanted: Targets) -> Iterator[types_pb2.PartitionTarget]:
+def targets_to_messages(wanted: Mapping[TopicPartition, Sequence[int]]) -> Iterator[types_pb2.PartitionTarget]:
     """Yield messages one by one, because a list of them takes five times the memory of the request."""
     return (types_pb2.PartitionTarget(topic=t, partition=p, replicas=to) for (t, p), to in wanted.items())
 

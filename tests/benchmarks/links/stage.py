@@ -15,7 +15,8 @@ import grpc
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
 from autothrottle.core.units import MEGABYTE
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.wire.common import targets_to_messages
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.servers.kafka import wait_until
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -180,11 +181,11 @@ def _wait_until_clean(testbed: Testbed, process: Process) -> None:
 
 def submit(testbed: Testbed, plan: RunPlan, admin: str | None) -> None:
     """Submit the reassignment to the product at `admin`, or to Kafka if `admin` is None."""
-    reassigned = plan.replicas_after()
+    targets = {(plan.topic, p): replicas for p, replicas in plan.replicas_after().items()}
     if admin is None:
-        testbed.cluster.reassign_through_bootstrap({(plan.topic, p): replicas for p, replicas in reassigned.items()})
+        testbed.cluster.reassign_through_bootstrap(targets)
         return
-    targets = [types_pb2.PartitionTarget(topic=plan.topic, partition=p, replicas=r) for p, r in reassigned.items()]
     with grpc.insecure_channel(admin) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
-        stub.SubmitReassignment(admin_pb2.SubmitReassignmentRequest(partitions=targets), timeout=60)
+        request = admin_pb2.SubmitReassignmentRequest(partitions=targets_to_messages(targets))
+        stub.SubmitReassignment(request, timeout=60)

@@ -68,12 +68,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if item.get_closest_marker("repeat") is None]
     kept = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = sorted(chosen, key=position)
+    items[:] = chosen
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     name_groups(session.items)
+    # After pytest's own order by parameters, which can part the tests of a file: its fixtures would start twice.
+    session.items.sort(key=position)
     # Spare the garbage collector what was collected: it stays until the end, and each full collection looks at it.
     gc.collect()
     gc.freeze()
@@ -127,14 +129,19 @@ def in_part(items: Sequence[pytest.Item], part: str) -> list[pytest.Item]:
     return [item for item in items if item.path in files]
 
 
-def position(item: pytest.Item) -> int:
-    """Long groups start first and single tests last, so that all processes end at about the same time."""
+def position(item: pytest.Item) -> tuple[int, str, int]:
+    """Long groups start first and single tests last, so that all processes end at about the same time.
+
+    The tests on a shared cluster run in the order of their files and lines.
+    """
     mark = item.get_closest_marker("xdist_group")
     if item.get_closest_marker("server") is None:
-        return 0
+        return 0, "", 0
     if mark is None:
-        return len(SHARED_CLUSTERS) + 1
-    return SHARED_CLUSTERS.index(mark.args[0]) if mark.args[0] in SHARED_CLUSTERS else len(SHARED_CLUSTERS)
+        return len(SHARED_CLUSTERS) + 1, "", 0
+    if mark.args[0] in SHARED_CLUSTERS:
+        return SHARED_CLUSTERS.index(mark.args[0]), str(item.path), item.location[1] or 0
+    return len(SHARED_CLUSTERS), "", 0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -349,9 +349,11 @@ def test_simulated_cluster_survives_a_restart_of_zookeeper(fresh_zookeeper: ZooK
     with SimulatedKafka(fresh_zookeeper.connect, cluster, session_timeout_seconds=2) as kafka:
         operator.reassign(TARGETS)
         eventually(lambda: kafka.counters()["moving_partitions"] == 2)
+        operator.close()  # its session could expire
         fresh_zookeeper.kill()
         eventually(lambda: kafka.counters()["moving_partitions"] == 0, 20)
         fresh_zookeeper.start()
+        operator = Operator(fresh_zookeeper.connect, "")
         eventually(lambda: not operator.exists("/admin/reassign_partitions"), 30)
         assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]}
         eventually(lambda: operator.children("/brokers/ids") == ["1", "2", "3"], 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -20,28 +21,31 @@ BROKERS, TOPICS, PARTITIONS = 1_000, 100, 1_000
 ReplicasByBroker = Mapping[int, Mapping[str, tuple[int, ...]]]
 ReplicasOn = Callable[[frozenset[int]], ReplicasByBroker]
 
-ASSIGNMENT = {
-    f"t{t:03}": {p: tuple((t * PARTITIONS + 7 * p + r) % BROKERS for r in range(3)) for p in range(PARTITIONS)}
-    for t in range(TOPICS)
-}
-"""Each topic has replicas on each broker: 300,000 replicas in total."""
+
+@functools.cache
+def assignment() -> Mapping[str, Mapping[int, tuple[int, ...]]]:
+    """Each topic has replicas on each broker: 300,000 replicas in total."""
+    return {
+        f"t{t:03}": {p: tuple((t * PARTITIONS + 7 * p + r) % BROKERS for r in range(3)) for p in range(PARTITIONS)}
+        for t in range(TOPICS)
+    }
 
 
 def zookeeper_backend() -> ReplicasOn:
     client, kafka = KazooClient(), KafkaPaths()
     mirror = ZnodeMirror(client)
-    for topic, partitions in ASSIGNMENT.items():
+    for topic, partitions in assignment().items():
         data = json.dumps({"version": 1, "partitions": partitions}).encode()
         mirror._values[Part.DATA, kafka.topic(topic)] = (data, 1, 0)
     reassignments = ZooKeeperReassignments(kafka, ParsedNodes(mirror), PartitionStates(client, kafka))
-    reassignments.absorb(map(kafka.topic, ASSIGNMENT))
+    reassignments.absorb(map(kafka.topic, assignment()))
     return reassignments.replicas_on
 
 
 def admin_backend() -> ReplicasOn:
     metadata = {
         topic: {p: PartitionMetadata(held[0], held, held) for p, held in partitions.items()}
-        for topic, partitions in ASSIGNMENT.items()
+        for topic, partitions in assignment().items()
     }
     return AdminReassignments(metadata=metadata).replicas_on
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds, link_side_seconds
 from autothrottle.core.units import MEGABYTE
@@ -26,6 +25,8 @@ def shipped_share(
 
     Variables are fractions of each flow's bytes per slot: in bytes, HiGHS returns wrong optima without an error.
     """
+    from scipy.optimize import linprog  # slow, and every worker imports this module
+
     slots = math.ceil(seconds / SLOT - 1e-9)
     lengths = [min(SLOT, seconds - SLOT * slot) for slot in range(slots)]
     wanted = [size + growth * seconds for _, _, size, growth in flows]

@@ -56,7 +56,8 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
             # Submitted through autothrottle: without a burst before the throttle, a short window is enough.
             submit(admin, target)
             watch.wait_until(lambda s: (DESTINATION, FOLLOWER_RATE) in s.rates, 20, "throttled")
-            end = watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
+            copied = watch.wait_until(lambda s: len(s.moving) < len(assignment), 120, "a partition is copied")
+            watch.wait_until(lambda s: not s.moving, 60, "the reassignment ends")
             watch.wait_until(lambda s: s.rates == watch.samples[0].rates and not any(s.lists), 30, "clean")
         leaders = [rate for b in (1001, 1002, 1003) for _, rate in watch.rates_of(b, LEADER_RATE) if rate is not None]
         run.terminate()
@@ -65,7 +66,8 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     for name in (topic, clients):
         kraft_cluster.delete_topic(name)
     headroom = 0.9 * (CAPACITY_MB - PRODUCED_MB) * MB
-    found = [rate / headroom for at, rate in decided.rates if at < end.at]
+    # The last fetch of a copied partition can count as client load. In this short window, that is 1 MB/s.
+    found = [rate / headroom for at, rate in decided.rates if at < copied.at]
     print("\nfollower rates / headroom:", *(f"{rate:.2f}" for rate in found))
     # The limit of the other recoveries on real Kafka.
     assert found and all(abs(rate - 1) <= 0.15 for rate in found), found

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -24,7 +24,7 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, Resou
 from autothrottle.core.cluster.snapshot import TopicReassignment
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ZooKeeperServer, java_command
 
 CAPACITY = 1_000 * MEGABYTE
 MAX_RATIO = 0.5
@@ -37,10 +37,8 @@ _SAMPLE_SECONDS = 0.5
 class RoomyZooKeeper(ZooKeeperServer):
     """A ZooKeeper server whose heap is large enough for 200,000 nodes and as many watches."""
 
-    @staticmethod
-    def _command(*arguments: Any) -> list[str]:
-        words = ZooKeeperServer._command(*arguments)
-        return ["-Xmx2g" if word.startswith("-Xmx") else word for word in words]
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, java=[*java_command(), "-Xmx2g"])
 
 
 @dataclass(frozen=True, slots=True)

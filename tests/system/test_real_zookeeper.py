@@ -1,6 +1,7 @@
 """The lab's ZooKeeper server: its transaction log, its faults, and the cleanup of its process and files."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +119,10 @@ def test_killed_server_restarts_with_all_confirmed_writes(fresh_zookeeper: ZooKe
     fresh_zookeeper.start()
     with client_of(fresh_zookeeper) as client:
         assert {f"kept-{number}" for number in range(50)} <= set(client.get_children("/"))
+
+
+def test_a_server_maps_the_archive_of_loaded_classes(zookeeper: ZooKeeperServer) -> None:
+    assert re.search(r"/zookeeper-\w+\.jsa\n", Path(f"/proc/{zookeeper.process.pid}/maps").read_text())
 
 
 def test_server_ends_with_a_killed_parent_process() -> None:

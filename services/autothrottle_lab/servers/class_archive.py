@@ -1,75 +1,54 @@
-"""An archive of Kafka's loaded classes (AppCDS), with which a broker starts in half of the CPU time.
+"""An archive of a Java server's loaded classes (AppCDS), with which it starts in half of the CPU time.
 
-It is written once for each Kafka release, beside the release's jars: a broker starts, stops, and Java dumps what it
-has loaded. Java ignores an archive that does not fit its version or the jars.
+It is written once: a server starts, stops, and Java dumps what it has loaded. Java ignores an archive that does not fit
+its version or the jars.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from autothrottle_lab.servers.jars import make_once
-from autothrottle_lab.servers.processes import Process, free_ports, scratch_directory
+from autothrottle_lab.servers.processes import scratch_directory
 
 log = logging.getLogger(__name__)
 
-_START_SECONDS, _DUMP_SECONDS = 120.0, 120.0
-
-_PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={logs}
-"""
-_LOG4J = """\
-log4j.rootLogger=INFO, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.SimpleLayout
-"""
-_STARTED = "Kafka Server started"
+DUMP_SECONDS = 120.0
+"""Limit of the time that a server takes to end when Java writes its archive."""
 
 
-def class_archive_options(command: Sequence[str], jars: Path) -> list[str]:
-    """Return the Java options that use the archive; write it first if it does not exist.
+def class_archive_options(archive: Path, run_once: Callable[[Sequence[str], Path], None]) -> list[str]:
+    """Return the Java options that use an archive; write it first if it does not exist.
 
     Args:
-        command: Java, its options and the class path of the brokers.
-        jars: directory of the release's jars.
+        archive: its path. Servers with other jars need another path.
+        run_once: given Java options and an empty directory, starts a server and stops it by SIGTERM; raises
+            TimeoutError if that fails.
 
     Returns:
-        An empty list if Java could not write an archive, for example for releases without KRaft.
+        An empty list if there is no archive: Java could not write one (for example for Kafka releases without KRaft),
+        or the directory is read-only.
     """
-    archive = jars.with_name(f"{jars.name}.jsa")
-    make_once(archive, lambda: _write(command, archive))
-    return [f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []
+    try:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        make_once(archive, lambda: _write(archive, run_once))
+        return [f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []
+    except OSError as error:
+        log.info("Servers start without an archive of classes: %s", error)
+        return []
 
 
-def _write(command: Sequence[str], archive: Path) -> None:
+def _write(archive: Path, run_once: Callable[[Sequence[str], Path], None]) -> None:
     """Write the archive, or an empty file if that fails, so that later starts do not try again."""
     partial = archive.with_suffix(f".{os.getpid()}")
     with scratch_directory() as directory:
-        logs = directory / "logs"
-        logs.mkdir()
-        (logs / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
-        broker, controller = free_ports(2)
-        configuration, log4j = directory / "server.properties", directory / "log4j.properties"
-        configuration.write_text(_PROPERTIES.format(broker=broker, controller=controller, logs=logs))
-        log4j.write_text(_LOG4J)
-        options = [f"-XX:ArchiveClassesAtExit={partial}", f"-Dlog4j.configuration=file:{log4j}"]
-        process = Process("Kafka", [*command, *options, "kafka.Kafka", str(configuration)], directory / "output.log")
-        with process:
-            try:
-                process.wait_until(lambda: _STARTED in process.log.read_text(errors="replace"), _START_SECONDS)
-                process.terminate()
-                process.wait(_DUMP_SECONDS)
-            except TimeoutError as error:
-                log.info("Brokers start without an archive of classes: %s", error)
+        try:
+            run_once([f"-XX:ArchiveClassesAtExit={partial}"], directory)
+        except TimeoutError as error:
+            log.info("Servers start without an archive of classes: %s", error)
     if not partial.exists():
         partial.touch()
     partial.rename(archive)

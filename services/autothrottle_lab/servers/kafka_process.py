@@ -9,11 +9,12 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from autothrottle_lab.servers.class_archive import class_archive_options
+from autothrottle_lab.servers.class_archive import DUMP_SECONDS, class_archive_options
 from autothrottle_lab.servers.jars import kafka_jars, require_java
-from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.processes import Process, free_ports
 
 PROPERTIES: Mapping[str, object] = {
     "num.network.threads": 2,
@@ -44,6 +45,24 @@ log4j.appender.file.File={path}
 log4j.appender.file.layout=org.apache.log4j.PatternLayout
 log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
+
+_START_SECONDS = 120.0
+
+_PROPERTIES_ONCE = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={logs}
+"""
+_LOG4J_ONCE = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.SimpleLayout
+"""
+"""The files of the broker whose loaded classes are archived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +157,23 @@ def java_command(version: str, heap_megabytes: int) -> list[str]:
     java, jars = str(require_java()), kafka_jars(version)
     memory = ("-Xms64m", f"-Xmx{heap_megabytes}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
     command = [java, *memory, "-Djava.awt.headless=true", "-cp", f"{jars}/*"]
-    return [*command, *class_archive_options(command, jars)]
+    return [*command, *class_archive_options(jars.with_name(f"{jars.name}.jsa"), partial(_run_once, command))]
+
+
+def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -> None:
+    """Start a broker with these Java options and stop it."""
+    logs = directory / "logs"
+    logs.mkdir()
+    (logs / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
+    broker, controller = free_ports(2)
+    configuration, log4j = directory / "server.properties", directory / "log4j.properties"
+    configuration.write_text(_PROPERTIES_ONCE.format(broker=broker, controller=controller, logs=logs))
+    log4j.write_text(_LOG4J_ONCE)
+    java = [*command, *options, f"-Dlog4j.configuration=file:{log4j}", "kafka.Kafka", str(configuration)]
+    with Process("Kafka", java, directory / "output.log") as process:
+        process.wait_until(lambda: "Kafka Server started" in process.log.read_text(errors="replace"), _START_SECONDS)
+        process.terminate()
+        process.wait(DUMP_SECONDS)
 
 
 def _property_value(value: object) -> str:

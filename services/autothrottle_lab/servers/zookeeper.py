@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 import socket
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 
-from autothrottle_lab.servers.jars import pyspark_jars, require_java
+from autothrottle_lab.servers.class_archive import DUMP_SECONDS, class_archive_options
+from autothrottle_lab.servers.jars import cache_directory, pyspark_jars, require_java
 from autothrottle_lab.servers.processes import Process, free_ports
 
 _CONFIGURATION = """\
@@ -60,6 +63,7 @@ class ZooKeeperServer:
         number: int = 0,
         ensemble: Sequence[str] = (),
         host: str = "127.0.0.1",
+        java: Sequence[str] = (),
     ) -> None:
         """Prepare a server.
 
@@ -69,6 +73,7 @@ class ZooKeeperServer:
             number: `myid` of the server in an ensemble, >= 1; 0: a standalone server.
             ensemble: lines of `zoo.cfg` that are the same for all members of the ensemble.
             host: address of this machine that it listens on.
+            java: Java and its options; empty: those of `java_command`.
         """
         self.host = host
         self.port = port or free_ports(1)[0]
@@ -78,18 +83,8 @@ class ZooKeeperServer:
         configuration.write_text(_CONFIGURATION.format(host=host, port=self.port, data=data) + "\n".join(ensemble))
         if number:
             (data / "myid").write_text(f"{number}\n")
-        self.process = Process("ZooKeeper", self._command(configuration), directory / "zookeeper.log")
-
-    @staticmethod
-    def _command(configuration: Path) -> list[str]:
-        jars = [str(jar) for jar in sorted(pyspark_jars().glob("*.jar")) if jar.name.startswith(_JARS)]
-        return [
-            *(str(require_java()), "-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            "-XX:-UsePerfData",  # otherwise a kill leaves its file behind
-            # The page cache survives a crash of the process, and tests do not crash the machine.
-            *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", "-Dorg.apache.logging.log4j.level=WARN"),
-            *("-cp", ":".join(jars), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)),
-        ]
+        command = [*(java or java_command()), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
+        self.process = Process("ZooKeeper", command, directory / "zookeeper.log")
 
     def __enter__(self) -> ZooKeeperServer:
         self.start()
@@ -113,9 +108,9 @@ class ZooKeeperServer:
         found = _MODE.search(self.four_letter_word("srvr"))
         return found.group(1) if found else ""
 
-    def stop(self) -> None:
-        """Stop it by SIGTERM."""
-        self.process.stop()
+    def stop(self, grace_seconds: float = 10.0) -> None:
+        """Stop it by SIGTERM, and by SIGKILL if it still runs after the grace period."""
+        self.process.stop(grace_seconds)
 
     def kill(self) -> None:
         """Kill it by SIGKILL; all confirmed transactions are in its log."""
@@ -152,6 +147,32 @@ class ZooKeeperServer:
     def last_zxid(self) -> int:
         """Return the zxid of the last transaction in the log; 0: the log is empty."""
         return max((transaction.zxid for transaction in self.transactions(refused=True)), default=0)
+
+
+@cache
+def java_command() -> list[str]:
+    """Return a Java command with ZooKeeper's jars; append a main class to run it.
+
+    Raises:
+        Missing: Java is missing or too old, or pyspark is not installed.
+    """
+    jars = [str(jar) for jar in sorted(pyspark_jars().glob("*.jar")) if jar.name.startswith(_JARS)]
+    command = [
+        *(str(require_java()), "-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        "-XX:-UsePerfData",  # otherwise a kill leaves its file behind
+        # The page cache survives a crash of the process, and tests do not crash the machine.
+        *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", "-Dorg.apache.logging.log4j.level=WARN"),
+        *("-cp", ":".join(jars)),
+    ]
+    # Java compares the paths of the jars: each environment of Python has its own archive.
+    name = f"zookeeper-{zlib.crc32(':'.join(jars).encode()):08x}.jsa"
+    return [*command, *class_archive_options(cache_directory() / "jars" / name, partial(_run_once, command))]
+
+
+def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -> None:
+    """Start a server with these Java options and stop it."""
+    with ZooKeeperServer(directory, java=[*command, *options]) as server:
+        server.stop(DUMP_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ from autothrottle.v1 import (
     planner_pb2_grpc,
     quotas_pb2_grpc,
 )
+from autothrottle_lab.servers.processes import free_address
 from tests import builders
 
 
@@ -195,7 +196,9 @@ class InProcessServices:
         add, service = services[name.partition("-")[0]]
         served: list[Servicer] = [(add, servicer, f"autothrottle.v1.{service}"), *others]
         access = AccessInterceptor(self._access, self.enforced_request_quotas)
-        server = ServiceServer(name, served, access=access, interceptors=self._tracing.server_interceptors)
+        server = ServiceServer(
+            name, served, free_address(), access=access, interceptors=self._tracing.server_interceptors
+        )
         self.servers[name] = self._stack.enter_context(server)
 
     def _closing(self, opened: _Closable) -> _Closable:

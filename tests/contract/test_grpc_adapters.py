@@ -49,6 +49,7 @@ from autothrottle.wire.common import (
 from autothrottle.wire.discovery import snapshot_to_chunks
 from autothrottle.wire.metrics import event_from_message, loads_to_message
 from autothrottle.wire.planner import cycle_to_message, state_to_message
+from autothrottle_lab.servers.processes import free_address
 from tests import builders
 from tests.contract.config_writer_contract import ConfigWriterContract, rate
 from tests.contract.snapshot_source_contract import Events, SnapshotSourceContract
@@ -219,7 +220,7 @@ ADD: dict[type, Callable[..., None]] = {
 class Server:
     """One replica of a service, on a free port or a given address."""
 
-    def __init__(self, servicer: Any, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, servicer: Any, address: str) -> None:
         self._pool = ThreadPoolExecutor(8)
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         next(ADD[kind] for kind in type(servicer).__mro__ if kind in ADD)(servicer, self._server)
@@ -239,8 +240,8 @@ Serve = Callable[..., Server]
 def serve() -> Iterator[Serve]:
     with ExitStack() as started:
 
-        def start(servicer: Any, address: str = "127.0.0.1:0") -> Server:
-            server = Server(servicer, address)
+        def start(servicer: Any, address: str = "") -> Server:
+            server = Server(servicer, address or free_address())
             started.callback(server.stop)
             return server
 
@@ -356,7 +357,7 @@ def test_a_call_during_server_shutdown_continues_at_another_replica(serve: Serve
     """gRPC's own retry lost one of some dozens of calls forever. A leading planner would have hung."""
     staying = serve(Discovery(cluster))
     for _ in range(200):
-        stopping = Server(Discovery(cluster))
+        stopping = Server(Discovery(cluster), free_address())
         with discovery(stopping.address, staying.address) as client:
             client.fetch_snapshot(timeout=TIMEOUT)
             stopping.stop()

@@ -20,7 +20,7 @@ from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import BrokerLoad, Utilization
 from autothrottle_lab.emulators.exporter import Answer, ExporterEmulator, steady
-from autothrottle_lab.servers.processes import free_ports, scratch_directory
+from autothrottle_lab.servers.processes import free_address, scratch_directory
 from autothrottle_lab.servers.prometheus import PrometheusServer, job_of_brokers, node_exporter
 from tests.builders import eventually
 from tests.contract.load_source_contract import LINK, RATES, TIMEOUT, LoadSourceContract, LoadSubject
@@ -83,7 +83,7 @@ class TestScrapedMetrics(LoadSourceContract):
 def prometheus(all_exporters: ExporterEmulator) -> Iterator[PrometheusServer]:
     """A real Prometheus that scrapes the exporters, and a real node_exporter, every second."""
     skip_without_prometheus()
-    node = f"127.0.0.1:{free_ports(1)[0]}"
+    node = free_address()
     jobs = [
         job_of_brokers(all_exporters.address, [*RATES]),
         {"job_name": "node", "static_configs": [{"targets": [node], "labels": {"pod": "kafka-1"}}]},

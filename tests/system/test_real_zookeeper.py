@@ -16,7 +16,7 @@ from kazoo.exceptions import NodeExistsError
 
 from autothrottle.core.errors import Missing, Unavailable
 from autothrottle_lab.servers.jars import kafka_jars, require_java
-from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperServer
 from tests.builders import eventually
 
@@ -164,7 +164,7 @@ def test_old_java_is_reported_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_failed_jar_download_is_reported_without_the_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("AUTOTHROTTLE_MAVEN_REPOSITORY", f"http://user:secret@127.0.0.1:{free_ports(1)[0]}/")
+    monkeypatch.setenv("AUTOTHROTTLE_MAVEN_REPOSITORY", f"http://user:secret@{free_address()}/")
     with pytest.raises(Unavailable, match=r"Kafka 3\.9\.2 could not be fetched.*Fix: ") as caught:
         kafka_jars("3.9.2")
     assert "secret" not in str(caught.value)

@@ -27,7 +27,7 @@ from autothrottle_lab.emulators.kafka_scenario import (
     parse_reassignment,
     reassignment_document,
 )
-from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
 from autothrottle_lab.simulation.partition import SimulatedPartition
@@ -372,7 +372,7 @@ def test_simulated_cluster_stops_while_zookeeper_is_down(fresh_zookeeper: ZooKee
 
 
 def test_error_names_the_unreachable_zookeeper() -> None:
-    nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+    nowhere = free_address()
     with pytest.raises(Unavailable, match=nowhere):
         SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1).start()
 

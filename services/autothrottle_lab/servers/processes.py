@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -36,7 +37,8 @@ _given_ports: set[int] = set()
 def free_ports(count: int) -> list[int]:
     """Return `count` ports that are free on 127.0.0.1 now, and that no earlier call in this process has returned."""
     ports: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
+    first = random.randrange(len(PORTS))
+    for port in chain(PORTS[first:], PORTS[:first]):
         if port in _given_ports:
             continue
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -46,6 +48,11 @@ def free_ports(count: int) -> list[int]:
             _given_ports.update(ports)
             return ports
     raise OSError(f"Only {len(ports)} of {count} ports in {PORTS} are free.")
+
+
+def free_address() -> str:
+    """Return `127.0.0.1:port` with a free port. No other server gets this port, not even after a stop of this one."""
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def run_command(command: Sequence[str], within_seconds: float | None = None) -> tuple[int, str]:

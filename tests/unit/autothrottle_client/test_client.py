@@ -59,7 +59,7 @@ from autothrottle_client import (
 )
 from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.model import from_message
-from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.servers.processes import free_address
 from tests import builders
 from tests.builders import eventually, mb
 from tests.in_process_services import InProcessServices
@@ -79,11 +79,6 @@ def admin(services: InProcessServices) -> Iterator[AdminClient]:
 
 def planners(services: InProcessServices, *names: str) -> PlannerClient:
     return PlannerClient([services.address(name) for name in names], PATIENT)
-
-
-def unused_address() -> str:
-    """An address without a listener."""
-    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def take(watch: CycleWatch, count: int) -> list[Cycle]:
@@ -329,7 +324,7 @@ def test_a_cycle_message_keeps_pause_and_shadow(mode: core_pause.PauseMode) -> N
 
 
 def test_an_address_without_a_listener_is_skipped(services: InProcessServices) -> None:
-    dead = unused_address()
+    dead = free_address()
     with AdminClient([dead, services.address("admin")], PATIENT) as client:
         client.set_override(mb(50))
         client.remove_override()
@@ -338,7 +333,7 @@ def test_an_address_without_a_listener_is_skipped(services: InProcessServices) -
 
 
 def test_unavailable_names_every_address_within_the_deadline() -> None:
-    first, second = unused_address(), unused_address()
+    first, second = free_address(), free_address()
     with AdminClient(f"{first},{second}", SHORT) as client:
         for call in (client.state, client.remove_override):
             started = time.monotonic()
@@ -349,7 +344,7 @@ def test_unavailable_names_every_address_within_the_deadline() -> None:
 
 def test_an_idempotent_call_waits_for_a_service_that_starts_late() -> None:
     """Idempotent calls are retried until their deadline."""
-    address, late = unused_address(), SlowAdmin()
+    address, late = free_address(), SlowAdmin()
     server = ServiceServer("admin", [late.servicer], listen=address)
     with AdminClient([address], PATIENT) as client, ThreadPoolExecutor(1) as pool:
         listing = pool.submit(client.list_overrides)
@@ -368,7 +363,7 @@ class SlowAdmin(AdminServicer):
         membership = MemoryMembership(MemoryMembers())
         super().__init__(
             self.overrides,
-            RpcPlannerClient([unused_address()]),
+            RpcPlannerClient([free_address()]),
             cluster,
             cluster,
             membership,
@@ -498,7 +493,7 @@ def test_a_hanging_replica_uses_only_its_share_of_the_deadline(services: InProce
 
 def test_closing_a_client_ends_its_call_in_progress() -> None:
     with ThreadPoolExecutor(1) as pool:
-        client = AdminClient([unused_address()], PATIENT)
+        client = AdminClient([free_address()], PATIENT)
         waiting = pool.submit(client.state)
         time.sleep(0.3)
         started = time.monotonic()

@@ -20,6 +20,7 @@ from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client import Unavailable
 from autothrottle_client.addresses import resolved
 from autothrottle_client.replicas import Connection, Replica, Replicas, check_health
+from autothrottle_lab.servers.processes import free_address
 from tests.builders import eventually
 
 TIMEOUT = timedelta(seconds=30)
@@ -43,7 +44,7 @@ class Health(health_pb2_grpc.HealthServicer):
 class Server:
     """A replica of a service with one method, which returns the replica's name."""
 
-    def __init__(self, name: str, address: str = "127.0.0.1:0", health: Health | None = None) -> None:
+    def __init__(self, name: str, address: str = "", health: Health | None = None) -> None:
         self.name, self.calls = name, 0
         self.failing = False
         self.may_answer = threading.Event()
@@ -54,7 +55,7 @@ class Server:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", {"Name": method}),))
         if health is not None:
             health_pb2_grpc.add_HealthServicer_to_server(health, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(address or free_address())}"
         self._server.start()
 
     def _answer(self, request: bytes, context: grpc.ServicerContext) -> bytes:

@@ -26,7 +26,7 @@ from autothrottle.runtime.configuration_reader import InvalidConfiguration, pars
 from autothrottle.runtime.garbage_collection import collect_rarely
 from autothrottle.runtime.logs import configure_logs
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
-from autothrottle.runtime.priority import give_way
+from autothrottle.runtime.priority import give_way, take_back
 from autothrottle.runtime.server import Servicer
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.signals import stop_on_signals
@@ -243,6 +243,7 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
                 raise
         shutdown.requested.wait()
         log.info("Stopping")
+        take_back()
     return EXIT_FAILED if shutdown.failed else 0
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 NICENESS = 15
 """Beside a process of normal priority this niceness gets a 30th of a CPU; on an idle CPU it gets all of it."""
 
 _AUTOGROUP = Path("/proc/self/autogroup")
+_AT_START = os.getpriority(os.PRIO_PROCESS, 0)
 _TRIES, _PAUSE_SECONDS = 5, 0.15
 """Linux accepts one change of an autogroup per tenth of a second on the whole host."""
 
@@ -36,3 +38,18 @@ def give_way(niceness: int = NICENESS) -> None:
             return  # the kernel has no autogroups
         else:
             return
+
+
+def take_back() -> None:
+    """Undo `give_way` in all threads, so that a busy host does not delay the end of this process.
+
+    An unprivileged process keeps its lower priority.
+    """
+    if os.getpriority(os.PRIO_PROCESS, 0) == _AT_START:
+        return
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # the thread has ended
+                os.setpriority(os.PRIO_PROCESS, int(task.name), _AT_START)
+        if os.getsid(0) == os.getpid():
+            _AUTOGROUP.write_text(str(_AT_START))

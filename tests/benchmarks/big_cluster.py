@@ -38,7 +38,7 @@ class RoomyZooKeeper(ZooKeeperServer):
     """A ZooKeeper server whose heap is large enough for 200,000 nodes and as many watches."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, java=[*java_command(), "-Xmx2g"])
+        super().__init__(directory, java=[*java_command(), "-Xmx2g"])  # the last -Xmx counts
 
 
 @dataclass(frozen=True, slots=True)

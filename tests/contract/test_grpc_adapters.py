@@ -218,7 +218,7 @@ ADD: dict[type, Callable[..., None]] = {
 
 
 class Server:
-    """One replica of a service, on a free port or a given address."""
+    """One replica of a service."""
 
     def __init__(self, servicer: Any, address: str) -> None:
         self._pool = ThreadPoolExecutor(8)

@@ -11,7 +11,10 @@ NICENESS = 15
 """Beside a process of normal priority this niceness gets a 30th of a CPU; on an idle CPU it gets all of it."""
 
 _AUTOGROUP = Path("/proc/self/autogroup")
+
 _AT_START = os.getpriority(os.PRIO_PROCESS, 0)
+"""Niceness of this process before `give_way`."""
+
 _TRIES, _PAUSE_SECONDS = 5, 0.15
 """Linux accepts one change of an autogroup per tenth of a second on the whole host."""
 

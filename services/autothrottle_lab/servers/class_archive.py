@@ -29,8 +29,8 @@ def class_archive_options(archive: Path, run_once: Callable[[Sequence[str], Path
             TimeoutError if that fails.
 
     Returns:
-        An empty list if there is no archive: Java could not write one (for example for Kafka releases without KRaft),
-        or the directory is read-only.
+        An empty list if Java could not write the archive. Kafka releases without KRaft have none, and a read-only
+        directory gets none.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -49,6 +49,7 @@ def _write(archive: Path, run_once: Callable[[Sequence[str], Path], None]) -> No
             run_once([f"-XX:ArchiveClassesAtExit={partial}"], directory)
         except TimeoutError as error:
             log.info("Servers start without an archive of classes: %s", error)
+            partial.unlink(missing_ok=True)  # Java may have written a part of it
     if not partial.exists():
         partial.touch()
     partial.rename(archive)

@@ -108,9 +108,9 @@ class ZooKeeperServer:
         found = _MODE.search(self.four_letter_word("srvr"))
         return found.group(1) if found else ""
 
-    def stop(self, grace_seconds: float = 10.0) -> None:
-        """Stop it by SIGTERM, and by SIGKILL if it still runs after the grace period."""
-        self.process.stop(grace_seconds)
+    def stop(self) -> None:
+        """Stop it by SIGTERM."""
+        self.process.stop()
 
     def kill(self) -> None:
         """Kill it by SIGKILL; all confirmed transactions are in its log."""
@@ -172,7 +172,8 @@ def java_command() -> list[str]:
 def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -> None:
     """Start a server with these Java options and stop it."""
     with ZooKeeperServer(directory, java=[*command, *options]) as server:
-        server.stop(DUMP_SECONDS)
+        server.process.terminate()
+        server.process.wait(DUMP_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from autothrottle_client.command_line import SHELLS, make_parser
 from autothrottle_client.expiry import parse_expiry, parse_span
 from autothrottle_client.rates import format_rate, parse_rate
 from autothrottle_client.throttlectl import main
-from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.servers.processes import free_address
 from tests import builders
 from tests.builders import NOON, eventually, mb
 from tests.in_process_services import InProcessServices
@@ -528,9 +528,9 @@ def test_options_are_accepted_before_and_after_the_command(
 def test_an_address_option_beats_the_environment_and_dead_addresses_are_skipped(
     services: InProcessServices, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (dead,) = free_ports(1)
-    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", f"127.0.0.1:{dead}")
-    output(capsys, "--addr", f"127.0.0.1:{dead},{services.address('admin')}", "get")
+    dead = free_address()
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", dead)
+    output(capsys, "--addr", f"{dead},{services.address('admin')}", "get")
 
 
 @pytest.mark.parametrize(
@@ -540,10 +540,10 @@ def test_an_address_option_beats_the_environment_and_dead_addresses_are_skipped(
 def test_without_a_service_every_command_ends_with_status_4(
     capsys: pytest.CaptureFixture[str], arguments: Sequence[str]
 ) -> None:
-    (port,) = free_ports(1)
-    out, err = output(capsys, *arguments, "--addr", f"127.0.0.1:{port}", "--timeout", "0.5", status=4)
+    address = free_address()
+    out, err = output(capsys, *arguments, "--addr", address, "--timeout", "0.5", status=4)
     assert out == ""
-    assert err.startswith("throttlectl: admin is unavailable: ") and f"127.0.0.1:{port}" in err and "Fix: " in err
+    assert err.startswith("throttlectl: admin is unavailable: ") and address in err and "Fix: " in err
 
 
 # Bad input.
@@ -692,8 +692,8 @@ def test_watch_prints_json_lines_across_leaders_until_interrupted(services: InPr
 
 
 def test_watch_uses_the_given_planner_addresses(services: InProcessServices) -> None:
-    (nowhere,) = free_ports(1)
-    options = ["--addr", f"127.0.0.1:{nowhere}", "--planner-addr", services.address("planner-2")]
+    nowhere = free_address()
+    options = ["--addr", nowhere, "--planner-addr", services.address("planner-2")]
     watching = process(["watch", *options])
     try:
         assert watching.stdout is not None

@@ -56,6 +56,7 @@ controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={logs}
+log.cleaner.dedupe.buffer.size=4194304
 """
 _LOG4J_ONCE = """\
 log4j.rootLogger=INFO, out

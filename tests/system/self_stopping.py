@@ -13,7 +13,6 @@ seconds from the start of the check of the term to the sending of the request.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -59,7 +58,8 @@ class Stopper:
             if not armed.exists() or armed.read_text() != point:
                 return
             armed.rename(self._directory / "stopped")
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # A signal to the process would go to its main thread, and this thread would go on until that one is scheduled.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def install(stopper: Stopper) -> None:

@@ -128,7 +128,7 @@ def test_replicas_are_copied_at_the_rate_of_the_throttle(
             cluster.reassign_through_bootstrap(dict.fromkeys(cluster.reassigning()))
         for watch in watches.values():
             watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
-        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
+        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=60)
         for watch in watches.values():
             watch.wait_until(lambda s: not s.rates and not any(s.lists), 30, "all throttles are removed")
     for topic, (windows, whole) in measured.items():
@@ -162,7 +162,7 @@ def copy_rate(first: Sample, last: Sample) -> float:
 
 def override(admin: admin_pb2_grpc.AdminServiceStub, rate: int, broker_id: int | None = None) -> None:
     wanted = admin_pb2.Override(rate_bytes_per_second=rate, broker_id=broker_id)
-    admin.SetOverride(admin_pb2.SetOverrideRequest(override=wanted), timeout=10)
+    admin.SetOverride(admin_pb2.SetOverrideRequest(override=wanted), timeout=60)
 
 
 @pytest.mark.measures
@@ -208,7 +208,7 @@ def test_broker_override_limits_recovery_during_a_reassignment(
     assert 0 < copied_bytes <= 1.3 * rate * seconds
     with suppress(Invalid):  # some partitions may be done by now
         cluster.reassign_through_bootstrap(dict.fromkeys(cluster.reassigning()))
-    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=broker), timeout=10)
+    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=broker), timeout=60)
     cluster.wait_until_reassigned()
     cluster.wait_until_in_sync([kept])
     eventually(lambda: cluster.stored_configs() == before, 30)

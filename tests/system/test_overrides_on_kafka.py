@@ -57,7 +57,7 @@ def set_override(
 ) -> admin_pb2.SetOverrideResponse:
     override = admin_pb2.Override(broker_id=broker_id, rate_bytes_per_second=rate, autoremove=autoremove)
     answer: admin_pb2.SetOverrideResponse = admin.SetOverride(
-        admin_pb2.SetOverrideRequest(override=override), timeout=5
+        admin_pb2.SetOverrideRequest(override=override), timeout=60
     )
     return answer
 
@@ -93,14 +93,14 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
         # The broker applies the last step of the ramp a moment after the controller has stored it.
         eventually(lambda: kafka_cluster.described_configs(1005)[FOLLOWER_RATE] == "6000000", 60)
 
-        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1005), timeout=5)
+        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1005), timeout=60)
         watch.wait_until(lambda s: s.rates == rates(4_250_000, 4_250_000), 10, "the cluster override applies")
         set_override(admin, 100 * MB, autoremove=True)  # copy the rest quickly
         watch.wait_until(lambda s: not s.moving, 300, "the reassignment ends")
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 10, "all throttles are removed")
     assert kafka_cluster.stored_configs() == before
     # The cycle that removes the throttles also removes the override with autoremove, after the throttles.
-    eventually(lambda: list(admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=5).overrides) == [], 10)
+    eventually(lambda: list(admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=60).overrides) == [], 10)
 
 
 @pytest.mark.timeout(600)
@@ -133,7 +133,7 @@ def test_stopped_broker_catches_up_at_most_at_its_override(
     assert copied >= behind * 0.5
     assert copied / seconds <= 1.15 * rate
 
-    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1004), timeout=5)
+    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=1004), timeout=60)
     deadline = time.monotonic() + 10
     while kafka_cluster.stored_configs() != before:
         assert time.monotonic() < deadline, f"left behind: {kafka_cluster.stored_configs()}"
@@ -151,12 +151,12 @@ def test_catch_up_stays_below_the_headroom_and_leaves_no_config(
     before = kafka_cluster.stored_configs()
 
     def cycle() -> types_pb2.Cycle:
-        return admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=10).last_cycle
+        return admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=60).last_cycle
 
     kafka_cluster.stop_broker(1004)
     try:
         fill(kafka_cluster, topic, behind // 6)
-        answer = admin.StartCatchUp(admin_pb2.StartCatchUpRequest(broker_id=1004), timeout=10)
+        answer = admin.StartCatchUp(admin_pb2.StartCatchUpRequest(broker_id=1004), timeout=60)
         assert "not registered" in " ".join(answer.warnings)
 
         def lists() -> dict[str, str]:
@@ -183,5 +183,5 @@ def test_catch_up_stays_below_the_headroom_and_leaves_no_config(
     assert copied >= behind * 0.5
     assert copied / seconds <= 1.3 * headroom
     eventually(lambda: kafka_cluster.stored_configs() == before, 60)
-    state = admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=10)
+    state = admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=60)
     assert list(state.catch_ups) == []

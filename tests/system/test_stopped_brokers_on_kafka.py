@@ -158,14 +158,14 @@ def test_override_of_a_stopped_broker_is_in_force_from_its_start(
         fill(cluster, topic, PIECE)
         request = admin_pb2.SetOverrideRequest(override=admin_pb2.Override(broker_id=BACK, rate_bytes_per_second=rate))
         # The warning is left out if the brokers are too busy to answer within a second.
-        eventually(lambda: "not registered" in " ".join(admin.SetOverride(request, timeout=10).warnings), 60)
+        eventually(lambda: "not registered" in " ".join(admin.SetOverride(request, timeout=60).warnings), 60)
         eventually(lambda: throttled(cluster, topic, LEADER_RATE), 60)
         assert cluster.stored_configs()[f"brokers/{BACK}"] == {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)}
     finally:
         with Growth(cluster, topic) as growth:
             cluster.start_broker(BACK)
             cluster.wait_until_in_sync([topic], within_seconds=120)
-        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=BACK), timeout=10)
+        admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=BACK), timeout=60)
     assert_throttled(growth, rate)
     eventually(lambda: cluster.stored_configs() == before, 60)
 
@@ -182,7 +182,7 @@ def test_broker_with_empty_disks_is_throttled_from_its_first_fetch(
     try:
         for partition in cluster.brokers[BACK].logs.glob(f"{topic}-*"):
             shutil.rmtree(partition)
-        admin.StartCatchUp(admin_pb2.StartCatchUpRequest(broker_id=BACK), timeout=10)
+        admin.StartCatchUp(admin_pb2.StartCatchUpRequest(broker_id=BACK), timeout=60)
         eventually(lambda: throttled(cluster, topic, FOLLOWER_RATE), 60)
         stored = cluster.stored_configs()
         assert 0 < int(stored[f"brokers/{BACK}"][FOLLOWER_RATE]) <= headroom
@@ -195,7 +195,7 @@ def test_broker_with_empty_disks_is_throttled_from_its_first_fetch(
     assert_throttled(growth, headroom)
     eventually(lambda: cluster.stored_configs() == before, 60)
     # The cycle that restores the last configs removes the request afterwards.
-    eventually(lambda: not admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=10).catch_ups, 60)
+    eventually(lambda: not admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=60).catch_ups, 60)
 
 
 @pytest.mark.timeout(600)
@@ -207,7 +207,7 @@ def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_
     before = cluster.stored_configs()
     submit(admin, {(topic, p): [1, BACK] for p in ASSIGNMENT})
     override = admin_pb2.Override(broker_id=BACK, rate_bytes_per_second=rate)
-    admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=10)
+    admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=60)
     both = {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)}
     eventually(lambda: cluster.stored_configs()[f"brokers/{BACK}"] == both, 60)
     assert int(cluster.stored_configs()["brokers/1"][LEADER_RATE]) > rate
@@ -218,10 +218,10 @@ def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_
     copied, seconds = last - first, ended - began
     print(f"\ncopied {copied / MB:.1f} MB in {seconds:.1f} s at {rate / MB:.0f} MB/s")
     assert copied <= BURST * rate * seconds
-    assert admin.ListReassignments(admin_pb2.ListReassignmentsRequest(), timeout=10).topics
+    assert admin.ListReassignments(admin_pb2.ListReassignmentsRequest(), timeout=60).topics
 
-    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=BACK), timeout=10)
+    admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(broker_id=BACK), timeout=60)
     override = admin_pb2.Override(rate_bytes_per_second=100 * MB, autoremove=True)  # copy the rest quickly
-    admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=10)
+    admin.SetOverride(admin_pb2.SetOverrideRequest(override=override), timeout=60)
     eventually(lambda: cluster.stored_configs() == before, 120)
-    eventually(lambda: not admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=10).overrides, 60)
+    eventually(lambda: not admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=60).overrides, 60)

@@ -85,11 +85,11 @@ def observed(cluster: KraftCluster, services: ServiceProcesses, topic: str, mega
         watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
         yield watch
         fast = admin_pb2.Override(rate_bytes_per_second=500 * MB)
-        admin.SetOverride(admin_pb2.SetOverrideRequest(override=fast), timeout=10)
+        admin.SetOverride(admin_pb2.SetOverrideRequest(override=fast), timeout=60)
         try:
             watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
         finally:
-            admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=10)
+            admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=60)
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 60, "all throttles are removed")
     after = cluster.stored_configs()
     assert without_defaults(after) == without_defaults(before)
@@ -103,7 +103,7 @@ def without_defaults(configs: dict[str, dict[str, str]]) -> dict[str, dict[str, 
 def last_cycle(services: ServiceProcesses) -> types_pb2.Cycle:
     with grpc.insecure_channel(services.addresses["planner-1"]) as channel:
         return (
-            planner_pb2_grpc.PlannerServiceStub(channel).GetState(planner_pb2.GetStateRequest(), timeout=10).last_cycle
+            planner_pb2_grpc.PlannerServiceStub(channel).GetState(planner_pb2.GetStateRequest(), timeout=60).last_cycle
         )
 
 

@@ -15,7 +15,7 @@ For each link side, in bytes/s:
 5. A leader also gets the rate at which its in-sync followers fetch the partitions in reassignment, because the leader's
    quota counts those fetches.
 
-The slack is 0.5, and up to 1 with fresh metrics (`freshness`). Bottlenecks keep no margin if metrics are fresh.
+The slack is 0.5, and up to 0.75 with fresh metrics (`freshness`). Bottlenecks keep no margin if metrics are fresh.
 
 If an input is missing, each link side falls back on its own (`interface.Basis`). Without the growth of all logs,
 `c = m`. While replication in the metric's interval is not counted, the original's formula replaces 1 to 3, and a
@@ -82,7 +82,7 @@ class Tuning:
         )
 
 
-FRESH = Tuning(slack=1.0, slacks=(0.5, 2.0), margin_waited_for=0.0)
+FRESH = Tuning(slack=0.75, slacks=(0.375, 1.5), margin_waited_for=0.0)
 """The tuning for fresh metrics."""
 
 

@@ -160,7 +160,7 @@ def wait_until_settled(recovery: SimulatedRecovery) -> None:
 def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    # It takes 100 s without a throttle, so that it still runs when the services return, even on a busy machine.
+    # The reassignment takes 100 s without a throttle. So it still runs when the services return on a busy machine.
     with SimulatedRecovery(fresh_zookeeper, tmp_path, {"orders": [10_000] * 3}) as recovery:
         for entity, config in FOREIGN.items():
             recovery.set_config(entity, config)

@@ -82,7 +82,7 @@ class Growth:
     def copied(self, rate: float) -> tuple[float, float]:
         """Return (bytes/s from the first to the last byte, most seconds ahead of this rate) of a catch-up.
 
-        The second counts from the first sample, because the quota lets through what the time before left unused.
+        The seconds ahead count from the first sample, because the quota lets through what was unused before.
         """
         moved = [(at, size) for (_, before), (at, size) in itertools.pairwise(self.samples) if size > before]
         (first, _), (last, end) = moved[0], moved[-1]

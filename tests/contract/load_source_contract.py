@@ -29,18 +29,19 @@ class LoadSubject:
     """Relative error of a rate that the source's own measurement explains."""
 
 
-def is_exact(subject: LoadSubject, broker_id: int) -> bool:
-    """Whether a load covers 2 s and has the right rates. On a busy machine, the delay of a request disturbs some."""
-    load = subject.source.fetch_loads(TIMEOUT).brokers.get(broker_id)
-    if load is None or load.outbound.end - load.outbound.start < timedelta(seconds=2):
-        return False
-    found = zip((load.outbound.rate, load.inbound.rate), RATES[broker_id], strict=True)
-    return all(abs(measured / rate - 1) <= subject.exact_within for measured, rate in found)
+def are_exact(subject: LoadSubject) -> bool:
+    """Whether all loads cover 2 s and have the right rates. On a busy machine, the delay of a request disturbs some."""
+    loads = subject.source.fetch_loads(TIMEOUT).brokers
+    return loads.keys() == RATES.keys() and all(
+        found.end - found.start >= timedelta(seconds=2) and abs(found.rate / rate - 1) <= subject.exact_within
+        for broker_id, load in loads.items()
+        for found, rate in zip((load.outbound, load.inbound), RATES[broker_id], strict=True)
+    )
 
 
 class LoadSourceContract:
     def test_load_of_each_broker_has_its_rates_and_their_interval(self, subject: LoadSubject) -> None:
-        eventually(lambda: all(is_exact(subject, broker_id) for broker_id in RATES))
+        eventually(lambda: are_exact(subject))
         loads = subject.source.fetch_loads(TIMEOUT)
         now = datetime.now(UTC)
         for broker_id in RATES:

@@ -156,17 +156,25 @@ def java_command() -> list[str]:
     Raises:
         Missing: Java is missing or too old, or pyspark is not installed.
     """
-    jars = [str(jar) for jar in sorted(pyspark_jars().glob("*.jar")) if jar.name.startswith(_JARS)]
+    jars = [jar for jar in sorted(pyspark_jars().glob("*.jar")) if jar.name.startswith(_JARS)]
     command = [
         *(str(require_java()), "-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         "-XX:-UsePerfData",  # otherwise a kill leaves its file behind
         # The page cache survives a crash of the process, and tests do not crash the machine.
         *("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", "-Dorg.apache.logging.log4j.level=WARN"),
-        *("-cp", ":".join(jars)),
+        *("-cp", ":".join(map(str, jars))),
     ]
-    # Java compares the paths of the jars: each environment of Python has its own archive.
-    name = f"zookeeper-{zlib.crc32(':'.join(jars).encode()):08x}.jsa"
-    return [*command, *class_archive_options(cache_directory() / "jars" / name, partial(_run_once, command))]
+    archive = cache_directory() / "jars" / archive_name(jars)
+    return [*command, *class_archive_options(archive, partial(_run_once, command))]
+
+
+def archive_name(jars: Sequence[Path]) -> str:
+    """Return the file name of the archive of these jars' classes.
+
+    Java compares the paths and times of the jars: each installation of pyspark has its own archive.
+    """
+    installation = repr([(str(jar), jar.stat().st_mtime_ns) for jar in jars])
+    return f"zookeeper-{zlib.crc32(installation.encode()):08x}.jsa"
 
 
 def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -> None:

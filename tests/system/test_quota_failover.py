@@ -21,7 +21,8 @@ QUOTAS = {
 def test_a_quota_of_a_recovery_is_restored_although_its_leader_is_killed(
     fresh_zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    sizes = {"orders": [15 * n for n in range(1, 13)]}
+    # Long enough that a busy machine elects the next leader during it; `speed_up` ends it.
+    sizes = {"orders": [40 * n for n in range(1, 13)]}
     with SimulatedRecovery(fresh_zookeeper, tmp_path, sizes, traffic=RESTLESS) as recovery:
         for path, config in QUOTAS.items():
             recovery.set_config(path, config)

@@ -96,12 +96,12 @@ class KraftCluster(KafkaCluster):
 
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start the controller and all brokers; return when every broker's metadata lists all of them."""
-        for broker_id, broker in self.brokers.items():
-            _format_broker(broker.logs, broker_id, self._cluster_id)
-            broker.process.start()  # the broker waits for the controller
         self._format()
         self.controller.process.start()
         self.controller.wait_until(lambda: self.controller.listening, within_seconds)
+        for broker_id, broker in self.brokers.items():
+            _format_broker(broker.logs, broker_id, self._cluster_id)
+            broker.process.start()  # before it, they would poll the controller in a busy loop
         super().start(within_seconds)
 
     def close(self) -> None:

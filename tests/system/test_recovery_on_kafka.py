@@ -203,15 +203,18 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
     assert watch.worst_list_lag() <= (1.5 if polled else 1.0) + 2 * SLACK
     # Measured: 0.92 to 1.23; the rest is for a busy machine.
     assert watch.worst_window(DESTINATION) <= 1.25 + 0.1
-    ideal = ideal_after_the_step(capacity_mb)
     # Check from two cycles after the load step until shortly before the end, when rates are no longer lowered.
     begin = stepped + max(2 * interval, METER_SECONDS) + SLACK
     judged_until = stepped + scale.judged_seconds if scale.judged_seconds else end.at - ENDS_SOON
-    settled = [rate for at, rate in decided.rates if begin < at < judged_until]
-    assert settled or not log_sizes
+    shares = [
+        rate / headroom(watch, capacity_mb, at, scale.metrics_window)
+        for at, rate in decided.rates
+        if begin < at < judged_until
+    ]
+    assert shares or not log_sizes
     # Without log sizes, the headroom formula decides; measured: 0.95 to 1.17.
     limit = (0.1 if log_sizes else 0.3) + 0.05
-    assert all(abs(rate / ideal - 1) <= limit for rate in settled), [rate / ideal for rate in settled]
+    assert all(abs(share - 1) <= limit for share in shares), shares
     lowered, adjusted = reaction_seconds(watch, capacity_mb, stepped)
     # The metrics of the first cycle may contain so little of the load step that the change is below the change
     # threshold. Then the next cycle lowers the rate. One more interval is for a busy machine.
@@ -299,6 +302,18 @@ def first_throttle_in_metadata_log(cluster: KraftCluster, topic: str) -> float:
 def ideal_after_the_step(capacity_mb: int) -> float:
     """Return the headroom of the destination after the load step: 90 % of what its clients leave, bytes/s."""
     return (capacity_mb - 6.0) * 0.9 * MB
+
+
+def headroom(watch: RecoveryWatch, capacity_mb: int, until: float, seconds: float) -> float:
+    """Return 90 % of what clients left free on the destination's link in the seconds before a time, bytes/s.
+
+    On a busy machine, producers do not reach their rates at all times.
+    """
+    samples = [s for s in watch.samples if until - seconds <= s.at <= until]
+    first, last = samples[0], samples[-1]
+    copied = last.received.get(DESTINATION, 0) - first.received.get(DESTINATION, 0)
+    of_clients = last.inbound[DESTINATION] - first.inbound[DESTINATION] - copied
+    return (capacity_mb * MB - of_clients / (last.at - first.at)) * 0.9
 
 
 def reaction_seconds(watch: RecoveryWatch, capacity_mb: int, stepped: float) -> tuple[float, float]:

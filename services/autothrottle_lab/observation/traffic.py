@@ -155,7 +155,7 @@ class ClientLoad:
         cluster: KafkaCluster,
         rates: Mapping[Partition, float],
         acks: int | str = "all",
-        record_bytes: int = 10_000,
+        record_bytes: int = 50_000,
         interval_seconds: float = 0.02,
         client_id: str = "client-load",
     ) -> None:

@@ -33,20 +33,20 @@ from autothrottle_lab.servers.processes import Process
 VERSIONS: Mapping[str, str] = {"4": "4.3.1"}
 """Value of `--kafka` -> Kafka release."""
 
-CAPACITY = 10 * MEGABYTE
+CAPACITY = 5 * MEGABYTE
 """Capacity of every broker in each direction, bytes/s: low enough for one machine with five brokers."""
 
 SURVIVORS = (1001, 1002, 1003)
 GOAL_FIRST_THROTTLE_SECONDS = 1.5
 
-_REASSIGNED: Mapping[str, int] = {"clickstream": 8, "orders": 11, "payments": 15, "telemetry": 19}
+_REASSIGNED: Mapping[str, int] = {"clickstream": 4, "orders": 6, "payments": 7, "telemetry": 9}
 """Topic -> size of each of its partitions, MB. Sizes differ, so that replicas join the ISR throughout the demo."""
 _PARTITIONS_PER_TOPIC = 6
 
 _CLIENTS_TOPIC = "sessions"
 _CLIENTS = ((1001, 1002), (1002, 1003), (1003, DEMO_NEW_BROKER), (DEMO_NEW_BROKER, 1001))
 """Replicas of each partition that clients produce to: every broker receives two of these streams and sends one."""
-_CLIENT_RATE = 1 * MEGABYTE
+_CLIENT_RATE = MEGABYTE // 2
 """Initial produce rate of each of these partitions, bytes/s."""
 _RECORD_BYTES = 20_000
 

@@ -197,13 +197,20 @@ class RecoveryWatch:
 
         It is infinite if a list had an entry that was never needed. A sample reads the partitions first and the lists
         second, so an entry that the next sample needs is correct. Entries that exist before the reassignment starts
-        are correct as well: they were written for it in advance.
+        are correct as well: they were written for it in advance. Kafka starts the partitions one by one, so they stay
+        correct until their partition starts.
         """
         worst = 0.0
         samples = list(dropwhile(lambda s: not s.moving, self.samples))
         following = [*samples[1:], *samples[-1:]]
         since: dict[str, float] = {}
-        until = {f"{side} {entry}": s.at for s in samples[:1] for side in (0, 1) for entry in s.lists[side]}
+        first: dict[str, float] = {}
+        for sample in samples:
+            for side in (0, 1):
+                for entry in sample.expected[side]:
+                    first.setdefault(f"{side} {entry}", sample.at)
+        written_before = {f"{side} {entry}" for s in samples[:1] for side in (0, 1) for entry in s.lists[side]}
+        until = {entry: first.get(entry, samples[0].at) for entry in written_before}
         for sample, after in zip(samples, following, strict=True):
             for side in (0, 1):
                 expected = {f"{side} {entry}" for entry in sample.expected[side]}

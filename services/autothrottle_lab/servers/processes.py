@@ -150,6 +150,8 @@ class Process:
         """Start the process, unless it is running."""
         if self.running:
             return
+        if self._popen is not None:
+            _guard.release(f"group {self._popen.pid}")  # it ended, and nothing has waited for it
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 self._command,

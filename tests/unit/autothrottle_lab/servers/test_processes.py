@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ def test_freeze_of_an_ended_process_does_nothing(tmp_path: Path) -> None:
     with process:
         assert process.wait(30) == 0
         process.freeze()
+
+
+def test_a_process_that_ended_unwatched_is_forgotten_at_its_next_start(tmp_path: Path) -> None:
+    """The guard kept its group. Linux may give that id to another program, which the guard would have killed."""
+    with Process("short", [sys.executable, "-c", ""], tmp_path / "log") as process:
+        first = f"group {process.pid}"
+        while process.running:
+            time.sleep(0.01)
+        process.start()
+        assert first not in processes._guard._resources
 
 
 def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 	@test -z "$$DISPLAY$$WAYLAND_DISPLAY" || ! test -f $(SCORES)/report.html || $(BIN)/python -m webbrowser $(SCORES)/report.html
 
 # Three calls: tests without a server process, tests with one, and tests that measure a rate or a duration. Most tests
-# wait most of the time, so that 2 CPUs serve 5 workers, or 3 with servers, which use CPU time, too. Tests that measure
-# need idle CPUs, so only 2 of them run at once. A failure in one call makes the target fail after all three.
+# wait most of the time, so that 2 CPUs serve 5 workers. Servers use CPU time, too: 3 workers run tests with servers.
+# Tests that measure need idle CPUs, so only 2 of them run at once. A failure in one call makes the target fail after all three.
 # Folders whose tests wait longest are named first. Exit status 5 of pytest: ARGS has chosen none of these tests.
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3

@@ -204,13 +204,9 @@ class RecoveryWatch:
         samples = list(dropwhile(lambda s: not s.moving, self.samples))
         following = [*samples[1:], *samples[-1:]]
         since: dict[str, float] = {}
-        first: dict[str, float] = {}
-        for sample in samples:
-            for side in (0, 1):
-                for entry in sample.expected[side]:
-                    first.setdefault(f"{side} {entry}", sample.at)
-        written_before = {f"{side} {entry}" for s in samples[:1] for side in (0, 1) for entry in s.lists[side]}
-        until = {entry: first.get(entry, samples[0].at) for entry in written_before}
+        until = {f"{side} {entry}": s.at for s in samples[:1] for side in (0, 1) for entry in s.lists[side]}
+        first = {f"{side} {entry}": s.at for s in reversed(samples) for side in (0, 1) for entry in s.expected[side]}
+        until |= {entry: first[entry] for entry in until.keys() & first.keys()}
         for sample, after in zip(samples, following, strict=True):
             for side in (0, 1):
                 expected = {f"{side} {entry}" for entry in sample.expected[side]}

@@ -211,12 +211,13 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
     # Check from two cycles after the load step until shortly before the end, when rates are no longer lowered.
     begin = stepped + max(2 * interval, METER_SECONDS) + SLACK
     judged_until = stepped + scale.judged_seconds if scale.judged_seconds else end.at - ENDS_SOON
-    shares = [rate / ideal(capacity_mb, scale.clients[1]) for at, rate in decided.rates if begin < at < judged_until]
+    wanted = ideal(capacity_mb, scale.clients[1])
+    shares = [rate / wanted for at, rate in decided.rates if begin < at < judged_until]
     assert shares or not log_sizes
     # Without log sizes, the headroom formula decides; measured: 0.95 to 1.17.
     limit = (0.1 if log_sizes else 0.3) + 0.05
     assert all(abs(share - 1) <= limit for share in shares), shares
-    lowered, adjusted = reaction_seconds(watch, capacity_mb, scale, stepped)
+    lowered, adjusted = reaction_seconds(watch, wanted, stepped)
     # The metrics of the first cycle may contain so little of the load step that the change is below the change
     # threshold. Then the next cycle lowers the rate. One more interval is for a busy machine.
     assert lowered <= 2 * interval + interval + SLACK
@@ -225,7 +226,7 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
 
 
 def speed_up(admin: str) -> None:
-    """Set a high override. It rises in steps, to about 30 MB/s, which leaves CPU time for the services."""
+    """Set a high override. The throttle rises in steps to about 30 MB/s, which leaves CPU time for the services."""
     with admin_channel(admin) as channel:
         override = admin_pb2.Override(rate_bytes_per_second=100 * MB, autoremove=True)
         request = admin_pb2.SetOverrideRequest(override=override)
@@ -305,14 +306,13 @@ def ideal(capacity_mb: int, clients: float) -> float:
     return (capacity_mb * MB - clients) * 0.9
 
 
-def reaction_seconds(watch: RecoveryWatch, capacity_mb: int, scale: Scale, stepped: float) -> tuple[float, float]:
-    """Return the seconds from the load step to (the first lower throttle, one at most 20 % above the ideal)."""
-    highest = 1.2 * ideal(capacity_mb, scale.clients[1])
+def reaction_seconds(watch: RecoveryWatch, wanted: float, stepped: float) -> tuple[float, float]:
+    """Return the seconds from the load step to (the first lower throttle, one at most 20 % above the wanted rate)."""
     rates = watch.rates_of(DESTINATION)
     before = next(rate for at, rate in reversed(rates) if at <= stepped and rate is not None)
     after = [(at - stepped, rate) for at, rate in rates if at > stepped and rate is not None]
     lowered = next((at for at, rate in after if rate < before), float("inf"))
-    return lowered, next((at for at, rate in after if rate <= highest), float("inf"))
+    return lowered, next((at for at, rate in after if rate <= 1.2 * wanted), float("inf"))
 
 
 def print_figures(
@@ -330,7 +330,8 @@ def print_figures(
     """Print a table of the figures beside the original's (same class of machine, same scenario)."""
     over, peak = watch.seconds_over(DESTINATION, capacity_mb * MB)
     total = scale.total_bytes
-    before, after = (ideal(capacity_mb, rate) / MB for rate in scale.clients)
+    wanted = ideal(capacity_mb, scale.clients[1])
+    before, after = ideal(capacity_mb, scale.clients[0]) / MB, wanted / MB
     bound = (
         total / MB / before
         if end < stepped
@@ -339,7 +340,7 @@ def print_figures(
     clients = " then ".join(f"{rate / MB:g}" for rate in scale.clients)
     rates = ", ".join("-" if rate is None else f"{rate / MB:.1f}" for _, rate in watch.rates_of(DESTINATION))
     cycles = ", ".join(f"{rate / MB:.2f} at {at - stepped:.0f} s" for at, rate in decided.rates)
-    lowered, adjusted = reaction_seconds(watch, capacity_mb, scale, stepped)
+    lowered, adjusted = reaction_seconds(watch, wanted, stepped)
     unthrottled = min((s.received.get(DESTINATION, 0) for s in watch.samples if s.lists[1]), default=0)
     print(f"""
 reassignment through {form}, capacity {capacity_mb} MB/s, clients {clients} MB/s, {total / MB:.0f} MB

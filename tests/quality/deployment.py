@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stderr)
-    return [resource for resource in yaml.safe_load_all(done.stdout) if resource]
+    return [resource for resource in yaml.load_all(done.stdout, yaml.CSafeLoader) if resource]
 
 
 def validate(resources: Sequence[dict[str, Any]]) -> None:
@@ -57,7 +58,13 @@ def validate(resources: Sequence[dict[str, Any]]) -> None:
     """
     for resource in resources:
         if resource["kind"] != "ServiceMonitor":
-            kubernetes_validate.validate(resource, KUBERNETES, strict=True)
+            _validate(json.dumps(resource))
+
+
+@cache
+def _validate(resource: str) -> None:
+    """Most values of the chart change one resource: compare equal ones once."""
+    kubernetes_validate.validate(json.loads(resource), KUBERNETES, strict=True)
 
 
 def main() -> int:

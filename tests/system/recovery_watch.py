@@ -265,12 +265,13 @@ def admin_backend_options(cluster: KafkaCluster) -> dict[str, str]:
 
 
 def admin_channel(address: str) -> grpc.Channel:
-    """Return a channel to the admin service that repeats a call while the service or ZooKeeper does not answer.
+    """Return a channel to the admin service that repeats a call while the service, ZooKeeper or Kafka does not answer.
 
-    On a busy machine, ZooKeeper's connection can break at any moment; then the service answers UNAVAILABLE.
+    On a busy machine, ZooKeeper's connection can break at any moment; then the service answers UNAVAILABLE. If Kafka
+    does not answer in time, a reassignment cannot be throttled: it is not submitted, and the answer is ABORTED.
     """
     retry = {"maxAttempts": 5, "initialBackoff": "0.5s", "maxBackoff": "2s", "backoffMultiplier": 2}
-    methods = {"name": [{}], "retryPolicy": retry | {"retryableStatusCodes": ["UNAVAILABLE"]}}
+    methods = {"name": [{}], "retryPolicy": retry | {"retryableStatusCodes": ["UNAVAILABLE", "ABORTED"]}}
     return grpc.insecure_channel(address, options=[("grpc.service_config", json.dumps({"methodConfig": [methods]}))])
 
 

@@ -52,18 +52,22 @@ def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> li
     """
     shares = [0.0] * len(wants)
     growing = {i for i, want in enumerate(wants) if want > 0}
+    if len(growing) == 1:
+        (i,) = growing
+        shares[i] = max(float(min(math.inf, wants[i], *(limit for limit, members in constraints if i in members))), 0.0)
+        return shares
     left = [max(limit, 0.0) for limit, _ in constraints]
     while growing:
-        counts = [sum(i in growing for i in members) for _, members in constraints]
+        counts = [len(growing.intersection(members)) for _, members in constraints]
         steps = [left[c] / n if n else math.inf for c, n in enumerate(counts)]
-        grow = min(min(steps, default=math.inf), min(wants[i] - shares[i] for i in growing))
+        grow = min(math.inf, *steps, *(wants[i] - shares[i] for i in growing))
         full = {i for c, (_, members) in enumerate(constraints) if steps[c] <= grow for i in members}
-        for c, n in enumerate(counts):
-            left[c] = max(left[c] - grow * n, 0.0)
         satisfied = {i for i in growing if wants[i] - shares[i] <= grow}
         for i in growing:
             shares[i] = float(wants[i]) if i in satisfied else shares[i] + grow
         growing -= full | satisfied
+        if growing:
+            left = [max(limit - grow * n, 0.0) for limit, n in zip(left, counts, strict=True)]
     return shares
 
 
@@ -112,11 +116,14 @@ class ThrottleMeter:
         """
         if not self._samples:
             self._samples.append(_Sample(now_ms, now_ms))
+        start_ms, amount = now_ms, 0.0
         for sample in self._samples:
             if now_ms - sample.last_event_ms >= self.SAMPLES * self.SAMPLE_MS:
                 sample.reset(now_ms)
-        covered_ms = now_ms - min(sample.start_ms for sample in self._samples)
-        return rate * max(covered_ms, self.SAMPLE_MS) / 1000 - sum(s.amount for s in self._samples)
+            if sample.start_ms < start_ms:
+                start_ms = sample.start_ms
+            amount += sample.amount
+        return rate * max(now_ms - start_ms, self.SAMPLE_MS) / 1000 - amount
 
     def _advance(self, now_ms: int) -> None:
         # One sample more than the window holds: the oldest one still overlaps the window for a while.

@@ -5,10 +5,10 @@ import pytest
 from tests.chaos.run import Result
 from tests.chaos.series import details, line, run_all, summary
 
-SEEDS = (1, 3, 5, 8, 11, 15)
+SEEDS = (28, 41, 50, 109)
 """With them every kind of fault and edit happens: kills, stops, and cuts, before and after a commit."""
 
-MORE_SEEDS = tuple(seed for seed in range(1, 21) if seed not in SEEDS)
+MORE_SEEDS = tuple(range(1, 21))
 
 
 def report(result: Result) -> None:
@@ -17,7 +17,7 @@ def report(result: Result) -> None:
 
 @pytest.mark.parametrize(
     "seeds",
-    [pytest.param(SEEDS, id="6 seeds"), pytest.param(MORE_SEEDS, id="14 more seeds", marks=pytest.mark.repeat)],
+    [pytest.param(SEEDS, id="4 seeds"), pytest.param(MORE_SEEDS, id="20 more seeds", marks=pytest.mark.repeat)],
 )
 def test_faults_and_edits_cause_no_violation(seeds: tuple[int, ...]) -> None:
     print()

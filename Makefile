@@ -68,10 +68,10 @@ run_tests = status=0; \
 	  $(PYTEST) $(MEASURES) $(1) || test $$? -eq 5 || status=1; \
 	  exit $$status
 
-test: $(STAMP) java ## run all tests, in about 13 minutes on 2 cores; ARGS="-k name" chooses
+test: $(STAMP) java ## run all tests, in 15 to 20 minutes on 2 cores; ARGS="-k name" chooses
 	@$(call run_tests,$(ARGS))
 
-test-unit: $(STAMP) ## run the tests that start no server process, in about 80 seconds; ARGS="-k name" chooses
+test-unit: $(STAMP) ## run the tests that start no server process, in about 2 minutes; ARGS="-k name" chooses
 	@$(PYTEST) $(UNIT) $(ARGS)
 
 test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versions of Kafka; ARGS="--part 1/3" runs a third

@@ -54,8 +54,8 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 
 # Three calls: tests without a server process, tests with one, and tests that measure a rate or a duration. Most tests
 # wait most of the time, so that 2 CPUs serve 5 workers. Servers use CPU time, too: 3 workers run tests with servers.
-# Tests that measure need idle CPUs, so only 2 of them run at once. A failure in one call makes the target fail after all three.
-# Folders whose tests wait longest are named first. Exit status 5 of pytest: ARGS has chosen none of these tests.
+# Tests that measure need idle CPUs, so only 2 of them run at once. A failure in one call makes the target fail after all
+# three. Folders whose tests wait longest are named first. Exit status 5 of pytest: ARGS has chosen none of these tests.
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3
 UNIT_WORKERS ?= 5

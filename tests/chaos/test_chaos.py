@@ -6,7 +6,10 @@ from tests.chaos.run import Result
 from tests.chaos.series import details, line, run_all, summary
 
 SEEDS = (28, 41, 50, 109)
-"""With them every kind of fault and edit happens: kills, stops, and cuts, before and after a commit."""
+"""With them every kind of edit happens, and kills, stops, and cuts, before and after a commit.
+
+They lack delays and faults of the metrics service, which `MORE_SEEDS` have.
+"""
 
 MORE_SEEDS = tuple(range(1, 21))
 

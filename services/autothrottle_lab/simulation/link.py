@@ -54,7 +54,8 @@ def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> li
     growing = {i for i, want in enumerate(wants) if want > 0}
     if len(growing) == 1:
         (i,) = growing
-        shares[i] = max(float(min(math.inf, wants[i], *(limit for limit, members in constraints if i in members))), 0.0)
+        allowed = min((limit for limit, members in constraints if i in members), default=math.inf)
+        shares[i] = max(float(min(wants[i], allowed)), 0.0)
         return shares
     left = [max(limit, 0.0) for limit, _ in constraints]
     while growing:
@@ -62,12 +63,11 @@ def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> li
         steps = [left[c] / n if n else math.inf for c, n in enumerate(counts)]
         grow = min(math.inf, *steps, *(wants[i] - shares[i] for i in growing))
         full = {i for c, (_, members) in enumerate(constraints) if steps[c] <= grow for i in members}
+        left = [max(limit - grow * n, 0.0) for limit, n in zip(left, counts, strict=True)]
         satisfied = {i for i in growing if wants[i] - shares[i] <= grow}
         for i in growing:
             shares[i] = float(wants[i]) if i in satisfied else shares[i] + grow
         growing -= full | satisfied
-        if growing:
-            left = [max(limit - grow * n, 0.0) for limit, n in zip(left, counts, strict=True)]
     return shares
 
 

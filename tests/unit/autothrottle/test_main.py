@@ -37,12 +37,17 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return output.err
 
 
-def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the program in its own process, since it configures logging."""
-    command: Sequence[str] = [sys.executable, "-m", "autothrottle", *arguments]
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in its own process."""
+    command: Sequence[str] = [sys.executable, *arguments]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS, check=False
     )
+
+
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in its own process, since it configures logging."""
+    return python("-m", "autothrottle", *arguments, **environment)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +143,7 @@ def test_invalid_client_properties_are_refused_without_showing_a_secret(tmp_path
         f"print([main([command, *sys.argv[1:]]) for command in {commands}])"
     )
     flags = ["--kafka-native-mode", f"--kafka-client-config={file}"]
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *flags],
-        env={**os.environ, **KEYS},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    ended = python("-c", program, *flags, **KEYS)
     assert ended.stdout == "[2, 2, 2, 2]\n"
     errors = [line for line in ended.stderr.splitlines() if "ERROR sasl.jaas.config is not" in line]
     assert len(errors) == 4 and all("Fix: give org.apache.kafka" in line for line in errors)
@@ -162,9 +160,7 @@ def test_a_command_without_its_extra_names_the_extra(command: str, absent: str, 
         f"import sys; sys.modules[{absent!r}] = None; "
         f"from autothrottle.__main__ import main; sys.exit(main([{command!r}, '--help']))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    ended = python("-c", program)
     assert ended.returncode == 1
     expected = (
         f"autothrottle {command}: {absent} is not installed. Fix: install autothrottle with the extra `{extra}`\n"
@@ -254,7 +250,7 @@ def test_a_failed_planner_ends_its_process_with_status_1() -> None:
         "import sys; from autothrottle import __main__ as m; "
         "m._SERVICES['planner'] = lambda composition: composition.on_failure(); sys.exit(m.main(['planner']))"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=SECONDS, check=False)
+    ended = python("-c", program)
     assert ended.returncode == 1, ended.stderr
 
 
@@ -266,9 +262,7 @@ def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails
         "from autothrottle.__main__ import main; composition._CONNECT_TIMEOUT = timedelta(seconds=2); "
         f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--zk-session-timeout=1']))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    ended = python("-c", program)
     (line,) = ended.stderr.splitlines()
     assert "ERROR no ZooKeeper server of '127.0.0.1:1' answers within 2 s; check --zk-addr" in line
     assert ended.returncode == 1

@@ -10,6 +10,7 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from _pytest.mark import ParameterSet
 from kazoo.client import KazooClient
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
@@ -150,24 +151,20 @@ def kraft_cluster(shared_clusters: dict[str, KafkaCluster]) -> Iterator[KraftClu
         shared_clusters.pop("kraft_cluster", None)
 
 
-@pytest.fixture(scope="session", params=["kafka_cluster", "kraft_cluster"], ids=["zookeeper", "kraft"])
+_ZOOKEEPER = pytest.param("kafka_cluster", id="zookeeper")
+_KRAFT = pytest.param("kraft_cluster", id="kraft")
+
+
+def _repeated(cluster: ParameterSet) -> ParameterSet:
+    return pytest.param(*cluster.values, id=cluster.id, marks=pytest.mark.repeat)
+
+
+@pytest.fixture(scope="session", params=[_repeated(_ZOOKEEPER), _KRAFT])
 def each_cluster(request: pytest.FixtureRequest) -> KafkaCluster:
-    """Both shared clusters, one after the other."""
+    """A shared cluster: without ZooKeeper in `make test`, and in ZooKeeper mode, too, in `make test-all`."""
     cluster: KafkaCluster = request.getfixturevalue(request.param)
     return cluster
 
 
-def _on(first: str, repeated: str) -> pytest.MarkDecorator:
-    ids = {"kafka_cluster": "zookeeper", "kraft_cluster": "kraft"}
-    clusters = [
-        pytest.param(first, id=ids[first]),
-        pytest.param(repeated, id=ids[repeated], marks=pytest.mark.repeat),
-    ]
-    return pytest.mark.parametrize("each_cluster", clusters, indirect=True)
-
-
-repeat_on_kraft = _on("kafka_cluster", "kraft_cluster")
-"""For `each_cluster`: `make test` runs the test in ZooKeeper mode, `make test-all` without ZooKeeper too."""
-
-repeat_on_zookeeper = _on("kraft_cluster", "kafka_cluster")
-"""For `each_cluster`: `make test` runs the test without ZooKeeper, `make test-all` in ZooKeeper mode too."""
+repeat_on_kraft = pytest.mark.parametrize("each_cluster", [_ZOOKEEPER, _repeated(_KRAFT)], indirect=True)
+"""For `each_cluster`: `make test` runs the test in ZooKeeper mode, `make test-all` without ZooKeeper, too."""

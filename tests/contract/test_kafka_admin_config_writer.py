@@ -161,7 +161,7 @@ class Subject:
                 self.set_configs_as_user(ConfigResource(path), dict.fromkeys(keys))
 
 
-@pytest.fixture(scope="module", params=["3.9.2", "4.3.1"])
+@pytest.fixture(scope="module", params=[pytest.param("3.9.2", marks=pytest.mark.repeat), "4.3.1"])
 def cluster(zookeeper: ZooKeeperServer, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """Two brokers: 1001, and 1002, which a test may kill or freeze."""
     with scratch_directory() as directory, contextlib.ExitStack() as stack:
@@ -179,11 +179,6 @@ def cluster(zookeeper: ZooKeeperServer, request: pytest.FixtureRequest) -> Itera
         for topic in TOPICS:
             kafka.create_topic(topic, {0: [1001]})
         yield kafka
-
-
-repeat_with_zookeeper = pytest.mark.parametrize(
-    "cluster", [pytest.param("3.9.2", marks=pytest.mark.repeat), "4.3.1"], indirect=True
-)
 
 
 @pytest.fixture
@@ -331,7 +326,6 @@ def test_list_over_kafkas_limit_is_refused_before_sending_and_others_are_applied
 # Unreachable brokers.
 
 
-@repeat_with_zookeeper
 def test_change_of_a_dead_broker_is_refused_and_others_are_applied(stopped: Subject, uncontrolled: Subject) -> None:
     stopped.cluster.kill_broker(1002)
     outcomes = uncontrolled.applied(rate("5"), THROTTLE)
@@ -342,7 +336,6 @@ def test_change_of_a_dead_broker_is_refused_and_others_are_applied(stopped: Subj
     assert uncontrolled.ledger(OTHER) is None
 
 
-@repeat_with_zookeeper
 def test_hanging_broker_delays_others_at_most_by_the_patience(uncontrolled: Subject) -> None:
     subject = uncontrolled
     writer, fence = subject.writer_with(timedelta(seconds=15)), subject.begin_term()
@@ -397,7 +390,6 @@ def test_rate_of_a_broker_that_is_down_is_removed_through_the_controller(stopped
     assert (stopped.current(OTHER), stopped.ledger(OTHER)) == ({}, None)
 
 
-@repeat_with_zookeeper
 def test_without_controllers_the_rate_of_a_stopped_broker_keeps_its_ledger_entry(
     stopped: Subject, uncontrolled: Subject
 ) -> None:

@@ -37,7 +37,7 @@ from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.snapshot_source_contract import BROKER, SnapshotSourceContract, SnapshotSourceSubject, fetched
-from tests.server_fixtures import repeat_on_kraft, repeat_on_zookeeper
+from tests.server_fixtures import repeat_on_kraft
 from tests.system.zookeeper_tree import session
 
 TIMEOUT = timedelta(seconds=30)
@@ -252,7 +252,6 @@ def test_lists_deleted_by_another_party_during_a_reassignment_are_reported(subje
     assert event.urgent
 
 
-@repeat_on_zookeeper
 def test_a_broker_that_is_down_is_reported_without_delay_and_again_when_it_returns(subject: Subject) -> None:
     broker, rate = ConfigResource.broker(1005), {LEADER_RATE: "5000000"}
     for broker_id in (1004, 1005):

@@ -28,7 +28,6 @@ from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import Process
 from tests.builders import eventually
 from tests.contract.client_quotas_contract import ALICE, PRODUCER, TIMEOUT, ClientQuotasContract
-from tests.server_fixtures import repeat_on_zookeeper
 
 
 class Subject:
@@ -42,7 +41,6 @@ class Subject:
             self.store.alter_quota(entity, dict.fromkeys(keys_of(entity)), TIMEOUT)
 
 
-@repeat_on_zookeeper
 class TestAdminClientQuotas(ClientQuotasContract):
     @pytest.fixture
     def subject(self, each_cluster: KafkaCluster) -> Iterator[Subject]:
@@ -87,7 +85,6 @@ def consumer(cluster: KafkaCluster, group: str, client_id: str) -> kafka.KafkaCo
     return kafka.KafkaConsumer(TOPIC, bootstrap_servers=servers, group_id=group, client_id=client_id, **CLIENT)
 
 
-@repeat_on_zookeeper
 def test_members_of_groups_and_entities_with_quotas_are_the_clients(
     each_cluster: KafkaCluster, client: KazooClient
 ) -> None:

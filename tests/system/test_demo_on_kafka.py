@@ -15,6 +15,7 @@ from autothrottle_lab.demo.kafka_stage import CAPACITY, bytes_to_copy, targets
 from tests.system.test_demo import Demo, running
 
 
+@pytest.mark.repeat
 def test_demo_replaces_a_failed_broker_of_a_real_cluster_under_throttles(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
     with running(tmp_path, "--kafka", "4", "--json", str(file)) as demo:

@@ -30,7 +30,7 @@ from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.server_fixtures import repeat_on_kraft, repeat_on_zookeeper
+from tests.server_fixtures import repeat_on_kraft
 from tests.system.zookeeper_tree import session
 
 MB = 1_000_000
@@ -89,7 +89,6 @@ def test_only_requested_log_sizes_are_returned(each_cluster: KafkaCluster) -> No
         assert read.brokers[1001].sizes.keys() == {(name, 1)}
 
 
-@repeat_on_zookeeper
 def test_stopped_broker_fails_alone(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, {0: [1001, 1002]}, 1 * MB) as name, admin(each_cluster) as kafka:
         each_cluster.kill_broker(1005)
@@ -260,7 +259,6 @@ def follow_to_the_end(
     assert remainder(samples.snapshot) is None
 
 
-@repeat_on_zookeeper
 def test_snapshots_report_progress_until_all_bytes_are_replicated(
     each_cluster: KafkaCluster, zookeeper: ZooKeeperServer
 ) -> None:

@@ -31,7 +31,6 @@ from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.client_quotas_contract import CONNECTIONS, ODD_NAMES, PRODUCER, TIMEOUT
-from tests.server_fixtures import repeat_on_zookeeper
 from tests.system.zookeeper_tree import session
 
 MB = 1_000_000
@@ -110,7 +109,6 @@ def quotas(each_cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Iterator[Q
 
 
 @pytest.mark.timeout(900)
-@repeat_on_zookeeper
 def test_kafka_s_own_tool_shows_the_quotas_of_every_level_and_of_odd_names(quotas: Quotas) -> None:
     wanted: dict[QuotaEntity, QuotaValues] = {
         entity: {CONNECTIONS if entity.ip else PRODUCER: number}
@@ -201,7 +199,6 @@ def combinations(sample: bool) -> Sequence[tuple[bool, ...]]:
         pytest.param(combinations(sample=False), id="all", marks=pytest.mark.repeat),
     ],
 )
-@repeat_on_zookeeper
 def test_the_broker_enforces_the_level_that_decides(quotas: Quotas, chosen: Sequence[tuple[bool, ...]]) -> None:
     """Of the levels that are set, first only the deciding one is tiny, then all others are."""
     for number, is_set in enumerate(chosen):

@@ -19,7 +19,6 @@ from autothrottle_lab.servers.kafka import KafkaCluster, wait_until
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process, free_ports
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.server_fixtures import repeat_on_zookeeper
 from tests.system.paced_job import PacedJob
 
 MB = 1_000_000
@@ -74,7 +73,6 @@ class Mirror:
 
 @pytest.mark.repeat
 @pytest.mark.measures
-@repeat_on_zookeeper
 @pytest.mark.timeout(600)
 def test_a_mirror_of_200_mb_keeps_10_mb_per_second(each_cluster: KafkaCluster) -> None:
     source, copy = "mirrored", "mirrored-copy"

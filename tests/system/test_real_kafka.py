@@ -23,7 +23,7 @@ from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.server_fixtures import repeat_on_kraft, repeat_on_zookeeper
+from tests.server_fixtures import repeat_on_kraft
 
 MB = 1_000_000
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -76,7 +76,6 @@ def test_controller_has_its_own_process_and_knows_every_broker(kraft_cluster: Kr
     assert kraft_cluster.metadata.brokers() == set(kraft_cluster.brokers)
 
 
-@repeat_on_zookeeper
 def test_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluster) -> None:
     with topic(each_cluster, "restarted", {0: [1001, 1005]}) as name:
         fill(each_cluster, name, 2 * MB)
@@ -202,7 +201,6 @@ def test_second_reassignment_through_the_znode_is_refused_during_the_first(kafka
         assert kafka_cluster.partitions([name])[name, 0].replicas == (1004,)
 
 
-@repeat_on_zookeeper
 def test_throttle_set_by_a_user_limits_the_byte_rate(each_cluster: KafkaCluster) -> None:
     rate, size = 2 * MB, 40 * MB
     with topic(each_cluster, "throttled", {0: [1001]}) as name, BrokerCounters(each_cluster) as counters:

@@ -16,7 +16,7 @@ from autothrottle_lab.servers.kafka_process import java_command
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.server_fixtures import repeat_on_kraft, repeat_on_zookeeper
+from tests.server_fixtures import repeat_on_kraft
 
 TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 SECONDS = 120.0
@@ -54,7 +54,6 @@ def reassign(cluster: KafkaCluster, path: Path, action: str) -> str:
     return output
 
 
-@repeat_on_zookeeper
 def test_kafkas_tool_executes_a_map(each_cluster: KafkaCluster, topic: str, flags: list[str], tmp_path: Path) -> None:
     arguments = ["rebuild", "--topics", topic, "--brokers", "1001,1002,1004,1005", f"--out-path={tmp_path}"]
     assert command_line.main([*arguments, *flags]) == 0

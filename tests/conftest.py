@@ -37,7 +37,7 @@ FIRST_FETCH_SECONDS = 1200
 """Time limit of a test with servers, which may have to fetch Kafka's jars; the scorer's tests have their own."""
 
 # The time of one example depends on the machine; `make bench` measures times.
-settings.register_profile("make-test", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("make-test", max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("make-test-all", settings.get_profile("make-test"), max_examples=200)
 
 

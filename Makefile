@@ -68,13 +68,13 @@ run_tests = status=0; \
 	  $(PYTEST) $(MEASURES) $(1) || test $$? -eq 5 || status=1; \
 	  exit $$status
 
-test: $(STAMP) java ## run all tests, in 15 to 20 minutes on 2 cores; ARGS="-k name" chooses
+test: $(STAMP) java ## run all tests, in about 15 minutes on 2 cores; ARGS="-k name" chooses
 	@$(call run_tests,$(ARGS))
 
-test-unit: $(STAMP) ## run the tests that start no server process, in about 2 minutes; ARGS="-k name" chooses
+test-unit: $(STAMP) ## run the tests that start no server process, in about 90 seconds; ARGS="-k name" chooses
 	@$(PYTEST) $(UNIT) $(ARGS)
 
-test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versions of Kafka; ARGS="--part 1/3" runs a third
+test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versions of Kafka, and the longest ones; ARGS="--part 1/3" runs a third
 	@$(call run_tests,--with-repeats $(ARGS))
 
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them

@@ -1,6 +1,8 @@
 """Ramps on real Kafka: a raised throttle causes no burst, not even through a failover or a rise of client load.
 
 Written in one step, a raise from 3 to 9 MB/s lets 42 to 65 MB through in one second, and again 12 s later.
+
+Only `make test-all` runs these tests. In `make test`, tests/unit/autothrottle/planner/test_ramps.py simulates the quota.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from tests.server_fixtures import SCALED_FETCHES, repeat_on_kraft
+from tests.server_fixtures import SCALED_FETCHES
 from tests.system.recovery_watch import (
     FOLLOWER_RATE,
     RecoveryWatch,
@@ -169,8 +171,8 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
 
 
 @pytest.mark.measures
+@pytest.mark.repeat
 @pytest.mark.timeout(600)
-@repeat_on_kraft
 def test_raise_to_three_times_the_rate_causes_no_burst_when_the_leader_is_killed(
     each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 Written in one step, a raise from 3 to 9 MB/s lets 42 to 65 MB through in one second, and again 12 s later.
 
-Only `make test-all` runs these tests. In `make test`, tests/unit/autothrottle/planner/test_ramps.py simulates the quota.
+Only `make test-all` runs these tests. In `make test`, tests/unit/autothrottle/planner/test_ramps.py simulates quotas.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from tests.benchmarks.control.contestants import OraclePolicy, OriginalPolicy
 from tests.benchmarks.control.fleet import MIX30, Entry, Fleet, seen_in_logs
 from tests.benchmarks.control.links import Flows, fair_shares
 from tests.benchmarks.control.scenarios import BEFORE, CONSUMER_FANOUT, scenario
+from tests.examples import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 60), deadline=None)
 @given(
     pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(5, 9)), min_size=1, max_size=15),
     wants=st.lists(st.floats(1, 1000), min_size=15, max_size=15),
@@ -32,6 +33,7 @@ def test_fair_shares_equal_those_of_the_cluster_model(
     assert found.tolist() == pytest.approx(plain_fair_shares(want, constraints), rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.repeat  # `make bench-control` measures the same
 def test_adaptive_is_as_fast_as_the_oracle_and_defers_less_than_the_original_on_a_quiet_cluster() -> None:
     calm = scenario("calm", seed=1)
     in_sync = calm.growth * calm.shape.in_sync

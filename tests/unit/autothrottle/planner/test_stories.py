@@ -484,7 +484,7 @@ class StoryThroughTheAdminApi(Story):
 
 # No shrinking, since it takes minutes: a failing story is printed and has at most 30 steps.
 SETTINGS = settings(
-    max_examples=examples(30, 120),
+    max_examples=examples(15, 120),
     stateful_step_count=30,
     phases=[Phase.reuse, Phase.generate],
     report_multiple_bugs=False,

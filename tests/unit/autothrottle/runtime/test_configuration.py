@@ -273,7 +273,7 @@ def layers(draw: st.DrawFn) -> tuple[str, list[str | None]]:
     return name, [draw(st.none() | st.sampled_from(GOOD[name])) for _ in range(3)]
 
 
-@settings(max_examples=examples(50, 400), deadline=None)
+@settings(max_examples=examples(25, 400), deadline=None)
 @given(layers())
 def test_precedence_is_flag_environment_file_default(case: tuple[str, list[Any]]) -> None:
     name, texts = case
@@ -282,7 +282,7 @@ def test_precedence_is_flag_environment_file_default(case: tuple[str, list[Any]]
     assert configure(flag, environment, file) == parse([f"--{name}={winner}"], {})
 
 
-@settings(max_examples=examples(50, 200), deadline=None)
+@settings(max_examples=examples(25, 200), deadline=None)
 @given(st.data())
 def test_options_from_different_sources_are_independent(data: st.DataObject) -> None:
     depend_on_others = {"max-rate", "kafka-native-mode", "default-capacity"}
@@ -292,7 +292,7 @@ def test_options_from_different_sources_are_independent(data: st.DataObject) -> 
     assert configure(*split(chosen, texts)) == configure(texts)
 
 
-@settings(max_examples=examples(50, 200), deadline=None)
+@settings(max_examples=examples(25, 200), deadline=None)
 @given(st.data())
 def test_all_problems_are_reported_with_option_source_range_and_fix(data: st.DataObject) -> None:
     chosen = data.draw(

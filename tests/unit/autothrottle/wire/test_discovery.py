@@ -177,7 +177,7 @@ def test_short_column_of_assignments_is_incomplete() -> None:
 # The difference from a known snapshot.
 
 
-@settings(max_examples=examples(20, 50))
+@settings(max_examples=examples(10, 50))
 @given(data=st.data(), base=snapshots(), partitions_per_chunk=st.integers(1, 12))
 def test_difference_restores_the_whole_snapshot(data: st.DataObject, base: Snapshot, partitions_per_chunk: int) -> None:
     snapshot, known = data.draw(later(base)), NamedSnapshot("a", base)
@@ -185,7 +185,7 @@ def test_difference_restores_the_whole_snapshot(data: st.DataObject, base: Snaps
     assert received == NamedSnapshot("b", snapshot)
 
 
-@settings(max_examples=examples(20, 50))
+@settings(max_examples=examples(10, 50))
 @given(data=st.data(), base=snapshots())
 def test_unchanged_topics_and_configs_are_not_sent_and_keep_their_objects(data: st.DataObject, base: Snapshot) -> None:
     snapshot, known = data.draw(later(base)), NamedSnapshot("a", base)

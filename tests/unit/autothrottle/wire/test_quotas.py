@@ -23,7 +23,7 @@ readings = st.builds(
 )
 
 
-@settings(max_examples=examples(20, 100))
+@settings(max_examples=examples(10, 100))
 @given(readings)
 def test_clients_round_trip(reading: ClientReading) -> None:
     raw = clients_to_message(reading).SerializeToString()

@@ -493,7 +493,7 @@ def tell(model: Model, story: list[Step], initial: Configs) -> None:
                 check_exact(model, initial)
 
 
-@settings(max_examples=examples(75, 300), deadline=None)
+@settings(max_examples=examples(37, 300), deadline=None)
 @given(initial=foreign_configs(), story=steps)
 def test_cluster_is_left_byte_for_byte_as_found(initial: Configs, story: list[Step]) -> None:
     model = Model(initial)
@@ -503,7 +503,7 @@ def test_cluster_is_left_byte_for_byte_as_found(initial: Configs, story: list[St
     assert model.ledger == {}
 
 
-@settings(max_examples=examples(40, 150), deadline=None)
+@settings(max_examples=examples(20, 150), deadline=None)
 @given(initial=foreign_configs(), story=steps)
 def test_restart_before_every_cycle_leaves_the_same_configs(initial: Configs, story: list[Step]) -> None:
     model = Model(initial)
@@ -515,7 +515,7 @@ def test_restart_before_every_cycle_leaves_the_same_configs(initial: Configs, st
     assert model.ledger == {}
 
 
-@settings(max_examples=examples(40, 150), deadline=None)
+@settings(max_examples=examples(20, 150), deadline=None)
 @given(story=steps, seen_unreadable=st.booleans())
 def test_throttles_of_kafkas_tool_are_gone_after_the_reassignment(story: list[Step], seen_unreadable: bool) -> None:
     # kafka-reassign-partitions --throttle writes lists that name moving partitions, all current replicas on
@@ -570,7 +570,7 @@ crash_steps = st.lists(
 )
 
 
-@settings(max_examples=examples(30, 120), deadline=None)
+@settings(max_examples=examples(15, 120), deadline=None)
 @given(initial=foreign_configs(), story=crash_steps)
 def test_crash_between_any_two_writes_leaves_initial_configs_and_user_edits(
     initial: Configs, story: list[Step]

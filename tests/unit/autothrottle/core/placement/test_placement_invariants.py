@@ -84,7 +84,7 @@ REBUILDS = [
 
 
 @given(clusters(), st.sampled_from(REBUILDS))
-@settings(max_examples=examples(60, 600), deadline=None)
+@settings(max_examples=examples(30, 600), deadline=None)
 def test_rebuilds_keep_the_rules(cluster: Cluster, options: RebuildOptions) -> None:
     brokers, partitions = cluster
     plan = rebuild(partitions, brokers, options)
@@ -98,14 +98,14 @@ def test_rebuilds_keep_the_rules(cluster: Cluster, options: RebuildOptions) -> N
 
 
 @given(clusters(), st.sampled_from(Strategy), st.integers(1, 4))
-@settings(max_examples=examples(30, 300), deadline=None)
+@settings(max_examples=examples(15, 300), deadline=None)
 def test_replication_factors_change_as_asked(cluster: Cluster, strategy: Strategy, replicas: int) -> None:
     brokers, partitions = cluster
     check(rebuild(partitions, brokers, RebuildOptions(strategy=strategy, replication_factor=replicas)), replicas)
 
 
 @given(clusters(), st.sampled_from(Strategy))
-@settings(max_examples=examples(40, 400), deadline=None)
+@settings(max_examples=examples(20, 400), deadline=None)
 def test_replicas_on_brokers_that_stay_keep_their_position(cluster: Cluster, strategy: Strategy) -> None:
     brokers, partitions = cluster
     plan = rebuild(partitions, brokers, RebuildOptions(strategy=strategy))
@@ -116,7 +116,7 @@ def test_replicas_on_brokers_that_stay_keep_their_position(cluster: Cluster, str
 
 
 @given(clusters(), st.booleans(), st.sampled_from([None, 0.1]))
-@settings(max_examples=examples(60, 600), deadline=None)
+@settings(max_examples=examples(30, 600), deadline=None)
 def test_rebalances_keep_the_rules_and_the_bound(cluster: Cluster, local: bool, tolerance: float | None) -> None:
     brokers, partitions = cluster
     staying = [PlacementBroker(b.id, b.rack, b.storage_free, new=b.new, cordoned=b.cordoned) for b in brokers]
@@ -138,7 +138,7 @@ def _deviation(values: list[int]) -> float:
 
 
 @given(clusters())
-@settings(max_examples=examples(40, 400), deadline=None)
+@settings(max_examples=examples(20, 400), deadline=None)
 def test_decommissions_move_only_the_leaving_replicas(cluster: Cluster) -> None:
     brokers, partitions = cluster
     staying = [PlacementBroker(b.id, b.rack, b.storage_free, cordoned=b.cordoned) for b in brokers]
@@ -148,7 +148,7 @@ def test_decommissions_move_only_the_leaving_replicas(cluster: Cluster) -> None:
 
 
 @given(clusters())
-@settings(max_examples=examples(40, 400), deadline=None)
+@settings(max_examples=examples(20, 400), deadline=None)
 def test_optimized_leadership_moves_no_replica_and_is_not_less_even(cluster: Cluster) -> None:
     _, partitions = cluster
     before = tuple(partitions)
@@ -159,7 +159,7 @@ def test_optimized_leadership_moves_no_replica_and_is_not_less_even(cluster: Clu
 
 
 @given(clusters(), st.integers(1, 3))
-@settings(max_examples=examples(30, 300), deadline=None)
+@settings(max_examples=examples(15, 300), deadline=None)
 def test_chunks_end_at_the_plan(cluster: Cluster, size: int) -> None:
     brokers, partitions = cluster
     plan = rebuild(partitions, brokers, RebuildOptions(force=True))

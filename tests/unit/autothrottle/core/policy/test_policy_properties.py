@@ -150,7 +150,7 @@ def _loads(story: Story, moment: Moment, number: int) -> Loads:
     )
 
 
-@settings(max_examples=examples(30, 120), deadline=None)
+@settings(max_examples=examples(15, 120), deadline=None)
 @given(story=stories())
 def test_no_rate_is_negative_or_above_the_capacity_plus_the_in_sync_share(story: Story) -> None:
     rates, policy = decided(story)
@@ -164,14 +164,14 @@ def test_no_rate_is_negative_or_above_the_capacity_plus_the_in_sync_share(story:
         assert rate - in_sync <= allowed * 1.000001 or unchanged
 
 
-@settings(max_examples=examples(30, 120), deadline=None)
+@settings(max_examples=examples(15, 120), deadline=None)
 @given(story=stories())
 def test_broker_without_flows_is_never_changed(story: Story) -> None:
     rates, _ = decided(story)
     assert set(rates) == {(f.leader, LEADER) for f in story.flows} | {(f.follower, FOLLOWER) for f in story.flows}
 
 
-@settings(max_examples=examples(30, 120), deadline=None)
+@settings(max_examples=examples(15, 120), deadline=None)
 @given(story=stories(), names=st.permutations(BROKERS))
 def test_renumbering_the_brokers_changes_nothing(story: Story, names: list[int]) -> None:
     renaming = dict(zip(BROKERS, names, strict=True))

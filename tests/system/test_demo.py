@@ -198,7 +198,7 @@ def test_signal_during_the_reassignment_leaves_no_process_and_no_file(
 
 
 @pytest.mark.parametrize(
-    "processes", [pytest.param(3, marks=pytest.mark.repeat), 4, pytest.param(6, marks=pytest.mark.repeat), 9]
+    "processes", [4, *(pytest.param(count, marks=pytest.mark.repeat) for count in (3, 6, 9))]
 )
 def test_ctrl_c_during_start_leaves_no_process_and_no_file(tmp_path: Path, processes: int) -> None:
     with running(tmp_path) as demo:

@@ -110,6 +110,7 @@ def test_overrides_take_effect_within_a_second_and_leave_no_config(
     eventually(lambda: list(admin.ListOverrides(admin_pb2.ListOverridesRequest(), timeout=60).overrides) == [], 10)
 
 
+@pytest.mark.repeat  # test_stopped_brokers_on_kafka.py has the same without ZooKeeper
 @pytest.mark.timeout(600)
 def test_stopped_broker_catches_up_at_most_at_its_override(
     kafka_cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub

@@ -198,6 +198,7 @@ def test_broker_with_empty_disks_is_throttled_from_its_first_fetch(
     eventually(lambda: not admin.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=60).catch_ups, 60)
 
 
+@pytest.mark.repeat
 @pytest.mark.timeout(600)
 def test_override_during_a_reassignment(cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub) -> None:
     """The cluster's first broker has id 0. With ids from 1001 the same overrides are tested for all brokers."""

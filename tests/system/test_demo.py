@@ -197,9 +197,7 @@ def test_signal_during_the_reassignment_leaves_no_process_and_no_file(
         assert "Traceback" not in demo.text()
 
 
-@pytest.mark.parametrize(
-    "processes", [4, *(pytest.param(count, marks=pytest.mark.repeat) for count in (3, 6, 9))]
-)
+@pytest.mark.parametrize("processes", [4, *(pytest.param(count, marks=pytest.mark.repeat) for count in (3, 6, 9))])
 def test_ctrl_c_during_start_leaves_no_process_and_no_file(tmp_path: Path, processes: int) -> None:
     with running(tmp_path) as demo:
         demo.wait_until(lambda: demo.process_count >= processes, 60)

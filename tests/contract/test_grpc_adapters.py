@@ -53,6 +53,7 @@ from autothrottle_lab.servers.processes import free_address
 from tests import builders
 from tests.contract.config_writer_contract import ConfigWriterContract, rate
 from tests.contract.snapshot_source_contract import Events, SnapshotSourceContract
+from tests.examples import examples
 
 TIMEOUT = timedelta(seconds=60)
 BROKERS = (1001, 1002, 1003, 1004)
@@ -356,7 +357,7 @@ def test_the_last_replica_that_answered_is_called_first(serve: Serve, cluster: M
 def test_a_call_during_server_shutdown_continues_at_another_replica(serve: Serve, cluster: MemoryCluster) -> None:
     """gRPC's own retry lost one of some dozens of calls forever. A leading planner would have hung."""
     staying = serve(Discovery(cluster))
-    for _ in range(200):
+    for _ in range(examples(50, 200)):
         stopping = Server(Discovery(cluster), free_address())
         with discovery(stopping.address, staying.address) as client:
             client.fetch_snapshot(timeout=TIMEOUT)

@@ -36,6 +36,7 @@ def text(broker_id: int) -> str:
     return SIZES[broker_id] + disks
 
 
+@pytest.mark.server
 def test_sizes_and_free_storage_of_a_real_prometheus(capsys: pytest.CaptureFixture[str]) -> None:
     skip_without_prometheus()
     label = "pod=kafka-([0-9]+)"

@@ -43,13 +43,13 @@ BACK = 0
 """The broker that is down and comes back."""
 CAPACITY_MB = 8
 ASSIGNMENT = {p: [1 + p % 2, BACK] for p in range(4)}
-PIECE = 10 * MB
+PIECE = 15 * MB
 """Bytes of each partition that the broker lacks."""
-MAX_AHEAD_SECONDS = 3.3
-"""Limit of `Growth.seconds_ahead`: 3 s for quotas, the rest for a response of each leader (0.5 MB).
+MAX_AHEAD_SECONDS = 4.5
+"""Limit of `Growth.seconds_ahead`; an unthrottled copy is more than 6 s ahead.
 
-The quota of each of the two leaders lets one second through at once. So does the follower's quota, which Kafka 4 may
-apply after the first fetches. An unthrottled copy is 5 s ahead.
+Kafka 4 starts to fetch about 0.1 s before it applies the broker's configs, and later on a busy machine. Then each quota
+lets one second through at once, on the follower and on two leaders.
 """
 BURST = 1.5
 """Tolerance of the bytes in 4 s of a copy: the quota lets some through at once."""
@@ -171,7 +171,7 @@ def test_override_of_a_stopped_broker_is_in_force_from_its_start(
 
 
 @pytest.mark.timeout(600)
-def test_broker_with_empty_disks_is_throttled_from_its_first_fetch(
+def test_broker_with_empty_disks_is_throttled_from_its_start(
     cluster: KafkaCluster, admin: admin_pb2_grpc.AdminServiceStub
 ) -> None:
     topic, headroom = "bootstrapped", 0.9 * CAPACITY_MB * MB

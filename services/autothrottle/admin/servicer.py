@@ -236,7 +236,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         log_action(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
         warnings = self._unregistered(
             wanted.broker_id,
-            "its replicas are throttled from their first fetch; without replicas the catch-up ends at once",
+            "its replicas are throttled from its start; without replicas the catch-up ends at once",
         )
         return admin_pb2.StartCatchUpResponse(catch_up=catch_up_to_message(wanted), warnings=warnings)
 

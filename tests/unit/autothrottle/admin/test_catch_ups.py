@@ -42,7 +42,7 @@ def test_a_catch_up_of_an_unregistered_broker_gives_a_warning_and_can_be_stopped
         assert main(["catchup", "1009", "--output", "json", *at]) == 0
         output = capsys.readouterr()
         assert json.loads(output.out)["catch_up"]["broker_id"] == 1009
-        assert "broker 1009 is not registered: its replicas are throttled from their first fetch" in output.err
+        assert "broker 1009 is not registered: its replicas are throttled from its start" in output.err
         assert main(["catchup", "1009", "--stop", *at]) == 0
         assert main(["catchup", "1009", "--stop", *at]) == 3
         assert "has no catch-up under throttle" in capsys.readouterr().err

@@ -10,7 +10,6 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
-from _pytest.mark import ParameterSet
 from kazoo.client import KazooClient
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
@@ -151,20 +150,25 @@ def kraft_cluster(shared_clusters: dict[str, KafkaCluster]) -> Iterator[KraftClu
         shared_clusters.pop("kraft_cluster", None)
 
 
-_ZOOKEEPER = pytest.param("kafka_cluster", id="zookeeper")
-_KRAFT = pytest.param("kraft_cluster", id="kraft")
-
-
-def _repeated(cluster: ParameterSet) -> ParameterSet:
-    return pytest.param(*cluster.values, id=cluster.id, marks=pytest.mark.repeat)
-
-
-@pytest.fixture(scope="session", params=[_repeated(_ZOOKEEPER), _KRAFT])
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("kafka_cluster", id="zookeeper", marks=pytest.mark.repeat),
+        pytest.param("kraft_cluster", id="kraft"),
+    ],
+)
 def each_cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     """A shared cluster: without ZooKeeper in `make test`, and in ZooKeeper mode, too, in `make test-all`."""
     cluster: KafkaCluster = request.getfixturevalue(request.param)
     return cluster
 
 
-repeat_on_kraft = pytest.mark.parametrize("each_cluster", [_ZOOKEEPER, _repeated(_KRAFT)], indirect=True)
+repeat_on_kraft = pytest.mark.parametrize(
+    "each_cluster",
+    [
+        pytest.param("kafka_cluster", id="zookeeper"),
+        pytest.param("kraft_cluster", id="kraft", marks=pytest.mark.repeat),
+    ],
+    indirect=True,
+)
 """For `each_cluster`: `make test` runs the test in ZooKeeper mode, `make test-all` without ZooKeeper, too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 
@@ -36,26 +37,33 @@ def text(broker_id: int) -> str:
     return SIZES[broker_id] + disks
 
 
-@pytest.mark.server
-def test_sizes_and_free_storage_of_a_real_prometheus(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def prometheus() -> Iterator[PrometheusServer]:
+    """A real Prometheus that scrapes one exporter for each broker."""
     skip_without_prometheus()
-    label = "pod=kafka-([0-9]+)"
     with ExporterEmulator() as exporters, scratch_directory() as directory:
         exporters.answers = {id: text(id).encode() for id in SIZES}
         with PrometheusServer(directory, [job_of_brokers(exporters.address, [*SIZES])]) as server:
-            settings = PrometheusSettings(server.url, EXPORTERS["jmx"], broker_label=parse_broker_label(label, "label"))
-            with closing(PrometheusStorageMetrics(settings)) as source:
+            yield server
 
-                def fetch() -> StorageMetrics:
-                    return source.fetch_storage_metrics(timedelta(seconds=20))
 
-                eventually(lambda: fetch().storage_free.keys() == SIZES.keys())
-                found = fetch()
-            assert found.storage_free == {1: 1000, 2: 2000, 3: 3000}
-            assert found.sizes == {("t", 0): 2_000_000_000, ("t", 1): 7}
-            assert (found.problems, found.unanswered) == ((), ())
-            arguments = ["--source", "prometheus", "--prometheus-url", server.url, "--broker-label", label, "--dry-run"]
-            assert main(arguments) == 0
-            assert "Fetched 2 partitions and 3 brokers" in capsys.readouterr().out
-            assert main([*arguments, "--prometheus-size-query", "absent"]) == 1
-            assert "no partition sizes; the stored sample stays" in capsys.readouterr().err
+def test_sizes_and_free_storage_of_a_real_prometheus(
+    prometheus: PrometheusServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    label, url = "pod=kafka-([0-9]+)", prometheus.url
+    settings = PrometheusSettings(url, EXPORTERS["jmx"], broker_label=parse_broker_label(label, "label"))
+    with closing(PrometheusStorageMetrics(settings)) as source:
+
+        def fetch() -> StorageMetrics:
+            return source.fetch_storage_metrics(timedelta(seconds=20))
+
+        eventually(lambda: fetch().storage_free.keys() == SIZES.keys())
+        found = fetch()
+    assert found.storage_free == {1: 1000, 2: 2000, 3: 3000}
+    assert found.sizes == {("t", 0): 2_000_000_000, ("t", 1): 7}
+    assert (found.problems, found.unanswered) == ((), ())
+    arguments = ["--source", "prometheus", "--prometheus-url", url, "--broker-label", label, "--dry-run"]
+    assert main(arguments) == 0
+    assert "Fetched 2 partitions and 3 brokers" in capsys.readouterr().out
+    assert main([*arguments, "--prometheus-size-query", "absent"]) == 1
+    assert "no partition sizes; the stored sample stays" in capsys.readouterr().err

@@ -186,7 +186,10 @@ def test_an_interrupted_command_ends_with_status_130_and_no_traceback(capsys: py
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("arguments", [("--help",), pytest.param(("run", "--help"), marks=pytest.mark.repeat)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("run", "--help"), *(pytest.param((option,), marks=pytest.mark.repeat) for option in ("--help", "--version"))],
+)
 def test_a_closed_pipe_ends_with_status_141_and_no_traceback(arguments: tuple[str, ...]) -> None:
     """`autothrottle run --help | true` printed an ignored exception and ended with status 120."""
     reading, writing = os.pipe()

@@ -20,10 +20,8 @@ from autothrottle_lab.servers import processes
 
 pytest_plugins = ["tests.server_fixtures"]
 
-HERE = Path(__file__).parent
-SYSTEM = HERE / "system"
-SCORER = SYSTEM / "scorer"
-CHAOS = HERE / "chaos" / "test_chaos.py"
+SERVER_TESTS = ("tests/system/", "tests/chaos/test_chaos.py")
+SCORER = "tests/system/scorer/"
 
 SHARED_CLUSTERS = ("kafka_cluster", "kraft_cluster", "spark")
 """A group of tests for each, the one that takes longest first: one process runs all tests of a group."""
@@ -61,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if needs_servers(item):
             item.add_marker("server")
-            if item.get_closest_marker("timeout") is None and SCORER not in item.path.parents:
+            if item.get_closest_marker("timeout") is None and not item.nodeid.startswith(SCORER):
                 item.add_marker(pytest.mark.timeout(FIRST_FETCH_SECONDS))
             if item.get_closest_marker("xdist_group") is None and (group := server_group(item)):
                 item.add_marker(pytest.mark.xdist_group(group))
@@ -95,7 +93,7 @@ def name_groups(items: Sequence[pytest.Item]) -> None:
 
 def needs_servers(item: pytest.Item) -> bool:
     """Whether a test starts a server process: ZooKeeper, Kafka, Spark's JVM or a service."""
-    return SYSTEM in item.path.parents or item.path == CHAOS or not SERVER_FIXTURES.isdisjoint(fixtures_of(item))
+    return item.nodeid.startswith(SERVER_TESTS) or not SERVER_FIXTURES.isdisjoint(fixtures_of(item))
 
 
 def fixtures_of(item: pytest.Item) -> set[str]:

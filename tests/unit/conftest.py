@@ -23,6 +23,14 @@ def services(metrics: MemoryMetrics) -> Iterator[InProcessServices]:
         yield built
 
 
+@pytest.fixture(scope="session")
+def unchanged_services() -> Iterator[InProcessServices]:
+    """Services that many tests share, because none changes them: all their requests are refused or only read."""
+    metrics = MemoryMetrics()
+    with InProcessServices(metrics, metrics) as built:
+        yield built
+
+
 @pytest.fixture
 def led(services: InProcessServices) -> InProcessServices:
     """Services whose first planner leads and has run its first cycle."""

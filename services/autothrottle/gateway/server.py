@@ -142,7 +142,10 @@ def _bind(listen: str, option: str) -> socket.socket:
         # localhost resolves to 127.0.0.1 before ::1, as for the original's clients.
         family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        # Connections inherit it. asyncio sets it only on sockets that name their protocol, which these do not.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         raise Unavailable(
             f"gateway cannot listen on {listen}: {error.strerror}. Fix: stop the program that holds it, or choose "

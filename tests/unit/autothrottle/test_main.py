@@ -152,7 +152,7 @@ def test_invalid_client_properties_are_refused_without_showing_a_secret(tmp_path
 
 @pytest.mark.parametrize(
     ("command", "absent", "extra"),
-    [("score", "pyspark", "score"), ("demo", "rich", "lab")],
+    [("score", "pyspark", "score"), pytest.param("demo", "rich", "lab", marks=pytest.mark.repeat)],
 )
 def test_a_command_without_its_extra_names_the_extra(command: str, absent: str, extra: str) -> None:
     """The README installs the services without Spark. `score` then ended with a traceback."""
@@ -257,7 +257,7 @@ def test_a_failed_planner_ends_its_process_with_status_1() -> None:
     assert ended.returncode == 1, ended.stderr
 
 
-@pytest.mark.parametrize("command", ["discovery", "planner"])
+@pytest.mark.parametrize("command", ["discovery", pytest.param("planner", marks=pytest.mark.repeat)])
 def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails(command: str) -> None:
     """It logged eleven lines: ten warnings of kazoo without the address, then the error."""
     program = (

@@ -228,11 +228,14 @@ BAD: dict[str, tuple[Callable[[AdminClient], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_invalid_input_is_refused_with_its_range_and_changes_nothing(admin: AdminClient, name: str) -> None:
+def test_invalid_input_is_refused_with_its_range_and_changes_nothing(
+    unchanged_services: InProcessServices, name: str
+) -> None:
     call, pattern = BAD[name]
-    with pytest.raises(Invalid, match=pattern):
-        call(admin)
-    assert admin.list_overrides() == ((), ())
+    with AdminClient([unchanged_services.address("admin")], PATIENT) as admin:
+        with pytest.raises(Invalid, match=pattern):
+            call(admin)
+        assert admin.list_overrides() == ((), ())
 
 
 @pytest.mark.parametrize(

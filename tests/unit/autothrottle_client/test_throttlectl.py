@@ -73,9 +73,16 @@ def services() -> Iterator[InProcessServices]:
 
 @pytest.fixture
 def at(services: InProcessServices, monkeypatch: pytest.MonkeyPatch) -> InProcessServices:
-    """The house; the environment names its admin service."""
+    """The services; the environment names their admin service."""
     monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", services.address("admin"))
     return services
+
+
+@pytest.fixture
+def at_unchanged(unchanged_services: InProcessServices, monkeypatch: pytest.MonkeyPatch) -> InProcessServices:
+    """The services that no test changes; the environment names their admin service."""
+    monkeypatch.setenv("AUTOTHROTTLE_ADMIN_ADDR", unchanged_services.address("admin"))
+    return unchanged_services
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
@@ -429,10 +436,10 @@ def test_request_quotas_are_set_listed_and_removed(at: InProcessServices, capsys
     ],
 )
 def test_a_wrong_request_quota_command_is_refused(
-    at: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
+    at_unchanged: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
 ) -> None:
     assert error in output(capsys, "request-quota", *arguments, status=2)[1]
-    assert at.request_quotas.read_request_quotas() == {}
+    assert at_unchanged.request_quotas.read_request_quotas() == {}
 
 
 def test_a_pause_is_set_shown_and_resumed(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
@@ -592,7 +599,7 @@ BAD: dict[str, tuple[Sequence[str], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_wrong_usage_ends_with_status_2_and_changes_nothing(
-    at: InProcessServices, capsys: pytest.CaptureFixture[str], name: str
+    at_unchanged: InProcessServices, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     arguments, expected = BAD[name]
     out, err = output(capsys, *arguments, status=2)
@@ -600,7 +607,7 @@ def test_wrong_usage_ends_with_status_2_and_changes_nothing(
     assert err.startswith("usage: throttlectl")
     message = err[err.index(": error: ") :]
     assert re.search(expected, message), message
-    overrides = at.overrides.read_overrides()
+    overrides = at_unchanged.overrides.read_overrides()
     assert (overrides.cluster, overrides.brokers) == (None, {})
 
 

@@ -79,10 +79,10 @@ def test_json_has_the_fields_of_the_model(services: InProcessServices, capsys: p
     ],
 )
 def test_wrong_commands_name_the_fix_and_change_nothing(
-    services: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], problem: str
+    unchanged_services: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], problem: str
 ) -> None:
-    assert problem in " ".join(run(services, capsys, *arguments, status=2).split())
-    assert services.yield_rules.read_rules() == {} and services.quotas.quotas == {}
+    assert problem in " ".join(run(unchanged_services, capsys, *arguments, status=2).split())
+    assert unchanged_services.yield_rules.read_rules() == {} and unchanged_services.quotas.quotas == {}
 
 
 def test_a_rule_for_every_client_needs_confirmation(

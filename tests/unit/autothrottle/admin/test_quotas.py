@@ -115,12 +115,12 @@ def test_the_level_that_decides_is_named_for_each_key(services: InProcessService
     ],
 )
 def test_wrong_requests_change_nothing(
-    services: InProcessServices, request_fields: dict[str, Any], problem: str
+    unchanged_services: InProcessServices, request_fields: dict[str, Any], problem: str
 ) -> None:
-    code, details = failure(set_quota, services, **request_fields)
+    code, details = failure(set_quota, unchanged_services, **request_fields)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert problem in details
-    assert services.quotas.quotas == {}
+    assert unchanged_services.quotas.quotas == {}
 
 
 def test_an_unknown_key_and_an_absent_quota_are_refused(services: InProcessServices) -> None:

@@ -76,8 +76,8 @@ def details_of(call: Callable[[], object], code: grpc.StatusCode) -> str:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_reports_its_health_and_lists_itself(services: InProcessServices, name: str) -> None:
-    channel = services.channel(name)
+def test_every_service_reports_its_health_and_lists_itself(unchanged_services: InProcessServices, name: str) -> None:
+    channel = unchanged_services.channel(name)
     request = health_pb2.HealthCheckRequest(service=SERVICES[name])
     health: Any = health_pb2_grpc.HealthStub(channel)
     assert health.Check(request, timeout=SLACK).status == SERVING
@@ -88,10 +88,10 @@ def test_every_service_reports_its_health_and_lists_itself(services: InProcessSe
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_reflection_describes_every_method(services: InProcessServices, name: str) -> None:
+def test_reflection_describes_every_method(unchanged_services: InProcessServices, name: str) -> None:
     """grpcurl needs this: the file of the service and, through it, every message."""
     request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICES[name])
-    stub: Any = reflection_pb2_grpc.ServerReflectionStub(services.channel(name))
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(unchanged_services.channel(name))
     (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=SLACK)
     assert any(b"autothrottle.v1" in file for file in answer.file_descriptor_response.file_descriptor_proto)
 

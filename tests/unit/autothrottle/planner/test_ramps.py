@@ -423,7 +423,7 @@ def test_a_stall_during_a_raise_has_the_burst_of_a_stall_at_the_new_rate(stall: 
     assert raised <= 1.1 * constant
 
 
-@pytest.mark.parametrize("left", [0, ramp_state._RESERVE])
+@pytest.mark.parametrize("left", [0, pytest.param(ramp_state._RESERVE, marks=pytest.mark.repeat)])
 def test_ramps_wait_when_the_budget_is_spent_until_brokers_drop_old_notifications(left: int) -> None:
     ramping = RampBench(100)
     ramping.state = replace(ramping.state, written=WriteHistory().add(0, BUDGET - left))

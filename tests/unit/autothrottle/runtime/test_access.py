@@ -9,7 +9,7 @@ import pkgutil
 import re
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -109,31 +109,49 @@ class Deployment:
 
     def code(self, path: str, caller: str) -> grpc.StatusCode:
         """The status of a gRPC call with an empty request; of a stream, the status of its beginning."""
+        (code,) = self.codes([path], caller).values()
+        return code
+
+    def codes(self, paths: Iterable[str], caller: str) -> dict[str, grpc.StatusCode]:
+        """Path -> the status of its call, on one connection."""
         metadata = () if self.has_tls or not caller else (("authorization", bearer(caller)),)
+        found = {}
         with self._channel(caller) as channel:
-            call: Any = channel.unary_stream(path)(b"", timeout=SECONDS, metadata=metadata)  # type: ignore[arg-type]
-            try:
-                next(call, None)
-                return grpc.StatusCode.OK
-            except grpc.RpcError as error:
-                return error.code()
-            finally:
-                call.cancel()
+            for path in paths:
+                call: Any = channel.unary_stream(path)(b"", timeout=SECONDS, metadata=metadata)  # type: ignore[arg-type]
+                try:
+                    next(call, None)
+                    found[path] = grpc.StatusCode.OK
+                except grpc.RpcError as error:
+                    found[path] = error.code()
+                finally:
+                    call.cancel()
+        return found
 
     def status(self, verb: str, target: str, caller: str, **headers: str) -> int:
         """The status of an HTTP request; 0: the server refused the handshake."""
+        (status,) = self.statuses([(verb, target)], caller, **headers)
+        return status
+
+    def statuses(self, requests: Iterable[tuple[str, str]], caller: str, **headers: str) -> list[int]:
+        """The status of each HTTP request, all on one connection if the server accepts it."""
         if not self.has_tls:
             connection = http.client.HTTPConnection(self.http_address, timeout=SECONDS)
             headers |= {"authorization": bearer(caller)} if caller else {}
         else:
             connection = http.client.HTTPSConnection(self.http_address, timeout=SECONDS, context=context_of(caller))
-        try:
-            connection.request(verb, target, headers=headers)
-            return connection.getresponse().status
-        except OSError:
-            return 0
-        finally:
-            connection.close()
+        found = []
+        for verb, target in requests:
+            try:
+                connection.request(verb, target, headers=headers)
+                response = connection.getresponse()
+                response.read()
+                found.append(response.status)
+            except OSError:
+                connection.close()
+                found.append(0)
+        connection.close()
+        return found
 
     def _channel(self, caller: str) -> grpc.Channel:
         if not self.has_tls:
@@ -191,8 +209,7 @@ CALLERS = ("", "viewer", "operator", "service", "foreign", "expired")
 def test_every_grpc_method_admits_exactly_the_callers_with_its_role(deployment: Deployment, caller: str) -> None:
     """Every certificate of the authorities could call the applier, and every local process everything."""
     wrong: dict[str, grpc.StatusCode] = {}
-    for path in paths():
-        code = deployment.code(path, caller)
+    for path, code in deployment.codes(paths(), caller).items():
         if caller in TOKENS:
             is_right = (code is grpc.StatusCode.PERMISSION_DENIED) == (Role[caller.upper()] < needed(path))
             is_right &= code not in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE)
@@ -224,8 +241,9 @@ def routes() -> Iterator[tuple[str, str, Role | None]]:
 @pytest.mark.parametrize("caller", CALLERS)
 def test_every_http_route_admits_exactly_the_callers_with_its_role(deployment: Deployment, caller: str) -> None:
     wrong: dict[tuple[str, str], int] = {}
-    for verb, path, role in routes():
-        status = deployment.status(verb, path, caller)
+    known = list(routes())
+    statuses = deployment.statuses([(verb, path) for verb, path, _ in known], caller)
+    for (verb, path, role), status in zip(known, statuses, strict=True):
         if caller in ("foreign", "expired") and deployment.has_tls:
             is_right = status == 0
         elif role is None:
@@ -286,7 +304,7 @@ def test_a_unix_socket_is_a_service_whatever_else_is_configured(tmp_path: Path) 
     access = AccessInterceptor(Access(ROLES))
     with ServiceServer("all", all_servicers(), f"unix:{tmp_path}/s", access=access) as server:
         local = Deployment(server.address, "", has_tls=False)
-        codes = {local.code(path, "") for path in paths()}
+        codes = set(local.codes(paths(), "").values())
     assert not codes & {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
@@ -295,9 +313,9 @@ def test_health_and_reflection_need_credentials_unless_they_are_open(opened: tup
     access = Access(ROLES, open_endpoints=opened)
     with ServiceServer("all", all_servicers(), access=AccessInterceptor(access)) as server:
         plain = Deployment(server.address, "", has_tls=False)
-        for path in paths():
+        for path, code in plain.codes(paths(), "").items():
             is_open = any(path.startswith(f"/{OPEN_ENDPOINTS[name]}/") for name in opened)
-            assert (plain.code(path, "") is grpc.StatusCode.UNAUTHENTICATED) != is_open, path
+            assert (code is grpc.StatusCode.UNAUTHENTICATED) != is_open, path
 
 
 @pytest.mark.parametrize("method", ["RunCycle", "SubmitReassignment", "WatchCycles"])

@@ -414,7 +414,11 @@ def test_closed_standard_output_ends_the_command_quietly() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("policy", [HeadroomPolicy(), AdaptivePolicy()], ids=["headroom", "adaptive"])
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(HeadroomPolicy(), marks=pytest.mark.repeat), AdaptivePolicy()],
+    ids=["headroom", "adaptive"],
+)
 def test_follower_with_a_link_full_of_client_traffic_does_not_slow_flows_to_other_followers(policy: Policy) -> None:
     def copied_to_other_followers(clients: int) -> float:
         """Bytes copied to 1004 and 1005 within a minute while clients write `clients` MB/s to 1006."""

@@ -25,17 +25,15 @@ IN_KAFKA_S_ORDER = (
 """Copied from the list in Kafka's documentation (Operations, Client Quotas)."""
 
 
-@pytest.mark.parametrize("is_set", tuple(product((False, True), repeat=8)))
-def test_the_first_level_with_the_key_decides(is_set: tuple[bool, ...]) -> None:
-    quotas = {entity: {PRODUCER: 100 + n} for n, entity in enumerate(IN_KAFKA_S_ORDER) if is_set[n]}
+@pytest.mark.parametrize("first", range(8))
+def test_the_first_level_with_the_key_decides(first: int) -> None:
     other = {QuotaEntity("v", "c"): {PRODUCER: 1}, QuotaEntity("u", "d"): {PRODUCER: 2}}
-    found = effective_quotas({**other, **quotas}, "u", "c")
-    if not any(is_set):
-        assert found == ()
-    else:
-        first = is_set.index(True)
-        (quota,) = found
-        assert (quota.value, quota.entity, quota.level) == (100 + first, IN_KAFKA_S_ORDER[first], first + 1)
+    for later in product((False, True), repeat=7 - first):
+        is_set = (*[False] * first, True, *later)
+        quotas = {entity: {PRODUCER: 100 + n} for n, entity in enumerate(IN_KAFKA_S_ORDER) if is_set[n]}
+        (quota,) = effective_quotas({**other, **quotas}, "u", "c")
+        assert (quota.value, quota.entity, quota.level) == (100 + first, IN_KAFKA_S_ORDER[first], first + 1), is_set
+    assert effective_quotas(other, "u", "c") == ()
 
 
 def test_each_key_is_decided_on_its_own() -> None:

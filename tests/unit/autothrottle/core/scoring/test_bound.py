@@ -80,7 +80,9 @@ def test_no_schedule_of_the_linear_program_beats_the_bound(seed: int) -> None:
     assert shipped_share(flows, budgets, 0.98 * seconds) < 1.0
 
 
-@pytest.mark.parametrize("name", [pytest.param("critical", marks=pytest.mark.repeat), "scaleup", "hotleader", "tiny"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.repeat) for name in ("critical", "scaleup", "hotleader")), "tiny"]
+)
 def test_best_schedule_of_a_benchmark_scenario_equals_the_bound(name: str) -> None:
     chosen = scenario(name, seed=1)
     flows = [

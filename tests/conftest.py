@@ -10,7 +10,6 @@ import gc
 import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from _pytest.nodeid import NodeId

@@ -19,6 +19,9 @@ from autothrottle_lab.servers import processes
 
 pytest_plugins = ["tests.server_fixtures"]
 
+LONG_WAITS = ("tests/contract/", "tests/unit/autothrottle_client/")
+"""Tests without a server that wait longest."""
+
 SERVER_TESTS = ("tests/system/", "tests/chaos/test_chaos.py")
 SCORER = "tests/system/scorer/"
 
@@ -129,13 +132,13 @@ def in_part(items: Sequence[pytest.Item], part: str) -> list[pytest.Item]:
 
 
 def position(item: pytest.Item) -> tuple[int, str, int]:
-    """Long groups start first and single tests last, so that all processes end at about the same time.
+    """Long groups and tests start first and single tests last, so that all processes end at about the same time.
 
     The tests on a shared cluster run in the order of their files and lines.
     """
     mark = item.get_closest_marker("xdist_group")
     if item.get_closest_marker("server") is None:
-        return 0, "", 0
+        return -1 if item.nodeid.startswith(LONG_WAITS) else 0, "", 0
     if mark is None:
         return len(SHARED_CLUSTERS) + 1, "", 0
     if mark.args[0] in SHARED_CLUSTERS:

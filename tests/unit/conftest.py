@@ -23,9 +23,9 @@ def services(metrics: MemoryMetrics) -> Iterator[InProcessServices]:
         yield built
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def unchanged_services() -> Iterator[InProcessServices]:
-    """Services that many tests share, because none changes them: all their requests are refused or only read."""
+    """Services that tests of a module share, because none changes them: all requests are refused or only read."""
     metrics = MemoryMetrics()
     with InProcessServices(metrics, metrics) as built:
         yield built

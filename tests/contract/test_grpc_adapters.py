@@ -449,9 +449,10 @@ def test_an_interceptor_sees_every_call(serve: Serve, cluster: MemoryCluster) ->
 # Snapshots.
 
 
-def test_100_000_reassigned_partitions_arrive_in_chunks(serve: Serve, cluster: MemoryCluster) -> None:
-    start_reassignment(cluster, 100_000)
-    with discovery(serve(Discovery(cluster, 20_000)).address) as client:
+@pytest.mark.parametrize("partitions", [pytest.param(100_000, marks=pytest.mark.repeat), 10_000])
+def test_many_reassigned_partitions_arrive_in_chunks(serve: Serve, cluster: MemoryCluster, partitions: int) -> None:
+    start_reassignment(cluster, partitions)
+    with discovery(serve(Discovery(cluster, partitions // 5)).address) as client:
         snapshot = client.fetch_snapshot(timeout=TIMEOUT)
     assert snapshot == cluster.fetch_snapshot(timeout=TIMEOUT)
 

@@ -37,6 +37,8 @@ from tests.system.recovery_watch import (
     submit,
 )
 
+pytestmark = pytest.mark.measures
+
 MB = 1_000_000
 BROKERS = (0, 1, 2)
 BACK = 0
@@ -48,8 +50,8 @@ PIECE = 15 * MB
 MAX_AHEAD_SECONDS = 4.5
 """Limit of `Growth.seconds_ahead`; an unthrottled copy is more than 6 s ahead.
 
-Kafka 4 starts to fetch about 0.1 s before it applies the broker's configs, and later on a busy machine. Then each quota
-lets one second through at once, on the follower and on two leaders.
+Kafka 4 starts to fetch about 0.1 s before it applies the broker's configs, and earlier on a busy machine. Then each
+quota lets one second through at once, on the follower and on two leaders.
 """
 BURST = 1.5
 """Tolerance of the bytes in 4 s of a copy: the quota lets some through at once."""

@@ -79,6 +79,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # After pytest's own order by parameters, which can part the tests of a file: its fixtures would start twice.
     session.items.sort(key=position)
     # Spare the garbage collector what was collected: it stays until the end, and each full collection looks at it.
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    # At the end pytest collects garbage five times, to report errors of destructors. One of them finds it.
     gc.collect()
     gc.freeze()
 

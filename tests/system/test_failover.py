@@ -177,6 +177,8 @@ def test_write_decided_before_the_end_of_the_term_is_refused_after_it(
             recovery.start_reassignment("orders")
             recovery.wait_until_throttled("orders")
             first = next(pair for pair in found if pair.address == old.address)
+            # Otherwise the leader could wait for the response to these writes and never send the late ones.
+            wait_for(lambda: "changes written" in first.planner.log.read_text() or None, 10, "the cycle ends")
             writers = {write.session_id for write in recovery.writes(start)}
             first.applier.freeze()
             recovery.start_reassignment("later")

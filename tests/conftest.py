@@ -84,7 +84,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    # At the end pytest collects garbage five times, to report errors of destructors. One of them finds it.
+    # At the end pytest collects garbage five times, to report errors of destructors. The first time finds it; the
+    # other four would only look at everything again.
     gc.collect()
     gc.freeze()
 

@@ -107,13 +107,11 @@ class Deployment:
     http_address: str
     has_tls: bool
 
-    def code(self, path: str, caller: str) -> grpc.StatusCode:
-        """The status of a gRPC call with an empty request; of a stream, the status of its beginning."""
-        (code,) = self.codes([path], caller).values()
-        return code
-
     def codes(self, paths: Iterable[str], caller: str) -> dict[str, grpc.StatusCode]:
-        """Path -> the status of its call, on one connection."""
+        """Path -> the status of a gRPC call with an empty request, all on one connection.
+
+        The status of a stream is that of its beginning.
+        """
         metadata = () if self.has_tls or not caller else (("authorization", bearer(caller)),)
         found = {}
         with self._channel(caller) as channel:
@@ -128,18 +126,12 @@ class Deployment:
                     call.cancel()
         return found
 
-    def status(self, verb: str, target: str, caller: str, **headers: str) -> int:
-        """The status of an HTTP request; 0: the server refused the handshake."""
-        (status,) = self.statuses([(verb, target)], caller, **headers)
-        return status
-
-    def statuses(self, requests: Iterable[tuple[str, str]], caller: str, **headers: str) -> list[int]:
-        """The status of each HTTP request, all on one connection if the server accepts it."""
-        if not self.has_tls:
-            connection = http.client.HTTPConnection(self.http_address, timeout=SECONDS)
-            headers |= {"authorization": bearer(caller)} if caller else {}
-        else:
+    def statuses(self, requests: Iterable[tuple[str, str]], caller: str) -> list[int]:
+        """The status of each HTTP request, all on one connection; 0: the server refused the handshake."""
+        connection = http.client.HTTPConnection(self.http_address, timeout=SECONDS)
+        if self.has_tls:
             connection = http.client.HTTPSConnection(self.http_address, timeout=SECONDS, context=context_of(caller))
+        headers = {"authorization": bearer(caller)} if caller and not self.has_tls else {}
         found = []
         for verb, target in requests:
             try:

@@ -200,7 +200,13 @@ def test_a_closed_pipe_ends_with_status_141_and_no_traceback(arguments: tuple[st
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("program", ["autothrottle --version", "autothrottle_client.throttlectl completion bash"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "autothrottle --version",
+        pytest.param("autothrottle_client.throttlectl completion bash", marks=pytest.mark.repeat),
+    ],
+)
 def test_a_closed_standard_output_gives_no_traceback(program: str) -> None:
     command = f'exec "$0" -m {program} >&-'
     ended = subprocess.run(

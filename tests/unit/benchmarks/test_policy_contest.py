@@ -62,6 +62,7 @@ def test_adaptive_is_as_fast_as_the_oracle_and_defers_less_than_the_original_on_
     )
 
 
+@pytest.mark.repeat  # a scenario takes long to compute, and only the benchmark uses these loads
 def test_loads_from_logs_contain_replication_and_the_assumed_reads_of_consumers() -> None:
     calm = scenario("calm", seed=1)
     window = slice(BEFORE, BEFORE + 120)

@@ -28,7 +28,7 @@ from tests.examples import examples
 from tests.paths import ROOT
 from tests.unit.autothrottle.planner.bench import Bench
 
-KILLS = examples(2, 8)
+KILLS = examples(1, 8)
 LONG_PATIENCE = LogLimits(patience=timedelta(minutes=3))
 
 

@@ -947,7 +947,7 @@ def test_events_start_cycles_at_once_regardless_of_the_interval(real: Bench) -> 
     real.overrides.set_override(1003, mb(50), autoremove=False)
     eventually(lambda: real.rate(1003, FOLLOWER) == 50.0)
     real.overrides.remove_override(1003)
-    eventually(lambda: (real.rate(1003, FOLLOWER) or 0.0) > 50.0)  # the first step of a ramp
+    eventually(lambda: real.rates() == RATES)
     real.cluster.finish("t1")
     eventually(real.is_clean)
 

@@ -95,7 +95,8 @@ def code_of(error: AutothrottleError) -> grpc.StatusCode:
 def to_status(error: AutothrottleError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
     """Return the (code, message, trailing metadata) of an error."""
     metadata: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, NotLeader) and error.leader_address:
+    # Metadata holds printable ASCII only.
+    if isinstance(error, NotLeader) and _PRINTABLE.fullmatch(error.leader_address):
         metadata = ((LEADER_ADDRESS, error.leader_address),)
     return code_of(error), _truncated(str(error)), metadata
 

@@ -106,7 +106,7 @@ def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
     for placed in assignments_to_messages(snapshot.assignments, limit):
         yield len(placed.partitions), GetSnapshotResponse(assignments=[placed])
     for problem in snapshot.problems:
-        named = discovery_pb2.Problem(path=problem.path, reason=problem.reason)
+        named = discovery_pb2.Problem(path=problem.path, reason=problem.reason, topic=problem.topic)
         yield _size(named), GetSnapshotResponse(problems=[named])
     if snapshot.progress is not None:
         for columns in progress_to_messages(snapshot.progress, max(1, limit // _PARTITIONS_PER_FLOW)):
@@ -192,7 +192,7 @@ def named_snapshot_from_chunks(
         replicas=replicas,
         assignments=dict(chain.from_iterable(map(assignments_from_message, whole.assignments))),
         unreadable_configs=unreadable,
-        problems=tuple(Problem(p.path, p.reason) for p in whole.problems),
+        problems=tuple(Problem(p.path, p.reason, p.topic) for p in whole.problems),
         progress=progress_from_message(whole.progress) if whole.HasField("progress") else None,
     )
     return NamedSnapshot(whole.name, snapshot)

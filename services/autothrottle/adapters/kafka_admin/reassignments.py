@@ -101,7 +101,7 @@ def read_reassignments(
         metadata=found.values,
         listed=listed,
         problems=tuple(
-            Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}")
+            Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}", topic)
             for topic, error in sorted(problems.items())
         ),
     )

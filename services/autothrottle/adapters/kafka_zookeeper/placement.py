@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -12,7 +11,13 @@ from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import read_nodes
-from autothrottle.adapters.zookeeper.codec import TopicNode, broker_id_of, parse_reassignments, parse_topic
+from autothrottle.adapters.zookeeper.codec import (
+    TopicNode,
+    broker_id_of,
+    parse_reassignments,
+    parse_topic,
+    registered_rack,
+)
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.errors import Incomplete, Invalid
@@ -77,6 +82,6 @@ def _targets(nodes: Mapping[str, TopicNode]) -> Iterator[tuple[TopicPartitionKey
 
 def _rack(broker_id: int, data: bytes) -> str:
     try:
-        return json.loads(data).get("rack") or ""
-    except (AttributeError, ValueError):
-        raise Incomplete(f"the registration of broker {broker_id} cannot be parsed; restart the broker") from None
+        return registered_rack(data)
+    except Invalid as error:
+        raise Incomplete(f"broker {broker_id}: {error}") from None

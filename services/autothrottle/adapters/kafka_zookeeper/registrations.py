@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.codec import broker_id_of, registered_hosts
@@ -36,7 +36,7 @@ class ZooKeeperRegistrations:
             found: dict[int, Sequence[str]] = {}
             for name, node in nodes.items():
                 broker_id = broker_id_of(name)
-                with suppress(NoNodeError, Invalid):  # it has stopped, or its registration is malformed
+                with suppress(NoNodeError, NoAuthError, Invalid):  # it has stopped, or cannot be read
                     if broker_id is not None:
                         found[broker_id] = registered_hosts(node.get(timeout=seconds_left(deadline))[0])
         return found

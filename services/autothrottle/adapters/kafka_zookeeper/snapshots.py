@@ -25,11 +25,11 @@ from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStat
 from autothrottle.adapters.kafka_zookeeper.reassignments import OFFLINE, ReassignmentNodes
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import read_nodes
-from autothrottle.adapters.zookeeper.codec import StateNode, broker_id_of, parse_state
+from autothrottle.adapters.zookeeper.codec import broker_id_of, parse_state
 from autothrottle.adapters.zookeeper.mirror import Key, ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 
@@ -107,15 +107,17 @@ class ZooKeeperSnapshots:
         with self._locked(deadline, timeout):
             version = self._refresh(deadline, min_version)
             self._require_kafka()
+            assignments, problems = self._assignments(partitions, deadline)
             snapshot = self._snapshot(version, self._reassignments.reassignments)
-            found = replace(
+            snapshot = replace(
                 snapshot,
                 replicas=self._reassignments.replicas_on(on_brokers),
-                assignments=self._assignments(partitions, deadline),
+                assignments=assignments,
+                problems=tuple(dict.fromkeys((*snapshot.problems, *map(self._of_topic, problems)))),
             )
         if self._progress and catching_up:
-            self._progress.follow_catch_ups(catching_up, found.assignments)
-        return found
+            self._progress.follow_catch_ups(catching_up, assignments)
+        return snapshot
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watchers.add(notify)
@@ -235,30 +237,31 @@ class ZooKeeperSnapshots:
             default_throttles=self._throttle_configs.default_throttles,
             ledger=dict(self._throttle_configs.ledger),
             unreadable_configs=unreadable,
-            problems=tuple(p for path, p in sorted(problems.items()) if path not in own),
+            problems=tuple(self._of_topic(p) for path, p in sorted(problems.items()) if path not in own),
             progress=self._progress.progress if self._progress else None,
         )
 
-    def _assignments(self, partitions: Collection[TopicPartition], deadline: float) -> dict[TopicPartition, Assignment]:
-        """Partition -> its assignment. States of partitions without reassignment are not mirrored, but read now."""
+    def _of_topic(self, problem: Problem) -> Problem:
+        """Add the topic that the problem of a node below Kafka's topics concerns."""
+        _, below, rest = problem.path.partition(self._kafka.topics + "/")
+        return replace(problem, topic=rest.partition("/")[0]) if below else problem
+
+    def _assignments(
+        self, partitions: Collection[TopicPartition], deadline: float
+    ) -> tuple[dict[TopicPartition, Assignment], list[Problem]]:
+        """Partition -> its assignment, and the states that cannot be read: they count as offline and out of sync.
+
+        States of partitions without reassignment are not mirrored, but read now.
+        """
         states = {row: self._states.of(row[0]).get(row[1]) for row in partitions if self._reassignments.has(row)}
         paths = {row: self._kafka.state(*row) for row, state in states.items() if state is None}
         with translated_errors("reading where partitions are"):
             nodes = read_nodes(self._client, list(paths.values()), deadline)
-        read = {row: _state(paths[row], node[0] if node else None) for row, node in zip(paths, nodes, strict=True)}
-        return {
-            row: self._reassignments.assignment(row, read[row] if state is None else state)
-            for row, state in states.items()
-        }
-
-
-def _state(path: str, data: bytes | None) -> StateNode:
-    """Parse the leader and ISR of a state node; None: the partition is offline.
-
-    Raises:
-        Incomplete: the node cannot be parsed. A guess could leave a partition unthrottled.
-    """
-    try:
-        return parse_state(data) if data is not None else OFFLINE
-    except Invalid as error:
-        raise Incomplete(f"{path}: {error}") from error
+        problems: list[Problem] = []
+        for row, node in zip(paths, nodes, strict=True):
+            states[row] = OFFLINE
+            try:
+                states[row] = parse_state(node[0]) if node and node[0] is not None else OFFLINE
+            except Invalid as error:
+                problems.append(Problem(paths[row], str(error)))
+        return {row: self._reassignments.assignment(row, state or OFFLINE) for row, state in states.items()}, problems

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import EXCEPTIONS, NoNodeError, UnimplementedError
+from kazoo.exceptions import EXCEPTIONS, NoAuthError, NoNodeError, UnimplementedError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 
@@ -35,10 +35,14 @@ Node = tuple[bytes | None, int, int]
 """(data, zxid of the last write, version). A plain tuple, because the garbage collector stops tracking those; 100,000
 tracked objects double the time of a read."""
 
+DENIED: Node = (b"(ZooKeeper denies access to this node)", 0, -1)
+"""Stands for a node that ZooKeeper does not let us read. No parser accepts it, so that the node counts as unreadable
+and not as missing, and no write to it succeeds."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _MultiRead:
-    """Reads the data of many nodes. The answer has None for each missing node; any other failure is an error."""
+    """Reads the data of many nodes: None for each missing one, `DENIED` for each that may not be read."""
 
     type: ClassVar[int] = 22
     paths: Sequence[str]
@@ -52,9 +56,9 @@ class _MultiRead:
             kind, _, error, length = _RESULT.unpack_from(buffer, offset)
             offset += _RESULT.size
             if kind != _GET_DATA:
-                if error != NoNodeError.code:
+                if error not in (NoNodeError.code, NoAuthError.code):
                     raise EXCEPTIONS[error]()
-                nodes.append(None)
+                nodes.append(None if error == NoNodeError.code else DENIED)
                 continue
             end = offset + max(length, 0)
             mzxid, version = _STAT.unpack_from(buffer, end)
@@ -125,6 +129,8 @@ def _node(answer: Any, deadline: float) -> Node | None:
         data, stat = answer.get(timeout=seconds_left(deadline))
     except NoNodeError:
         return None
+    except NoAuthError:
+        return DENIED
     return data, stat.mzxid, stat.version
 
 

@@ -6,6 +6,7 @@ Kafka's formats are those of 0.10 to 3.9. The overrides' format is shared with t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import orjson
 
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, TOPIC_NAME
+from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, NO_LEADER, TOPIC_NAME
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
@@ -55,8 +56,19 @@ def registered_hosts(data: bytes) -> tuple[str, ...]:
     node = _json_object(data, what)
     with _malformed(what, data, "restart the broker"):
         # Kafka 0.10 and later write endpoints, and a host only if a listener is PLAINTEXT.
-        hosts = [host_of(endpoint.partition("://")[2]) for endpoint in node.get("endpoints", ())]
-        return tuple(dict.fromkeys(host for host in [*hosts, node.get("host")] if host))
+        hosts = [host_of(text(endpoint).partition("://")[2]) for endpoint in node.get("endpoints", ())]
+        return tuple(dict.fromkeys(host for host in [*hosts, optional_text(node.get("host"))] if host))
+
+
+def registered_rack(data: bytes) -> str:
+    """Return the rack of a broker; "": it has none.
+
+    Raises:
+        Invalid: the registration is malformed.
+    """
+    what = "registration of a broker"
+    with _malformed(what, data, "restart the broker"):
+        return optional_text(_json_object(data, what).get("rack")) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,16 @@ class StateNode(NamedTuple):
     leader: int
     isr: tuple[int, ...]
 
+
+FORMAT_VERSION = 1
+"""The format of autothrottle's own nodes, in their field `version`."""
+
+_INT32 = range(MAX_BROKER_ID + 1)
+"""Valid broker ids and partition numbers."""
+
+_LEADERS = range(NO_LEADER, MAX_BROKER_ID + 1)
+
+INT64 = range(2**63)
 
 _INTEGERS = frozenset({int})
 _LISTS = frozenset({list})
@@ -98,42 +120,89 @@ def _json_object(data: bytes, what: str) -> dict[str, Any]:
     return value
 
 
+def own_object(data: bytes, what: str) -> dict[str, Any]:
+    """Parse the JSON object of one of autothrottle's own nodes. Nodes without a format version have version 1.
+
+    Raises:
+        Invalid: the text is not a JSON object, or a later version of autothrottle wrote it in another format.
+    """
+    value = _json_object(data, what)
+    version = value.get("version", FORMAT_VERSION)
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise Invalid(
+            f"{what} has the format version {_excerpt(repr(version).encode())}, and this program reads version "
+            f"{FORMAT_VERSION}; update the program, or repair or remove the node"
+        )
+    return value
+
+
 def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode(errors="replace"))
 
 
-_FIELD_ERRORS = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+FIELD_ERRORS = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+"""Errors of a wrong or missing field in JSON."""
+
+
+def field_error(error: Exception) -> str:
+    """Return what is wrong with a field, in at most 200 characters."""
+    if isinstance(error, KeyError):
+        return f"the field {error} is missing"[:200]
+    return f"{error}"[:200].encode(errors="backslashreplace").decode()
 
 
 @contextmanager
-def _malformed(what: str, data: bytes, fix: str, errors: tuple[type[Exception], ...] = _FIELD_ERRORS) -> Iterator[None]:
+def _malformed(what: str, data: bytes, fix: str, errors: tuple[type[Exception], ...] = FIELD_ERRORS) -> Iterator[None]:
     """Turn the errors of a missing or wrong field into Invalid."""
     try:
         yield
     except errors as error:
-        raise Invalid(f"{what}: {_excerpt(data)}; {fix}") from error
+        raise Invalid(f"{what}: {field_error(error)}, in {_excerpt(data)}; {fix}") from error
 
 
-def _integer(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+def integer(value: Any, valid: range = _INT32) -> int:
+    """Return a number from JSON, or raise TypeError or ValueError if it is not an integer in the range."""
+    if type(value) is not int:
         raise TypeError(f"{value!r} is not an integer")
+    if value not in valid:
+        raise ValueError(f"{value} is not in {valid.start}..{valid.stop - 1}")
     return value
 
 
+def number(value: Any) -> float:
+    """Return a number from JSON, or raise TypeError or ValueError if it is none or not finite."""
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r} is not a number")
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is not finite")
+    return float(value)
+
+
+def _require_int32(numbers: Iterable[Any]) -> None:
+    """Refuse what Kafka cannot read as broker ids or partition numbers; it does not fit into a message either."""
+    values = list(numbers)
+    if not _INTEGERS.issuperset(map(type, values)):
+        raise TypeError("a broker id or partition is not an integer")
+    if values and not 0 <= min(values) <= max(values) <= MAX_BROKER_ID:
+        raise ValueError(f"{min(min(values), 0) or max(values)} is not a broker id or partition in 0..{MAX_BROKER_ID}")
+
+
 def _broker_ids(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
+    if type(value) is not list:
         raise TypeError(f"{value!r} is not a list of broker ids")
-    if _INTEGERS.issuperset(map(type, value)):
-        return tuple(value)
-    return tuple(_integer(b) for b in value)
+    _require_int32(value)
+    return tuple(value)
 
 
 def _replica_map(value: Any, data: bytes) -> dict[int, tuple[int, ...]]:
     with _malformed("partitions of the topic are malformed", data, "repair the node"):
         lists = value.values()
-        if _LISTS.issuperset(map(type, lists)) and _INTEGERS.issuperset(map(type, chain.from_iterable(lists))):
-            return dict(zip(map(int, value), map(tuple, lists), strict=True))
-        return {int(p): _broker_ids(replicas) for p, replicas in value.items()}
+        if not _LISTS.issuperset(map(type, lists)) or not all(map(_BROKER_ID.fullmatch, value)):
+            raise TypeError(f"{value!r} does not map partitions to lists")
+        _require_int32(chain.from_iterable(lists))
+        partitions = list(map(int, value))
+        _require_int32(partitions)
+        return dict(zip(partitions, map(tuple, lists), strict=True))
 
 
 def parse_topic(data: bytes) -> TopicNode:
@@ -160,18 +229,26 @@ def parse_state(data: bytes) -> StateNode:
         value = orjson.loads(data)
         leader, isr = value["leader"], value["isr"]
         if type(leader) is int and type(isr) is list and _INTEGERS.issuperset(map(type, isr)):
-            return StateNode(leader, tuple(isr))
+            first, last = (min(isr), max(isr)) if isr else (0, 0)
+            if NO_LEADER <= leader <= MAX_BROKER_ID and first >= 0 and last <= MAX_BROKER_ID:
+                return StateNode(leader, tuple(isr))
     except (ValueError, LookupError, TypeError):
         pass  # the slow path below finds out what is wrong
     value = _json_object(data, "the partition's state")
     with _malformed("the partition's state is malformed", data, "repair the node"):
-        return StateNode(_integer(value["leader"]), _broker_ids(value["isr"]))
+        return StateNode(integer(value["leader"], _LEADERS), _broker_ids(value["isr"]))
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return a text from JSON, or raise TypeError or ValueError if it is none that a message can hold."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
+    value.encode()  # JSON may escape half a surrogate pair
     return value
+
+
+def optional_text(value: Any) -> str | None:
+    return None if value is None else text(value)
 
 
 def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
@@ -185,20 +262,11 @@ def parse_reassignments(data: bytes) -> dict[tuple[str, int], tuple[int, ...]]:
     value = _json_object(data, "the list of reassignments")
     with _malformed("the list of reassignments is malformed", data, "repair the node"):
         found = {
-            (_text(entry["topic"]), _integer(entry["partition"])): _broker_ids(entry["replicas"])
+            (entry["topic"], integer(entry["partition"])): _broker_ids(entry["replicas"])
             for entry in value["partitions"]
         }
-        _require_int32(partition for _, partition in found)
-        _require_int32(chain.from_iterable(found.values()))
-    possible = {topic for topic, _ in found if _TOPIC.fullmatch(topic)}
+        possible = {topic for topic, _ in found if _TOPIC.fullmatch(topic)}
     return {row: replicas for row, replicas in found.items() if row[0] in possible}
-
-
-def _require_int32(numbers: Iterable[int]) -> None:
-    """Refuse numbers that Kafka cannot read; they would not fit into a snapshot message either."""
-    for number in numbers:
-        if not 0 <= number <= MAX_BROKER_ID:
-            raise ValueError(f"{number} is not in 0..{MAX_BROKER_ID}")
 
 
 def parse_config(data: bytes) -> dict[str, str]:
@@ -207,10 +275,9 @@ def parse_config(data: bytes) -> dict[str, str]:
     Raises:
         Invalid: Kafka does not write such text. The config must not be overwritten then.
     """
-    value = _json_object(data, "the config").get("config")
-    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise Invalid(f"the config is not a map of strings: {_excerpt(data)}; repair or remove the node")
-    return value
+    value: Any = _json_object(data, "the config").get("config")
+    with _malformed("the config is not a map of strings", data, "repair or remove the node"):
+        return {text(key): text(setting) for key, setting in value.items()}
 
 
 def format_config(config: Mapping[str, str]) -> bytes:
@@ -229,28 +296,28 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
     Raises:
         Invalid: autothrottle does not write such text.
     """
-    value = _json_object(data, "the ledger entry")
-    with _malformed("the ledger entry is malformed", data, "repair or remove the node"):
-        keys = {
-            key: LedgerKey(
-                None if known["before"] is None else _text(known["before"]),
-                None if known["written"] is None and "intent" in known else _text(known["written"]),
-                _owned_entries(key, known),
-                _text(known["intent"]) if "intent" in known else None,
-                _text(known["target"]) if "target" in known else None,
-            )
-            for key, known in value["keys"].items()
-        }
-        return LedgerEntry(keys, _integer(value["term"]), _integer(value["cycle"]))
+    value = own_object(data, "the ledger entry")
+    with _malformed("the ledger entry is malformed", data, "repair or remove the node", (*FIELD_ERRORS, Invalid)):
+        keys = {text(key): _ledger_key(key, record) for key, record in value["keys"].items()}
+        return LedgerEntry(keys, integer(value["term"], INT64), integer(value["cycle"], INT64))
 
 
-def _owned_entries(key: str, known: Mapping[str, Any]) -> frozenset[str] | None:
+def _ledger_key(key: str, record: Mapping[str, Any]) -> LedgerKey:
+    before, written = optional_text(record["before"]), optional_text(record["written"])
+    if written is None and ("intent" not in record or before is not None):
+        raise ValueError("nothing was written, or no value replaced the one before")
+    intent = text(record["intent"]) if "intent" in record else None
+    target = text(record["target"]) if "target" in record else None
+    return LedgerKey(before, written, _owned_entries(key, record), intent, target)
+
+
+def _owned_entries(key: str, record: Mapping[str, Any]) -> frozenset[str] | None:
     """The entries of a list that we own. None: all of them; the values of a list key must then parse as lists."""
-    if "owned" in known:
-        return parse_replicas(known["owned"])
+    if "owned" in record:
+        return parse_replicas(text(record["owned"]))
     if key in REPLICAS_KEYS:
-        for text in (known["written"], known.get("intent")):
-            parse_replicas(text or "")
+        for value in (record["before"], record["written"], record.get("intent")):
+            parse_replicas(value or "")
     return None
 
 
@@ -280,10 +347,10 @@ def parse_override(data: bytes, version: int) -> Override | None:
     """
     if not data.strip():
         return None
-    text = data.strip()
-    if text.isdigit():
+    digits = data.strip()
+    if digits.isdigit():
         # int() refuses thousands of digits, and 20 digits are already out of range.
-        return Override(_rate_in_range(int(text.lstrip(b"0")[:20] or b"0") * MEGABYTE, data), False, version)
+        return Override(_rate_in_range(int(digits.lstrip(b"0")[:20] or b"0") * MEGABYTE, data), False, version)
     value = _json_object(data, "the override")
     exact, rate = value.get("rate_bytes_per_second"), value.get("rate")
     if isinstance(exact, int) and not isinstance(exact, bool):
@@ -302,14 +369,20 @@ def _expire_time(value: Mapping[str, Any], data: bytes) -> datetime | None:
     if value.get("expire_time") is None:
         return None
     with _malformed("the override has no readable expire_time", data, "set or remove it"):
-        return _time(value["expire_time"])
+        return time_of(value["expire_time"])
 
 
-def _time(value: Any) -> datetime:
-    found = datetime.fromisoformat(_text(value))
-    if found.tzinfo is None:
+def time_of(value: Any) -> datetime:
+    """Return a time from JSON in UTC, or raise TypeError, ValueError or OverflowError if it is none with a zone."""
+    time = datetime.fromisoformat(text(value))
+    if time.tzinfo is None:
         raise ValueError(f"{value!r} has no zone")
-    return found.astimezone(UTC)
+    return time.astimezone(UTC)
+
+
+def optional_time(value: Any) -> datetime | None:
+    """Return a time from JSON as `time_of` does; None stays None."""
+    return None if value is None else time_of(value)
 
 
 def _rate_in_range(rate: int, data: bytes) -> int:
@@ -345,14 +418,14 @@ def parse_pause(data: bytes, path: str) -> Pause:
     throttles, and its reason names the problem.
     """
     try:
-        return _pause(json.loads(data))
-    except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
+        return _pause(own_object(data, path))
+    except (*FIELD_ERRORS, Invalid):
         return Pause(PauseMode.KEEP, reason=f"{path} cannot be parsed; pause again, or resume")
 
 
 def _pause(value: Mapping[str, Any]) -> Pause:
-    time = None if value["time"] is None else _time(value["time"])
-    return Pause(PauseMode(value["mode"]), _text(value["author"]), time, _text(value["reason"]))
+    mode, author = PauseMode(value["mode"]), text(value["author"])
+    return Pause(mode, author, optional_time(value["time"]), text(value["reason"]))
 
 
 def format_pause(pause: Pause) -> bytes:
@@ -377,20 +450,20 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
     Raises:
         Invalid: autothrottle does not write such text.
     """
-    value = _json_object(data, "the audit record")
-    with _malformed("the audit record is malformed", data, "remove the node", (*_FIELD_ERRORS, Invalid)):
+    value = own_object(data, "the audit record")
+    with _malformed("the audit record is malformed", data, "remove the node", (*FIELD_ERRORS, Invalid)):
         before, after, pause = value.get("before"), value.get("after"), value.get("pause")
         return AuditRecord(
             number,
             time,
-            _text(value["who"]),
+            text(value["who"]),
             AuditAction(value["action"]),
-            None if value.get("broker_id") is None else _integer(value["broker_id"]),
-            None if before is None else parse_override(compact_json(before), _integer(before["version"])),
+            None if value.get("broker_id") is None else integer(value["broker_id"]),
+            None if before is None else parse_override(compact_json(before), integer(before["version"], INT64)),
             None if after is None else parse_override(compact_json(after), version),
-            _text(value.get("reason", "")),
+            text(value.get("reason", "")),
             None if pause is None else _pause(pause),
-            _text(value.get("result", "")),
+            text(value.get("result", "")),
         )
 
 

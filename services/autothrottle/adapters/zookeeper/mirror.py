@@ -16,12 +16,12 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError, UnimplementedError
+from kazoo.exceptions import NoAuthError, NoNodeError, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, Node, get_many_async, watch_many_async
+from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, DENIED, Node, get_many_async, watch_many_async
 from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import Problem
@@ -225,6 +225,12 @@ class ZnodeMirror:
     def _collect(self, key: Key, answer: Any, deadline: float) -> None:
         try:
             value = _copied(key[0], answer.get(timeout=seconds_left(deadline)))
+        except NoAuthError:
+            if key[0] is Part.CHILDREN:
+                raise
+            value = DENIED
+            # Our watch was not set, but one for the node's existence needs no access and fires at its next write.
+            self._client.exists_async(key[1], watch=lambda _event: self._fired(key))
         except NoNodeError:
             value = None
             with self._lock:

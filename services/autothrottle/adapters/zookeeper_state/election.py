@@ -26,8 +26,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from autothrottle.adapters.zookeeper.codec import FIELD_ERRORS, own_object, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import Leader
 
@@ -76,10 +78,10 @@ class ZooKeeperElection:
             return None
         since = datetime.fromtimestamp(stat.last_modified, UTC)
         try:
-            holder = json.loads(data)
+            holder = own_object(data or b"", self._own.term)
             # Older versions write no host.
-            return Leader(stat.version, str(holder["address"]), since, str(holder.get("host", "")))
-        except (ValueError, KeyError, TypeError):
+            return Leader(stat.version, text(holder["address"]), since, text(holder.get("host", "")))
+        except (*FIELD_ERRORS, Invalid):
             return Leader(stat.version, "", since)
 
     def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:

@@ -11,13 +11,14 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from autothrottle.adapters.zookeeper.codec import FIELD_ERRORS, field_error, integer, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.errors import Invalid, Unavailable
@@ -75,7 +76,7 @@ class ZooKeeperMembership:
             except NoNodeError:
                 return ()
             for node in [self._client.get_async(f"{self._own.members}/{name}") for name in names]:
-                with suppress(NoNodeError, Invalid):  # the process left since its name was read
+                with suppress(NoNodeError, NoAuthError, Invalid):  # the process left since its name was read
                     found.append(parse_member(node.get(timeout=max(0.001, deadline - time.monotonic()))[0]))
         return ordered(found)
 
@@ -195,17 +196,14 @@ def parse_member(data: bytes) -> Member:
     """
     try:
         content = json.loads(data)
-        started = datetime.fromisoformat(content["start_time"])
-        if started.tzinfo is None:
-            raise ValueError("start_time has no zone")
         return Member(
-            service=str(content["service"]),
-            roles=tuple(map(str, content["roles"])),
-            version=str(content["version"]),
-            address=str(content["address"]),
-            host=str(content["host"]),
-            pid=int(content["pid"]),
-            started=started.astimezone(UTC),
+            service=text(content["service"]),
+            roles=tuple(map(text, content["roles"])),
+            version=text(content["version"]),
+            address=text(content["address"]),
+            host=text(content["host"]),
+            pid=integer(content["pid"]),
+            started=time_of(content["start_time"]),
         )
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        raise Invalid(f"{data[:60]!r} does not describe a member: {type(error).__name__} {error}") from error
+    except FIELD_ERRORS as error:
+        raise Invalid(f"{data[:60]!r} does not describe a member: {field_error(error)}") from error

@@ -21,6 +21,7 @@ from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.ports.kafka import QuotaReading
 
 QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
@@ -99,8 +100,11 @@ class LedgeredQuotas:
         nodes = read_nodes(self._client, [f"{parent}/{name}" for name in names], deadline)
         found: dict[ConfigResource, LedgerEntry | Invalid] = {}
         for name, node in zip(names, nodes, strict=True):
+            resource = ConfigResource(unquote(name))
+            if node is None or entity_of_path(resource.path) is None:
+                continue  # not a node of ours
             try:
-                found |= {} if node is None else {ConfigResource(unquote(name)): parse_ledger_entry(node[0] or b"")}
+                found[resource] = parse_ledger_entry(node[0] or b"")
             except Invalid as error:
-                found[ConfigResource(unquote(name))] = Invalid(f"{parent}/{name}: {error}")
+                found[resource] = Invalid(f"{parent}/{name}: {error}")
         return found

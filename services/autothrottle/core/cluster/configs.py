@@ -108,12 +108,13 @@ class ConfigResource:
 ReplicaEntry = tuple[int, int]
 """One entry of a replica list: (partition, broker id)."""
 
-_ENTRY = re.compile(r"[0-9]+:[0-9]+")
-_ENTRIES = re.compile(r"(?:[0-9]++:[0-9]++,)*[0-9]+:[0-9]+")
-"""A list as `format_replicas` writes it, in any order. The possessive quantifiers limit backtracking.
+_ENTRY = re.compile(r"0*([0-9]{1,10}):0*([0-9]{1,10})")
+_ENTRIES = re.compile(r"(?:[0-9]{1,9}+:[0-9]{1,9}+,)*[0-9]{1,9}:[0-9]{1,9}")
+"""A list of numbers that surely are in range, in any order. The possessive quantifiers limit backtracking.
 
 Only digits have them: with one on the group, the `fullmatch` of Python 3.11.2 (Debian 12) also accepts `1:2:3`.
 """
+_MAX_INT32 = 2**31 - 1
 _RATE = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
 
@@ -124,15 +125,20 @@ def parse_replicas(value: str) -> frozenset[str]:
     ['0:1001', '1:1002']
 
     Raises:
-        Invalid: an entry is not `partition:broker`, and the list is not `*` alone.
+        Invalid: an entry is not `partition:broker`, a number is above 2^31-1, or `*` does not stand alone. Kafka stores
+            some of these lists, but no broker applies them.
     """
     if _ENTRIES.fullmatch(value):
         return frozenset(value.split(","))
     entries = frozenset(entry.strip() for entry in value.split(",")) - {""}
     if entries != {WILDCARD}:
         for entry in entries:
-            if not _ENTRY.fullmatch(entry):
-                raise Invalid(f"replica list entry {entry!r} is not `partition:broker`; `*` stands alone")
+            numbers = _ENTRY.fullmatch(entry)
+            if numbers is None or max(map(int, numbers.groups())) > _MAX_INT32:
+                raise Invalid(
+                    f"replica list entry {entry[:40]!r} is not `partition:broker` with numbers in 0..{_MAX_INT32}; "
+                    "`*` stands alone"
+                )
     return entries
 
 

@@ -178,6 +178,8 @@ class Problem:
     """The znode or config resource."""
     reason: str
     """One sentence that names the value and the fix."""
+    topic: str = ""
+    """The only topic that it concerns; "": it may concern any topic, or the path is that of one config."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class Snapshot:
     unreadable_configs: Mapping[ConfigResource, Problem] = field(default_factory=dict)
     """Resource -> why its config cannot be read; such a config is left unchanged."""
     problems: tuple[Problem, ...] = ()
-    """Parts of the topology that cannot be read; while there are any, nothing is removed."""
+    """Parts of the topology that cannot be read. Their last known values apply, and what they may need stays."""
     progress: Progress | None = None
     """Progress of the reassignments as of some seconds ago; None: log sizes are not read."""
     catching_up: frozenset[LinkSide] = frozenset()

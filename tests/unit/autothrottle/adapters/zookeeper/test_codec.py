@@ -24,10 +24,12 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_config,
     parse_ledger_entry,
     parse_override,
+    parse_pause,
     parse_reassignments,
     parse_state,
     parse_topic,
 )
+from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
@@ -49,7 +51,7 @@ ENTRIES = st.one_of(
 )
 LEDGER_KEYS = st.one_of(
     st.builds(LedgerKey, st.none() | TEXTS, TEXTS, ENTRIES, st.none() | TEXTS),
-    st.builds(LedgerKey, st.none() | TEXTS, st.none(), ENTRIES, TEXTS),
+    st.builds(LedgerKey, st.none(), st.none(), ENTRIES, TEXTS),
 )
 LEDGER_ENTRIES = st.builds(
     LedgerEntry, st.dictionaries(TEXTS, LEDGER_KEYS, max_size=3), st.integers(0, 2**31), st.integers(0, 2**31)
@@ -356,3 +358,58 @@ def test_who_is_truncated_to_its_limit() -> None:
 def test_malformed_audit_record_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="the audit record is"):
         parse_audit_record(text.encode(), 1, NOON, 1)
+
+
+# Values that no message can hold. One of them in a node failed every cycle, for all topics and brokers.
+
+BEYOND = 2**40
+
+
+@pytest.mark.parametrize(
+    ("parse", "value"),
+    [
+        (parse_topic, {"partitions": {"0": [BEYOND]}}),
+        (parse_topic, {"partitions": {str(BEYOND): [1]}}),
+        (parse_topic, {"partitions": {"0": [1]}, "adding_replicas": {"0": [-7]}}),
+        (parse_topic, {"partitions": {"0": [1]}, "removing_replicas": {"0": [2**31]}}),
+        (parse_topic, {"partitions": {"7_7": [1]}}),
+        (parse_topic, {"partitions": {"\u0667": [1]}}),
+        (parse_topic, {"partitions": {"01": [1]}}),
+        (parse_topic, {"partitions": {"0": [1, True]}}),
+        (parse_state, {"leader": BEYOND, "isr": [1]}),
+        (parse_state, {"leader": -9, "isr": [1]}),
+        (parse_state, {"leader": 1, "isr": [1, BEYOND]}),
+        (parse_state, {"leader": 1, "isr": [-1]}),
+        (parse_reassignments, {"partitions": [{"topic": "t", "partition": BEYOND, "replicas": [1]}]}),
+        (parse_reassignments, {"partitions": [{"topic": "t", "partition": 0, "replicas": [-1]}]}),
+        (parse_config, {"config": {"leader.replication.throttled.rate": "\ud800"}}),
+        (parse_config, {"config": {"\ud800": "5"}}),
+        (parse_ledger_entry, {"keys": {"k": {"before": "\ud800", "written": "5"}}, "term": 1, "cycle": 1}),
+        (parse_ledger_entry, {"keys": {"k": {"before": None, "written": "5"}}, "term": 2**70, "cycle": 1}),
+        (parse_ledger_entry, {"keys": {"k": {"before": None, "written": "5"}}, "term": 1, "cycle": -1}),
+        (parse_ledger_entry, {"keys": {"k": {"before": "5", "written": None, "intent": "7"}}, "term": 1, "cycle": 1}),
+        (parse_ledger_entry, {"version": 2, "keys": {}, "term": 1, "cycle": 1}),
+        (parse_ledger_entry, {"version": "1", "keys": {}, "term": 1, "cycle": 1}),
+        (
+            parse_ledger_entry,
+            {"keys": {FOLLOWER_REPLICAS: {"before": "0:" + "9" * 5000, "written": "0:1"}}, "term": 1, "cycle": 1},
+        ),
+    ],
+)
+def test_a_value_out_of_range_makes_its_node_unreadable(parse: Callable[[bytes], object], value: object) -> None:
+    with pytest.raises(Invalid) as error:
+        parse(encoded(value))
+    str(error.value).encode()
+    assert len(str(error.value)) < 500
+
+
+def test_an_unreadable_pause_of_a_later_format_keeps_the_throttles() -> None:
+    pause = parse_pause(b'{"version":2,"mode":"clear","author":"anna","time":null,"reason":""}', "/pause")
+    assert pause.mode is PauseMode.KEEP and "/pause cannot be parsed" in pause.reason
+
+
+def test_error_names_the_cause() -> None:
+    with pytest.raises(Invalid, match="the field 'isr' is missing"):
+        parse_state(b'{"leader":1}')
+    with pytest.raises(Invalid, match=r"-7 is not a broker id or partition in 0\.\.2147483647"):
+        parse_topic(b'{"partitions":{"0":[-7]}}')

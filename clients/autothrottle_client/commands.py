@@ -411,8 +411,8 @@ def state(call: Call) -> None:
     throttlectl state
     throttlectl state -o json
     """
-    found = call.admin.state()
-    call.show(found, tables.state_text(found))
+    cluster_state = call.admin.state()
+    call.show(cluster_state, tables.state_text(cluster_state), cluster_state.warnings)
 
 
 def watch(call: Call) -> None:

@@ -338,6 +338,8 @@ class ClusterState:
     """Name of the leader's host; empty if unknown."""
     cluster_name: str = ""
     """Name of the Kafka cluster; empty if unknown."""
+    warnings: tuple[str, ...] = ()
+    """One sentence for each override and catch-up that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class OverrideStoreContract:
         version = subject.store.set_override(1001, 7, False).version
         with pytest.raises(Conflict):
             subject.store.set_override(1001, 9, False, version=version + 1)
-        assert len(subject.store.read_audit_records(10)) == 1
+        assert len(subject.store.read_audit_records(10).records) == 1
 
     def test_only_one_of_many_concurrent_changes_of_one_version_succeeds(self, subject: OverrideStoreSubject) -> None:
         version = subject.store.set_override(1001, 1, False).version
@@ -159,7 +159,7 @@ class OverrideStoreContract:
     def test_concurrent_changes_without_a_version_are_serialised(self, subject: OverrideStoreSubject) -> None:
         with ThreadPoolExecutor(6) as pool:
             made = list(pool.map(lambda rate: subject.store.set_override(1001, rate, False), range(1, 7)))
-        records = subject.store.read_audit_records(10)[::-1]
+        records = subject.store.read_audit_records(10).records[::-1]
         assert {record.after for record in records} == set(made)
         assert [record.before for record in records] == [None, *(record.after for record in records[:-1])]
 
@@ -176,13 +176,13 @@ class OverrideStoreContract:
     # Audit records.
 
     def test_every_change_has_an_audit_record_with_author_and_values(self, subject: OverrideStoreSubject) -> None:
-        assert subject.store.read_audit_records(10) == ()
+        assert subject.store.read_audit_records(10).records == ()
         first = subject.store.set_override(None, 5, True, builders.NOON, who="operator a")
         second = subject.store.set_override(None, 6, False, who="operator b")
         third = subject.store.set_override(1001, 7, False)
         subject.store.remove_override(None, who="operator c")
         subject.store.purge_override(subject.begin_term(), 1001, third.version, "its time is over")
-        records = subject.store.read_audit_records(10)
+        records = subject.store.read_audit_records(10).records
         assert [summary(record) for record in reversed(records)] == [
             (AuditAction.SET, None, None, first),
             (AuditAction.SET, None, first, second),
@@ -204,16 +204,16 @@ class OverrideStoreContract:
         subject.store.remove_override(1001)
         subject.store.remove_override(None)
         subject.store.purge_override(subject.begin_term(), 1001, version)
-        assert len(subject.store.read_audit_records(10)) == 2
+        assert len(subject.store.read_audit_records(10).records) == 2
 
     def test_newest_audit_records_come_first(self, subject: OverrideStoreSubject) -> None:
         current = [subject.store.set_override(1001, rate, False) for rate in range(1, 6)]
-        assert [record.after for record in subject.store.read_audit_records(2)] == [current[4], current[3]]
+        assert [record.after for record in subject.store.read_audit_records(2).records] == [current[4], current[3]]
 
     def test_other_actions_are_recorded_among_the_changes(self, subject: OverrideStoreSubject) -> None:
         subject.store.set_override(None, 50, False)
         subject.store.add_audit_record(AuditAction.SUBMIT, "anna", "3 partitions submitted")
-        submitted, changed = subject.store.read_audit_records(10)
+        submitted, changed = subject.store.read_audit_records(10).records
         assert (changed.action, submitted.action) == (AuditAction.SET, AuditAction.SUBMIT)
         assert (submitted.who, submitted.result) == ("anna", "3 partitions submitted")
         assert submitted.number > changed.number
@@ -221,7 +221,7 @@ class OverrideStoreContract:
     def test_only_the_newest_audit_records_are_kept(self, subject: OverrideStoreSubject) -> None:
         for rate in range(1, subject.records_kept + 3):
             last = subject.store.set_override(1001, rate, False)
-        records = subject.store.read_audit_records(subject.records_kept + 10)
+        records = subject.store.read_audit_records(subject.records_kept + 10).records
         assert len(records) == subject.records_kept
         assert records[0].after == last
         assert records[-1].after is not None and replace(records[-1].after, version=0) == Override(3)

@@ -179,7 +179,7 @@ def test_pause_and_overrides_share_the_audit_records() -> None:
     overrides.set_override(1001, 7, False)
     pauses.set_pause(KEEP)
     assert pauses.remove_pause("operator") and not pauses.remove_pause("operator")
-    recorded = [(r.number, r.action, r.who, r.pause) for r in overrides.read_audit_records(10)]
+    recorded = [(r.number, r.action, r.who, r.pause) for r in overrides.read_audit_records(10).records]
     assert recorded == [
         (3, AuditAction.RESUME, "operator", KEEP),
         (2, AuditAction.PAUSE, KEEP.author, KEEP),

@@ -236,7 +236,7 @@ def test_audit_record_has_the_value_written_between_read_and_write_as_before(
     subject.store.set_override(1001, 7 * MB, False)
     interrupted.between(lambda: subject.write_raw("1001", b'{"rate":9,"autoremove":false}'))
     interrupted.set_override(1001, 8 * MB, False)
-    (newest,) = subject.store.read_audit_records(1)
+    (newest,) = subject.store.read_audit_records(1).records
     assert newest.before is not None and newest.before.rate == 9 * MB
 
 
@@ -262,7 +262,7 @@ def test_unreadable_audit_records_are_left_out(subject: Subject) -> None:
     subject.store.set_override(1001, 7 * MB, False)
     subject.tree.write(f"{subject.tree.own.audit_record}0000000000", b"{")
     subject.tree.write(f"{subject.tree.own.audit}/notes", b"by hand")
-    (record,) = subject.store.read_audit_records(10)
+    (record,) = subject.store.read_audit_records(10).records
     assert record.before is None and record.after is not None and record.after.rate == 7 * MB
 
 
@@ -347,7 +347,7 @@ def test_two_stores_that_alternate_keep_one_audit_history(subject: Subject) -> N
         rates = [number * MB for number in range(1, 31)]
         for number, rate in enumerate(rates):
             (subject.store, other)[number // 2 % 2].set_override(1, rate, False)
-        records = subject.store.read_audit_records(100)
+        records = subject.store.read_audit_records(100).records
     assert len(records) == subject.records_kept
     assert [record.after and record.after.rate for record in records] == rates[: -subject.records_kept - 1 : -1]
     assert all(

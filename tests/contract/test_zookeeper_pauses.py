@@ -74,7 +74,7 @@ def test_pause_and_resume_write_an_audit_record_in_the_same_transaction(subject:
         assert here.remove_pause("10.0.0.7:1") and not here.remove_pause("10.0.0.8:1")
         kinds = [[o.kind for o in t.operations] for t in subject.server.transactions(before)]
         assert kinds == [["create", "set", "create"], ["set", "set", "create"], ["delete", "set", "create"]]
-        resumed, cleared, kept, overridden = overrides.read_audit_records(10)
+        resumed, cleared, kept, overridden = overrides.read_audit_records(10).records
     finally:
         overrides.close()
     assert (resumed.action, resumed.who, resumed.pause) == (AuditAction.RESUME, "10.0.0.7:1", CLEAR)

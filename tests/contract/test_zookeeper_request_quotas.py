@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 
 import pytest
 
@@ -15,7 +15,8 @@ from autothrottle.adapters.zookeeper.session import connect_in_background, disco
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.core.control.audit import AuditRecord
-from autothrottle.core.errors import Invalid
+from autothrottle.core.control.stored_map import unreadable_entries
+from autothrottle.core.errors import Incomplete
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
@@ -47,7 +48,8 @@ class TestZooKeeperRequestQuotas(RequestQuotaStoreContract):
 
     @pytest.fixture
     def newest(self, subject: Subject) -> Callable[[], Sequence[AuditRecord]]:
-        return partial(AuditTrail(subject.tree.client, subject.tree.own, timedelta(seconds=60)).newest, 10)
+        trail = AuditTrail(subject.tree.client, subject.tree.own, timedelta(seconds=60))
+        return lambda: trail.newest(10).records
 
 
 def test_the_node_has_kafkas_property_name(subject: Subject) -> None:
@@ -79,10 +81,6 @@ def test_concurrent_changes_of_two_sessions_lose_nothing(subject: Subject) -> No
         b"",
         b"[]",
         b"{}",
-        b'{"quotas":[{}]}',
-        b'{"quotas":[{"user":7,"config":{"request_rate":"1"}}]}',
-        b'{"quotas":[{"user":"a","config":{"request_rate":"0"}}]}',
-        b'{"quotas":[{"user":"a","config":{"request_rate":"many"}}]}',
         b"\xff",
     ],
 )
@@ -98,10 +96,39 @@ def test_an_unreadable_node_is_named_and_changes_no_quotas(
         subject.tree.client.set(subject.tree.own.request_quotas, data)
         eventually(lambda: any("The last request quotas stay in effect" in line for line in caplog.messages))
     assert seen == [{ANNA: 1}]
-    with pytest.raises(Invalid, match=f"{subject.tree.own.request_quotas} cannot be parsed; delete the node"):
+    with pytest.raises(Incomplete, match=f"{subject.tree.own.request_quotas} cannot be parsed.*delete the node"):
         store.read_request_quotas()
-    with pytest.raises(Invalid, match="delete the node"):
+    with pytest.raises(Incomplete, match="delete the node"):
         store.set_request_quota(ANNA, 2)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"user": 7, "config": {"request_rate": "1"}},
+        {"user": "a", "config": {"request_rate": "0"}},
+        {"user": "a", "config": {"request_rate": "many"}},
+        {"user": "a", "config": {"request_rate": "9" * 5000}},
+        {"user": "\ud800", "config": {"request_rate": "1"}},
+    ],
+)
+def test_an_unreadable_entry_ends_no_quota_and_the_others_apply(subject: Subject, entry: dict[str, object]) -> None:
+    """One entry by hand made the whole node unreadable, so that no later quota applied."""
+    quotas: list[RequestRates] = []
+    store, other = subject.stores
+    store.set_request_quota(ANNA, 1)
+    other.watch_request_quotas(quotas.append)
+    eventually(lambda: quotas == [{ANNA: 1}])
+    node = {"version": 1, "quotas": [entry, {"user": "ben", "config": {"request_rate": "5"}}]}
+    subject.tree.client.set(subject.tree.own.request_quotas, json.dumps(node).encode())
+    eventually(lambda: quotas[-1] == {ANNA: 1, RequestQuotaEntity("ben"): 5})
+    reading = store.read_request_quotas()
+    assert list(reading) == [RequestQuotaEntity("ben")]
+    assert "entry '0' cannot be read" in unreadable_entries(reading)["0"]
+    store.set_request_quota(ANNA, 2)
+    stored = json.loads(subject.tree.client.get(subject.tree.own.request_quotas)[0])["quotas"]
+    assert entry in stored and len(stored) == 3, "it stays as it is"
 
 
 def test_a_follower_that_starts_before_zookeeper_reads_the_quotas_later(

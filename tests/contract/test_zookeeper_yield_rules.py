@@ -10,9 +10,10 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
-from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules, format_rules, parse_rules
+from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.core.control.audit import AuditRecord
-from autothrottle.core.errors import Invalid
+from autothrottle.core.control.stored_map import unreadable_entries
+from autothrottle.core.errors import Incomplete
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.yield_rule_store_contract import RATE, SHARE, YieldRuleStoreContract
 from tests.system.zookeeper_tree import Tree, session
@@ -33,7 +34,7 @@ def store(zookeeper: ZooKeeperServer, tree: Tree) -> Iterator[ZooKeeperYieldRule
 @pytest.fixture
 def newest(tree: Tree) -> Callable[[], Sequence[AuditRecord]]:
     trail = AuditTrail(tree.client, tree.own, timedelta(seconds=60))
-    return lambda: trail.newest(10)
+    return lambda: trail.newest(10).records
 
 
 class TestZooKeeperYieldRules(YieldRuleStoreContract):
@@ -43,7 +44,7 @@ class TestZooKeeperYieldRules(YieldRuleStoreContract):
 def test_a_node_that_cannot_be_parsed_is_named_with_the_fix(tree: Tree, store: ZooKeeperYieldRules) -> None:
     tree.write(tree.own.yield_rules, b"5")
     for call in (store.read_rules, lambda: store.set_rule(RATE), lambda: store.remove_rule("etl")):
-        with pytest.raises(Invalid, match="yield_rules cannot be parsed; delete the node"):
+        with pytest.raises(Incomplete, match=r"yield_rules cannot be parsed.*delete the node"):
             call()
 
 
@@ -51,14 +52,21 @@ def test_a_node_that_cannot_be_parsed_is_named_with_the_fix(tree: Tree, store: Z
     "edits",
     [{"floor": 0}, {"floor": "5"}, {"at_most": 5}, {"user": 5}, {"keys": ["rate"]}, {"keys": []}, {"time": "noon"}],
 )
-def test_a_node_with_a_wrong_rule_is_refused(edits: dict[str, object]) -> None:
-    node = json.loads(format_rules({"etl": SHARE}))
-    node["rules"]["etl"].update(edits)
-    with pytest.raises(Invalid, match="/own/yield_rules cannot be parsed; delete the node"):
-        parse_rules(json.dumps(node).encode(), "/own/yield_rules")
+def test_a_wrong_rule_is_a_finding_and_the_others_apply(
+    tree: Tree, store: ZooKeeperYieldRules, edits: dict[str, object]
+) -> None:
+    store.set_rule(SHARE)
+    node = json.loads(tree.client.get(tree.own.yield_rules)[0])
+    node["rules"]["wrong"] = {**node["rules"]["etl"], **edits}
+    tree.write(tree.own.yield_rules, json.dumps(node).encode())
+    rules = store.read_rules()
+    assert rules == {"etl": SHARE}
+    assert "yield_rules: entry 'wrong' cannot be read" in unreadable_entries(rules)["wrong"]
 
 
-def test_fields_of_newer_versions_are_ignored() -> None:
-    node = json.loads(format_rules({"etl": SHARE}))
+def test_fields_of_newer_versions_are_ignored(tree: Tree, store: ZooKeeperYieldRules) -> None:
+    store.set_rule(SHARE)
+    node = json.loads(tree.client.get(tree.own.yield_rules)[0])
     node["newer"] = node["rules"]["etl"]["newer"] = 1
-    assert parse_rules(json.dumps(node).encode(), "") == {"etl": SHARE}
+    tree.write(tree.own.yield_rules, json.dumps(node).encode())
+    assert store.read_rules() == {"etl": SHARE}

@@ -9,6 +9,7 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.control.audit import AuditAction
+from autothrottle.core.control.stored_map import readable, unreadable_entries
 from autothrottle.core.errors import Conflict, Invalid, Missing
 from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
@@ -89,8 +90,11 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.ListQuotasRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.ListQuotasResponse:
         validate_fields(request)
-        read, temporary = self._quotas.fetch_quotas(time_left(context)), self._temporary.read_temporary_quotas()
-        return quotas_pb2.ListQuotasResponse(quotas=quotas_to_messages(read.quotas, temporary), warnings=read.problems)
+        read, temporary = self._quotas.fetch_quotas(time_left(context)), readable(self._temporary.read_temporary_quotas)
+        return quotas_pb2.ListQuotasResponse(
+            quotas=quotas_to_messages(read.quotas, temporary),
+            warnings=(*read.problems, *unreadable_entries(temporary).values()),
+        )
 
     def DescribeQuota(
         self, request: quotas_pb2.DescribeQuotaRequest, context: grpc.ServicerContext
@@ -225,8 +229,11 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.ListYieldRulesRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.ListYieldRulesResponse:
         validate_fields(request)
-        rules = sorted(self._rules.read_rules().items())
-        return quotas_pb2.ListYieldRulesResponse(rules=[rule_to_message(rule) for _, rule in rules])
+        rules = self._rules.read_rules()
+        return quotas_pb2.ListYieldRulesResponse(
+            rules=[rule_to_message(rule) for _, rule in sorted(rules.items())],
+            warnings=unreadable_entries(rules).values(),
+        )
 
     def SetYieldRule(
         self, request: quotas_pb2.SetYieldRuleRequest, context: grpc.ServicerContext

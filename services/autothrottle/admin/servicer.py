@@ -21,6 +21,7 @@ from autothrottle.core.control.overrides import (
     validate_expire_time,
 )
 from autothrottle.core.control.pause import Pause
+from autothrottle.core.control.stored_map import readable, unreadable_entries
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.request_quotas import validate_request_rate
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
@@ -37,6 +38,7 @@ from autothrottle.wire.admin import (
     member_to_message,
     override_from_message,
     override_to_message,
+    override_warnings,
     overrides_to_list,
     overrides_to_messages,
     request_quota_entity_from_message,
@@ -151,13 +153,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
         if not state.leading:
             raise Unavailable(_NO_LEADER)
+        overrides, catch_ups = self._overrides.read_overrides(), readable(self._catch_ups.read_catch_ups)
         return STATE.to_message(
             admin_pb2.GetClusterStateResponse,
             state,
-            overrides=overrides_to_messages(self._overrides.read_overrides()),
+            overrides=overrides_to_messages(overrides),
             members=map(member_to_message, self._membership.members(_TIMEOUT)),
             pause=None if pause is None else pause_to_message(pause),
-            catch_ups=[catch_up_to_message(one) for _, one in sorted(self._catch_ups.read_catch_ups().items())],
+            catch_ups=[catch_up_to_message(catch_up) for _, catch_up in sorted(catch_ups.items())],
+            warnings=[*override_warnings(overrides), *unreadable_entries(catch_ups).values()],
         )
 
     def ListReassignments(

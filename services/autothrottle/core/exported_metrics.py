@@ -104,6 +104,13 @@ ETA = ExportedMetric(
     ("bound",),
     "s",
 )
+INVALID_RESOURCES = ExportedMetric(
+    "autothrottle_invalid_resources",
+    "Resources that could not be read in the last cycle; all others were decided. kind: topology (topics, partitions, "
+    "the list of reassignments), config (also ledger entries, and lists that no broker applies), override, catch_up, "
+    "quota, yield_rule or load",
+    ("kind",),
+)
 STALLED = ExportedMetric(
     "autothrottle_stalled_followers", "Brokers that copy nothing for three cycles although their links have room"
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditAction, AuditReading
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.pause import Pause
@@ -164,8 +164,8 @@ class OverrideStore(Protocol):
         """
         ...
 
-    def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
-        """Return at most `limit` audit records, newest first.
+    def read_audit_records(self, limit: int) -> AuditReading:
+        """Return at most `limit` audit records.
 
         Raises:
             Unavailable: the store does not answer.

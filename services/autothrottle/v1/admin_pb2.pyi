@@ -289,18 +289,24 @@ class ListAuditRecordsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditRecord]:
         """Newest first."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One sentence for each record that cannot be read."""
 
     def __init__(
         self,
         *,
         records: _abc.Iterable[Global___AuditRecord] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -541,6 +547,7 @@ class GetClusterStateResponse(_message.Message):
     CATCH_UPS_FIELD_NUMBER: _builtins.int
     LEADER_HOST_FIELD_NUMBER: _builtins.int
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The newest term."""
     leader_address: _builtins.str
@@ -577,6 +584,10 @@ class GetClusterStateResponse(_message.Message):
     def catch_ups(self) -> _containers.RepeatedCompositeFieldContainer[Global___CatchUp]:
         """The catch-ups under throttle, by broker id."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One sentence for each override and catch-up, and for a pause, that cannot be read."""
+
     def __init__(
         self,
         *,
@@ -591,10 +602,11 @@ class GetClusterStateResponse(_message.Message):
         catch_ups: _abc.Iterable[Global___CatchUp] | None = ...,
         leader_host: _builtins.str = ...,
         cluster_name: _builtins.str = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since", "pause", b"pause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1416,18 +1428,24 @@ class ListRequestQuotasResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     QUOTAS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestQuota]:
         """By user and client id; defaults come first."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One sentence for each quota that cannot be read, and does not apply."""
 
     def __init__(
         self,
         *,
         quotas: _abc.Iterable[Global___RequestQuota] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

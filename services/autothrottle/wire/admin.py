@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import AuditReading, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (
     Override,
@@ -15,6 +13,7 @@ from autothrottle.core.control.overrides import (
     validate_broker_id,
     validate_rate,
 )
+from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
 from autothrottle.core.members import Member
@@ -67,17 +66,24 @@ def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:
 
 def overrides_to_list(overrides: Overrides) -> admin_pb2.ListOverridesResponse:
     """Return the response to a list request; unreadable overrides become warnings."""
-    unreadable = [
-        f"the override of {override_owner(b)} cannot be read: {reason}" for b, reason in overrides.unreadable.items()
-    ]
     return admin_pb2.ListOverridesResponse(
-        overrides=overrides_to_messages(overrides), warnings=[*unreadable, *overrides.warnings]
+        overrides=overrides_to_messages(overrides), warnings=override_warnings(overrides)
     )
 
 
-def audit_to_list(records: Iterable[AuditRecord]) -> admin_pb2.ListAuditRecordsResponse:
+def override_warnings(overrides: Overrides) -> list[str]:
+    """Return one sentence for each override that cannot be read, and for each node that is ignored."""
+    unreadable = [
+        f"the override of {override_owner(b)} cannot be read: {reason}" for b, reason in overrides.unreadable.items()
+    ]
+    return [*unreadable, *overrides.warnings]
+
+
+def audit_to_list(reading: AuditReading) -> admin_pb2.ListAuditRecordsResponse:
     """Return the response to a list request."""
-    return admin_pb2.ListAuditRecordsResponse(records=map(_record_to_message, records))
+    return admin_pb2.ListAuditRecordsResponse(
+        records=map(_record_to_message, reading.records), warnings=reading.problems
+    )
 
 
 def _record_to_message(record: AuditRecord) -> admin_pb2.AuditRecord:
@@ -101,7 +107,8 @@ def member_to_message(member: Member) -> admin_pb2.Member:
 def request_quotas_to_list(rates: RequestRates) -> admin_pb2.ListRequestQuotasResponse:
     """Return the response to a list request."""
     return admin_pb2.ListRequestQuotasResponse(
-        quotas=[SAME_NAMES.to_message(admin_pb2.RequestQuota, who, request_rate=rate) for who, rate in in_order(rates)]
+        quotas=[SAME_NAMES.to_message(admin_pb2.RequestQuota, who, request_rate=rate) for who, rate in in_order(rates)],
+        warnings=unreadable_entries(rates).values(),
     )
 
 

@@ -11,7 +11,7 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditAction, AuditReading, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
@@ -90,9 +90,9 @@ class MemoryOverrides(Outages):
         self._raise_if_down()
         self.audit.add(AuditRecord(0, NO_TIME, who, action, result=result))
 
-    def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
+    def read_audit_records(self, limit: int) -> AuditReading:
         self._raise_if_down()
-        return self.audit.newest(limit)
+        return AuditReading(self.audit.newest(limit))
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())

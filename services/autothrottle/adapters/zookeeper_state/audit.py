@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -12,16 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError
+from kazoo.exceptions import BadVersionError, NoAuthError, NodeExistsError, NoNodeError, RolledBackError
 from kazoo.interfaces import IAsyncResult
 
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import require_term
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditRecord
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditReading, AuditRecord
 from autothrottle.core.errors import Invalid, Unavailable
-
-log = logging.getLogger(__name__)
 
 _RECORD = re.compile(r"change-[0-9]{10}")
 _MAX_DELETED_RECORDS = 100
@@ -151,16 +148,23 @@ class AuditTrail:
             "written, try again"
         )
 
-    def newest(self, limit: int) -> tuple[AuditRecord, ...]:
-        """Return the newest records, newest first. An unreadable record is logged and omitted."""
+    def newest(self, limit: int) -> AuditReading:
+        """Return the newest records, newest first, and which of them cannot be read."""
         try:
             names = self._client.get_children_async(self._own.audit).get(timeout=self._timeout)
         except NoNodeError:
-            return ()
+            return AuditReading()
         newest = sorted(filter(_RECORD.fullmatch, names), reverse=True)[:limit]
         pending = [(name, self._client.get_async(f"{self._own.audit}/{name}")) for name in newest]
-        found = [self._record(name, answer) for name, answer in pending]
-        return tuple(record for record in found if record is not None)
+        records: list[AuditRecord] = []
+        problems: list[str] = []
+        for name, answer in pending:
+            try:
+                record = self._record(name, answer)
+                records += [] if record is None else [record]
+            except (Invalid, NoAuthError) as error:
+                problems.append(f"{self._own.audit}/{name}: {error or 'ZooKeeper denies access to this node'}")
+        return AuditReading(tuple(records), tuple(problems))
 
     def _record(self, name: str, answer: IAsyncResult) -> AuditRecord | None:
         try:
@@ -169,6 +173,3 @@ class AuditTrail:
             return parse_audit_record(data, int(name.rpartition("-")[2]), made, int(stat.czxid))
         except NoNodeError:
             return None  # deleted since its name was read
-        except Invalid as error:
-            log.warning("%s/%s: %s", self._own.audit, name, error)
-            return None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.zookeeper.codec import compact_json
+from autothrottle.adapters.zookeeper.codec import FIELD_ERRORS, optional_time, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
-from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode
+from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
+from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import Watch
 
 
@@ -22,7 +22,7 @@ class ZooKeeperCatchUps:
     """A `CatchUpStore`. Thread-safe."""
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
-        self._node = AuditedNode(client, own, own.catch_ups, "catch-ups", parse_catch_ups, format_catch_ups, timeout)
+        self._node = AuditedNode(client, own, own.catch_ups, "catch-ups", CATCH_UPS, timeout)
 
     def close(self) -> None:
         """Stop following the node."""
@@ -49,28 +49,21 @@ class ZooKeeperCatchUps:
         return self._node.watch(notify)
 
 
-def parse_catch_ups(data: bytes, path: str) -> dict[int, CatchUp]:
-    """Parse the node: broker id -> its catch-up.
-
-    Raises:
-        Invalid: the text cannot be parsed.
-    """
+def _parse(name: str, value: Any) -> tuple[int, CatchUp]:
+    """Parse an entry. The broker catches up even if its author or time cannot be read."""
+    broker_id = parse_broker_id(name)
     try:
-        found = {}
-        for text, value in json.loads(data)["brokers"].items():
-            time = value["time"]
-            found[int(text)] = CatchUp(
-                int(text), str(value["author"]), None if time is None else datetime.fromisoformat(time).astimezone(UTC)
-            )
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
-        raise Invalid(f"{path} cannot be parsed; delete the node, then start the catch-ups again") from None
-    return found
+        return broker_id, CatchUp(broker_id, text(value["author"]), optional_time(value["time"]))
+    except FIELD_ERRORS:
+        return broker_id, CatchUp(broker_id, "unreadable")
 
 
-def format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> bytes:
-    """Format catch-ups (broker id -> catch-up) as the node's text."""
-    brokers = {
-        str(b): {"author": one.author, "time": None if one.time is None else one.time.isoformat()}
-        for b, one in sorted(catch_ups.items())
+def _format(catch_ups: Mapping[int, CatchUp]) -> Mapping[str, Any]:
+    return {
+        str(broker_id): {"author": entry.author, "time": None if entry.time is None else entry.time.isoformat()}
+        for broker_id, entry in sorted(catch_ups.items())
     }
-    return compact_json({"version": 1, "brokers": brokers})
+
+
+CATCH_UPS = MapCodec("brokers", _parse, _format)
+"""Broker id -> its catch-up."""

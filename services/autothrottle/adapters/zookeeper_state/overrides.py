@@ -17,7 +17,7 @@ from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import require_term, translated_errors
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, OVERRIDE_STAYS, AuditTrail, TrailEnd
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditReading, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import BytesPerSecond
@@ -201,8 +201,7 @@ class ZooKeeperOverrides:
         with translated_errors("writing an audit record"):
             self._trail.retry(lambda: self._trail.commit(self._client.transaction(), self._trail.end(), record))
 
-    def read_audit_records(self, limit: int) -> tuple[AuditRecord, ...]:
-        """Return the newest records, newest first. An unreadable record is logged and omitted."""
+    def read_audit_records(self, limit: int) -> AuditReading:
         with translated_errors("reading the audit records"):
             return self._trail.newest(limit)
 

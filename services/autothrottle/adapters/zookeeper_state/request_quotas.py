@@ -5,16 +5,17 @@ Its text has Kafka's property name: `{"version":1,"quotas":[{"user":"anna","conf
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.zookeeper.codec import compact_json
+from autothrottle.adapters.zookeeper.codec import optional_text, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
-from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode
+from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.errors import Invalid
 from autothrottle.core.request_quotas import (
@@ -28,14 +29,14 @@ from autothrottle.core.request_quotas import (
 )
 from autothrottle.ports.kafka import Watch
 
+_RATE = re.compile(r"[0-9]{1,9}")
+
 
 class ZooKeeperRequestQuotas:
     """A `RequestQuotaStore`. Thread-safe."""
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
-        self._node = AuditedNode(
-            client, own, own.request_quotas, "request quotas", parse_request_quotas, format_request_quotas, timeout
-        )
+        self._node = AuditedNode(client, own, own.request_quotas, "request quotas", REQUEST_QUOTAS, timeout)
 
     def close(self) -> None:
         """Stop following the node."""
@@ -57,33 +58,24 @@ class ZooKeeperRequestQuotas:
         return self._node.watch_map(notify)
 
 
-def parse_request_quotas(data: bytes, path: str) -> RequestRates:
-    """Parse the node.
-
-    Raises:
-        Invalid: the text cannot be parsed, or a value is out of range.
-    """
-    try:
-        found = {}
-        for one in json.loads(data)["quotas"]:
-            names = [one.get(part) for part in ("user", "client_id")]
-            if any(not isinstance(name, str | None) for name in names):
-                raise TypeError(f"{names} are not names")
-            entity = validate_request_quota_entity(RequestQuotaEntity(*names))
-            found[entity] = validate_request_rate(int(one["config"]["request_rate"]))
-    except (AttributeError, Invalid, KeyError, RecursionError, TypeError, ValueError):
-        raise Invalid(f"{path} cannot be parsed; delete the node, then set the request quotas again") from None
-    return found
+def _parse(_number: str, value: Any) -> tuple[RequestQuotaEntity, int]:
+    entity = RequestQuotaEntity(optional_text(value.get("user")), optional_text(value.get("client_id")))
+    rate = text(value["config"]["request_rate"])
+    if not _RATE.fullmatch(rate):
+        raise Invalid(f"request_rate {rate[:40]!r} is not an integer of at most 9 digits")
+    return validate_request_quota_entity(entity), validate_request_rate(int(rate))
 
 
-def format_request_quotas(rates: RequestRates) -> bytes:
-    """Format request quotas as the node's text."""
-    quotas = [
-        {
+def _format(rates: RequestRates) -> Mapping[str, Any]:
+    return {
+        str(entity): {
             **({} if entity.user is None else {"user": entity.user}),
             **({} if entity.client_id is None else {"client_id": entity.client_id}),
             "config": {"request_rate": str(rate)},
         }
         for entity, rate in in_order(rates)
-    ]
-    return compact_json({"version": 1, "quotas": quotas})
+    }
+
+
+REQUEST_QUOTAS = MapCodec("quotas", _parse, _format, is_list=True)
+"""Entity -> requests/s."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.zookeeper.codec import compact_json
+from autothrottle.adapters.zookeeper.codec import optional_time, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
-from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode
+from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
+from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.ports.kafka import Watch
@@ -26,7 +25,7 @@ class ZooKeeperTemporaryQuotas:
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
         path = own.temporary_quotas
-        self._node = AuditedNode(client, own, path, "temporary quotas", parse_quotas, format_quotas, timeout)
+        self._node = AuditedNode(client, own, path, "temporary quotas", TEMPORARY_QUOTAS, timeout)
 
     def close(self) -> None:
         """Stop following the node."""
@@ -55,45 +54,33 @@ class ZooKeeperTemporaryQuotas:
         return self._node.watch(notify)
 
 
-def parse_quotas(data: bytes, path: str) -> TemporaryQuotas:
-    """Parse the node: entity -> its temporary quota.
-
-    Raises:
-        Invalid: the text cannot be parsed.
-    """
-    try:
-        found = [_parse(name, value) for name, value in json.loads(data)["quotas"].items()]
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, Invalid):
-        raise Invalid(f"{path} cannot be parsed; delete the node, then set the temporary quotas again") from None
-    return {one.entity: one for one in found}
-
-
-def _parse(name: str, value: Any) -> TemporaryQuota:
-    entity = entity_of_path(name)
+def _parse(name: str, value: Any) -> tuple[QuotaEntity, TemporaryQuota]:
+    entity = entity_of_path(text(name))
     if entity is None:
-        raise ValueError(name)
-    keys = {parse_key(key): text for key, text in value["values"].items()}
-    expire_time = value["expire_time"]
-    return TemporaryQuota(
-        entity=entity,
-        values={key: parse_value(key, text) for key, text in keys.items()},
-        author=str(value["author"]),
-        time=datetime.fromisoformat(value["time"]).astimezone(UTC),
-        expire_time=None if expire_time is None else datetime.fromisoformat(expire_time).astimezone(UTC),
+        raise Invalid(f"{name[:80]!r} is not the path of a user, a client id or an IP address")
+    keys = {parse_key(key): setting for key, setting in value["values"].items()}
+    return entity, TemporaryQuota(
+        entity=validate_entity(entity),
+        values={key: parse_value(key, text(setting)) for key, setting in keys.items()},
+        author=text(value["author"]),
+        time=time_of(value["time"]),
+        expire_time=optional_time(value["expire_time"]),
         until_recovered=bool(value["until_recovered"]),
     )
 
 
-def format_quotas(quotas: TemporaryQuotas) -> bytes:
-    """Format temporary quotas as the node's text."""
-    found = {
+def _format(quotas: TemporaryQuotas) -> Mapping[str, Any]:
+    return {
         entity.path: {
-            "values": {str(key): format_value(key, value) for key, value in one.values.items()},
-            "author": one.author,
-            "time": one.time.isoformat(),
-            "expire_time": None if one.expire_time is None else one.expire_time.isoformat(),
-            "until_recovered": one.until_recovered,
+            "values": {str(key): format_value(key, value) for key, value in quota.values.items()},
+            "author": quota.author,
+            "time": quota.time.isoformat(),
+            "expire_time": None if quota.expire_time is None else quota.expire_time.isoformat(),
+            "until_recovered": quota.until_recovered,
         }
-        for entity, one in sorted(quotas.items(), key=lambda item: item[0].order)
+        for entity, quota in sorted(quotas.items(), key=lambda item: item[0].order)
     }
-    return compact_json({"version": 1, "quotas": found})
+
+
+TEMPORARY_QUOTAS = MapCodec("quotas", _parse, _format)
+"""Entity -> its temporary quota; the stored name is the entity's path."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.zookeeper.codec import compact_json
+from autothrottle.adapters.zookeeper.codec import INT64, integer, number, optional_text, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
-from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode
+from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
 from autothrottle.core.control.audit import AuditAction, AuditRecord
-from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import parse_key
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, check_number, rule_sentence, validate_rule
 from autothrottle.ports.kafka import Watch
@@ -24,7 +22,7 @@ class ZooKeeperYieldRules:
     """A `YieldRuleStore`. Thread-safe."""
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
-        self._node = AuditedNode(client, own, own.yield_rules, "yield rules", parse_rules, format_rules, timeout)
+        self._node = AuditedNode(client, own, own.yield_rules, "yield rules", YIELD_RULES, timeout)
 
     def close(self) -> None:
         """Stop following the node."""
@@ -50,36 +48,25 @@ class ZooKeeperYieldRules:
         return self._node.watch(notify)
 
 
-def parse_rules(data: bytes, path: str) -> YieldRules:
-    """Parse the node: name -> rule. Fields of newer versions are ignored.
-
-    Raises:
-        Invalid: the text cannot be parsed, or a rule is not valid.
-    """
-    try:
-        return {name: _parse(name, value) for name, value in json.loads(data)["rules"].items()}
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError, Invalid):
-        raise Invalid(f"{path} cannot be parsed; delete the node, then set the yield rules again") from None
-
-
-def _parse(name: str, value: Mapping[str, Any]) -> YieldRule:
+def _parse(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
+    """Parse a rule. Fields of newer versions are ignored."""
+    at_most, share = value["at_most"], value["at_most_share"]
     rule = YieldRule(
         name=name,
-        user=value["user"],
-        client_id=value["client_id"],
-        at_most=value["at_most"],
-        at_most_share=value["at_most_share"],
-        floor=value["floor"],
+        user=optional_text(value["user"]),
+        client_id=optional_text(value["client_id"]),
+        at_most=None if at_most is None else integer(at_most, INT64),
+        at_most_share=None if share is None else number(share),
+        floor=integer(value["floor"], INT64),
         keys=frozenset(map(parse_key, value["keys"])),
-        author=str(value["author"]),
-        time=datetime.fromisoformat(value["time"]).astimezone(UTC),
+        author=text(value["author"]),
+        time=time_of(value["time"]),
     )
-    return validate_rule(rule, i_mean_it=True)
+    return name, validate_rule(rule, i_mean_it=True)
 
 
-def format_rules(rules: YieldRules) -> bytes:
-    """Format rules as the node's text."""
-    found = {
+def _format(rules: YieldRules) -> Mapping[str, Any]:
+    return {
         name: {
             "user": rule.user,
             "client_id": rule.client_id,
@@ -92,4 +79,7 @@ def format_rules(rules: YieldRules) -> bytes:
         }
         for name, rule in sorted(rules.items())
     }
-    return compact_json({"version": 1, "rules": found})
+
+
+YIELD_RULES = MapCodec("rules", _parse, _format)
+"""Name -> rule."""

@@ -67,6 +67,15 @@ class AuditRecord:
     recorded only on success."""
 
 
+@dataclass(frozen=True, slots=True)
+class AuditReading:
+    """The newest records, newest first, and why others of them cannot be read."""
+
+    records: tuple[AuditRecord, ...] = ()
+    problems: tuple[str, ...] = ()
+    """One sentence with the path, the cause and the fix for each record that cannot be read."""
+
+
 def validate_audit_limit(limit: int) -> int:
     """Return the number of records to show; 100 for 0.
 

@@ -32,6 +32,7 @@ from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.plan import Decision, Plan
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.control.state import ControllerState, KnownLoads, KnownSources, TermState
+from autothrottle.core.control.stored_map import keeping_unreadable, unreadable_entries
 from autothrottle.core.control.submission import (
     Submitted,
     Targets,
@@ -247,17 +248,21 @@ def adopted(known: KnownSources, read: SourceReadings) -> AdoptedSources:
         )
         findings.append(f"the catch-ups cannot be read; {effect}: {read.catch_ups}")
     else:
+        findings += unreadable_entries(read.catch_ups).values()
         known = replace(known, catch_ups=read.catch_ups, catch_ups_are_known=True)
     if isinstance(read.quotas, AutothrottleError):
         effect = "no quota changes until they can be read" if known.quotas is None else "the last known ones stay"
         findings.append(f"the temporary quotas cannot be read; {effect}: {read.quotas}")
     else:
-        known = replace(known, quotas=read.quotas)
+        findings += unreadable_entries(read.quotas).values()
+        quotas = keeping_unreadable(read.quotas, known.quotas or {}, lambda entity: entity.path)
+        known = replace(known, quotas=quotas)
     if isinstance(read.rules, AutothrottleError):
         effect = "no quota changes until they can be read" if known.rules is None else "the last known ones stay"
         findings.append(f"the yield rules cannot be read; {effect}: {read.rules}")
     else:
-        known = replace(known, rules=read.rules)
+        findings += unreadable_entries(read.rules).values()
+        known = replace(known, rules=keeping_unreadable(read.rules, known.rules or {}, str))
     return AdoptedSources(known, tuple(findings))
 
 
@@ -369,6 +374,8 @@ class CycleDecision:
     """In shadow mode: the changes that are not written."""
     refused: tuple[Outcome, ...] = ()
     """Resources that cannot be read; nothing is written to them."""
+    invalid_lists: int = 0
+    """Topics with a foreign replica list that no broker applies."""
     actions: tuple[Action, ...] = ()
     findings: tuple[str, ...] = ()
     """One sentence each."""

@@ -41,6 +41,7 @@ def quota_changes(
     term: int,
     cycle: int,
     yielding: DesiredQuotas | None = None,
+    hold: bool = False,
 ) -> ChangeSet:
     """Return the edits that set the quotas in force, and restore all others that are in the ledger.
 
@@ -52,6 +53,7 @@ def quota_changes(
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
         yielding: the quotas of clients that yield to a recovery; a temporary quota beats them. None: no client does.
+        hold: whether nothing may be restored, because an unreadable rule may need it.
     """
     in_force = {
         entity.resource: {str(key): format_value(key, value) for key, value in one.values.items()}
@@ -71,7 +73,10 @@ def quota_changes(
         ours, wanted = entry.keys if entry else {}, desired.get(resource, {})
         if ours and _is_in_force(wanted, current, ours):
             continue
-        keys = {key: desired_rate(wanted.get(key), current.get(key), ours.get(key)) for key in sorted({*wanted, *ours})}
+        keys = {
+            key: desired_rate(wanted.get(key), current.get(key), ours.get(key), hold=hold)
+            for key in sorted({*wanted, *ours})
+        }
         findings += [f"{resource}, {key}: {one.finding}" for key, one in keys.items() if one.finding]
         change = change_of(resource, keys, current, entry, term, cycle)
         changes += [change] if change is not None else []

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.control.cycle import CycleDecision, CycleObservation, PurgeQuota, WakeUp, quotas_needed
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import TermState
+from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.control.yield_step import yielding
+from autothrottle.core.quotas.entities import entity_of_path
+from autothrottle.core.quotas.temporary import TemporaryQuotas
 
 
 def with_quotas(
@@ -31,8 +35,10 @@ def with_quotas(
     if not isinstance(state, QuotaState):
         term = replace(term, yields=term.yields.with_reading(observation.clients, observation.clock))
         return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
+    state = replace(state, unreadable={**state.unreadable, **_unreadable_quotas(quotas)})
+    hold = not unreadable_entries(sources.rules).keys() <= sources.rules.keys()
     yields = yielding(term, cycle, state, observation, is_recovering)
-    found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles, yields.desired)
+    found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles, yields.desired, hold)
     ends = {entity: one.end(at, is_recovering) for entity, one in quotas.items()}
     ended = {} if settings.shadow else {entity: reason for entity, reason in ends.items() if reason}
     times = [one.expire_time for e, one in quotas.items() if one.expire_time is not None and not ends[e]]
@@ -60,6 +66,15 @@ def _with_unread_quotas(
     wake_ups = () if settings.shadow else (WakeUp("clients no longer yield"),)
     term = replace(term, yields=replace(term.yields, fresh_until=None))
     return term, replace(cycle, wake_ups=(*cycle.wake_ups, *wake_ups))
+
+
+def _unreadable_quotas(quotas: TemporaryQuotas) -> dict[ConfigResource, str]:
+    """The entities whose temporary quota cannot be read and has no last known value, and why."""
+    return {
+        entity.resource: problem
+        for path, problem in unreadable_entries(quotas).items()
+        if (entity := entity_of_path(path)) is not None and entity not in quotas
+    }
 
 
 def recovering(term: TermState, cycle: CycleDecision) -> bool | None:

@@ -348,7 +348,7 @@ def test_an_override_is_removed_when_it_expires(
     bench.finish_ramps()
     assert bench.rates() == RATES
     assert bench.overrides.read_overrides().of(1001) is None
-    newest = bench.overrides.read_audit_records(1)[0]
+    newest = bench.overrides.read_audit_records(1).records[0]
     assert (newest.action, newest.reason) == (AuditAction.PURGE, "it has expired")
     assert newest.who == f"planner, term {bench.term.fence}"
     assert count(caplog, "removed: it has expired") == 1
@@ -414,7 +414,7 @@ def test_the_planner_thread_runs_a_cycle_when_an_override_expires() -> None:
         real.overrides.set_override(1002, mb(50), False, datetime.now(UTC) + timedelta(seconds=2))
         real.planner.start(ADDRESS)
         eventually(lambda: real.overrides.read_overrides().brokers == {} and real.is_clean())
-        assert real.overrides.read_audit_records(1)[0].reason == "it has expired"
+        assert real.overrides.read_audit_records(1).records[0].reason == "it has expired"
 
 
 # The original reads an unparsable override as no override. It replaced the operator's rate by the measured one.

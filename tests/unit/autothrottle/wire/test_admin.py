@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditAction, AuditReading, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
@@ -117,7 +117,7 @@ def test_foreign_etag_is_refused() -> None:
     )
 )
 def test_audit_record_round_trips(record: AuditRecord) -> None:
-    raw = audit_to_list([record]).SerializeToString()
+    raw = audit_to_list(AuditReading((record,))).SerializeToString()
     (sent,) = admin_pb2.ListAuditRecordsResponse.FromString(raw).records
     name = admin_pb2.AuditRecord.Action.Name(sent.action)
     received = (sent.number, sent.time.ToDatetime(tzinfo=UTC), sent.who, name, sent.reason)

@@ -7,7 +7,8 @@ import time
 
 import grpc
 
-from autothrottle.core.control.changes import validate_change
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, validate_change
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import ConfigWriter, Reassigner, Term
 from autothrottle.runtime.server import time_left
@@ -27,12 +28,12 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
 
     def Apply(self, request: applier_pb2.ApplyRequest, context: grpc.ServicerContext) -> applier_pb2.ApplyResponse:
         term = _term(request, context)
-        changes = [change_from_message(change) for change in request.changes]
-        for change in changes:
-            validate_change(change)
-        outcomes = self._writer.apply(term, changes, time_left(context))
+        changes = [_valid_change(change) for change in request.changes]
+        valid = [change for change in changes if isinstance(change, Change)]
+        applied = iter(self._writer.apply(term, valid, time_left(context)) if valid else ())
         log.debug("term %d: %d changes", request.fence, len(changes))
-        return applier_pb2.ApplyResponse(outcomes=[outcome_to_message(outcome) for outcome in outcomes])
+        outcomes = [next(applied) if isinstance(change, Change) else change for change in changes]
+        return applier_pb2.ApplyResponse(outcomes=map(outcome_to_message, outcomes))
 
     def SubmitReassignments(
         self, request: applier_pb2.SubmitReassignmentsRequest, context: grpc.ServicerContext
@@ -51,6 +52,16 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
         refused = self._reassigner.cancel_reassignments(term, rows, time_left(context))
         log.info("Term %d: reassignments of %d partitions cancelled", request.fence, len(rows) - len(refused))
         return applier_pb2.CancelReassignmentsResponse(refused=refusals_to_messages(refused))
+
+
+def _valid_change(message: applier_pb2.Change) -> Change | Outcome:
+    """Convert one change, or return its refusal: a mistake in one does not keep the others from being applied."""
+    try:
+        change = change_from_message(message)
+        validate_change(change)
+    except Invalid as error:
+        return Outcome(ConfigResource(message.resource), OutcomeStatus.REFUSED, str(error))
+    return change
 
 
 _Fenced = applier_pb2.ApplyRequest | applier_pb2.SubmitReassignmentsRequest | applier_pb2.CancelReassignmentsRequest

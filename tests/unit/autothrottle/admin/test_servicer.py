@@ -612,8 +612,6 @@ def test_an_outdated_term_writes_nothing_and_gets_the_leaders_address(services: 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (write(0), "fence 0 is not > 0; pass the fence of the deciding term"),
-        (write(-1), "fence -1 is not > 0; pass the fence of the deciding term"),
         (write(1, key="log.retention.ms"), "config key 'log.retention.ms' is not a throttle key"),
         (
             write(1, resource="delegation/x"),
@@ -629,8 +627,15 @@ def test_a_write_of_an_unmanaged_config_is_refused(
     services: InProcessServices, request_: applier_pb2.ApplyRequest, message: str
 ) -> None:
     services.electorate.begin_term()
-    assert message in details_of(lambda: applier(services).Apply(request_, timeout=SLACK), INVALID)
+    (outcome,) = applier(services).Apply(request_, timeout=SLACK).outcomes
+    assert outcome.status == types_pb2.Outcome.STATUS_REFUSED and message in outcome.reason
     assert services.cluster.writes == []
+
+
+@pytest.mark.parametrize("fence", [0, -1])
+def test_a_write_without_a_fence_is_refused(services: InProcessServices, fence: int) -> None:
+    message = details_of(lambda: applier(services).Apply(write(fence), timeout=SLACK), INVALID)
+    assert f"fence {fence} is not > 0; pass the fence of the deciding term" in message
 
 
 def test_a_request_quota_is_set_listed_audited_and_removed(services: InProcessServices) -> None:

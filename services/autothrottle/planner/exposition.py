@@ -15,6 +15,7 @@ from autothrottle.core.control.cycle import CycleDecision, CycleRecord
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.plan import Decision
 from autothrottle.core.control.state import TermState
+from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
 from autothrottle.core.traffic.loads import Loads
 
@@ -29,6 +30,7 @@ class _LastCycle:
     failures: Mapping[int, int]
     produced: Mapping[LinkSide, float]
     stalled: int
+    invalid: Mapping[str, int]
 
 
 class PlannerMetrics:
@@ -54,7 +56,8 @@ class PlannerMetrics:
         if record.error:
             return
         produced, stalled = term.guards.growth, len(term.guards.stalled)
-        self._last = _LastCycle(record, decision.loads, decision.overrides, term.failures, produced, stalled)
+        invalid = _invalid_resources(decision)
+        self._last = _LastCycle(record, decision.loads, decision.overrides, term.failures, produced, stalled, invalid)
         self._succeeded_at = self._clock()
 
     def note_writes(self, outcomes: Iterable[Outcome]) -> None:
@@ -91,11 +94,27 @@ def _of_cycle(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
     yield exported.FOREIGN_THROTTLES.sample(len(record.foreign))
     yield exported.TOPICS.sample(len(record.topics))
     yield exported.STALLED.sample(last.stalled)
+    for kind, count in last.invalid.items():
+        yield exported.INVALID_RESOURCES.sample(count, kind)
     if record.bytes_left is not None:
         yield exported.BYTES_LEFT.sample(record.bytes_left)
     for bound, eta in (("expected", record.eta), ("earliest", record.eta_low), ("latest", record.eta_high)):
         if eta is not None:
             yield exported.ETA.sample(_seconds(eta - now), bound)
+
+
+def _invalid_resources(decision: CycleDecision) -> Mapping[str, int]:
+    """Kind of resource -> the number of those that could not be read."""
+    sources, snapshot = decision.state.term.sources, decision.view.read
+    return {
+        "topology": len(snapshot.problems),
+        "config": len(snapshot.unreadable_configs) + decision.invalid_lists,
+        "override": len(decision.overrides.unreadable) + len(decision.overrides.warnings),
+        "catch_up": len(unreadable_entries(sources.catch_ups)),
+        "quota": len(unreadable_entries(sources.quotas or {})),
+        "yield_rule": len(unreadable_entries(sources.rules or {})),
+        "load": len(decision.loads.problems),
+    }
 
 
 def _of_brokers(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:

@@ -97,6 +97,8 @@ class ChangeSet:
     """Resources that cannot be read; nothing is written to them."""
     findings: tuple[str, ...]
     """Foreign edits of our keys, and problems with them, one sentence each."""
+    invalid_lists: int = 0
+    """Topics with a foreign replica list that no broker applies."""
 
 
 Pace = Callable[[int, ReplicaRole], timedelta]
@@ -116,6 +118,7 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
     done: list[Change] = []
     refused: list[Outcome] = []
     findings: list[str] = []
+    invalid_lists = 0
     rates, of_reassignment = plan.rates, brokers_throttled_for_reassignment(snapshot)
     tool_rates = {ConfigResource.broker(b) for b in of_reassignment}
     topics = {ConfigResource.topic(t) for t in plan.replicas}
@@ -127,10 +130,11 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
         keys = dict(_keys(plan, rates, of_reassignment, snapshot, resource, pace))
         found = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
         findings += [f"{resource}, {name}: {text}" for name, text in found]
+        invalid_lists += any(key.is_invalid for key in keys.values())
         change = _change(snapshot, resource, keys, term, cycle)
         if change is not None:
             done.append(change)
-    return ChangeSet(tuple(done), tuple(refused), tuple(findings))
+    return ChangeSet(tuple(done), tuple(refused), tuple(findings), invalid_lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,15 +355,14 @@ def _keys(
         for role in ReplicaRole:
             key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
             elapsed = pace(resource.broker_id, role) if pace else None
-            yield key, desired_rate(desired, current.get(key), ours.get(key), belongs, plan.hold, elapsed)
+            is_held = plan.hold.rates_of(resource.broker_id)
+            yield key, desired_rate(desired, current.get(key), ours.get(key), belongs, is_held, elapsed)
     else:
         lists = plan.replicas.get(resource.name, DesiredReplicas())
         for role in ReplicaRole:
             key = role.replicas_key
-            yield (
-                key,
-                desired_replicas(lists, role, current.get(key), ours.get(key), plan.hold),
-            )
+            is_held = plan.hold.lists_of(resource.name)
+            yield key, desired_replicas(lists, role, current.get(key), ours.get(key), is_held, plan.hold.entries_of)
 
 
 def change_of(

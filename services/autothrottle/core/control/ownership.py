@@ -26,7 +26,7 @@ from autothrottle.core.control.plan import DesiredReplicas
 from autothrottle.core.control.ramp import needs_ramp, step
 from autothrottle.core.errors import Invalid
 
-_SHOWN_ENTRIES, _SHOWN_BYTES = 8, 80
+_SHOWN_ENTRIES, _SHOWN_BYTES = 8, 70
 """How much of a list a finding shows."""
 
 _TOO_LONG = (
@@ -48,6 +48,8 @@ class DesiredKey:
     """A sentence about another party's edit; "": none."""
     warning: str = ""
     """A sentence about a limitation of the value; "": none."""
+    is_invalid: bool = False
+    """Whether the current value is a list that no broker applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,12 @@ def _rate_edit(current: str | None, ours: LedgerKey) -> str:
 
 
 def desired_replicas(
-    lists: DesiredReplicas, role: ReplicaRole, current: str | None, ours: LedgerKey | None, hold: bool
+    lists: DesiredReplicas,
+    role: ReplicaRole,
+    current: str | None,
+    ours: LedgerKey | None,
+    hold: bool,
+    held_brokers: frozenset[int] = frozenset(),
 ) -> DesiredKey:
     """Return the new value of a replica list: the plan's entries and the foreign ones.
 
@@ -161,6 +168,7 @@ def desired_replicas(
         current: the current value; None: not set.
         ours: the ledger's record; None: we have not written the key.
         hold: whether nothing may be removed.
+        held_brokers: brokers whose entries may not be removed in any case.
     """
     desired, moving, exact = lists.of(role), lists.moving, lists.texts.get(role)
     if ours and _is_all_ours(current, ours) and (ours.written == exact or desired == ours.owned):
@@ -172,12 +180,12 @@ def desired_replicas(
     owned = _owned(ours, entries)
     replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
     if replaced and (ours is None or not desired):
-        finding = f"{_replacement(current)}; left unchanged"
-        return DesiredKey(current, ours if hold else None, finding if desired or (ours and not hold) else "")
+        finding = f"{_replacement(current)}; left unchanged" if desired or (ours and not hold) else ""
+        return DesiredKey(current, ours if hold else None, finding, is_invalid=entries is None)
     present: frozenset[str] = frozenset() if replaced or entries is None else entries
     base = parse_replicas(ours.before or "") if ours and (replaced or WILDCARD in owned) else present
     foreign = frozenset(e for e in base - owned if _partition(e) not in moving)
-    kept = owned | _of_partitions(present, moving) if hold else frozenset()
+    kept = owned | _of_partitions(present, moving) if hold else _of_brokers(owned, held_brokers)
     kept -= _of_partitions(kept, lists.free)
     wanted = (desired | kept) - foreign
     text = ours.before if ours else current
@@ -192,7 +200,7 @@ def desired_replicas(
     else:
         added = _of_partitions(present, moving) - wanted - owned
         finding = _list_edit(_confirmed(owned, ours), present, added) if ours else ""
-    return DesiredKey(value, LedgerKey(before, value, wanted), finding, too_long)
+    return DesiredKey(value, LedgerKey(before, value, wanted), finding, too_long, is_invalid=entries is None)
 
 
 def _owned(ours: LedgerKey | None, entries: frozenset[str] | None) -> frozenset[str]:
@@ -217,7 +225,8 @@ def _is_all_ours(current: str | None, ours: LedgerKey) -> bool:
 def _replacement(current: str | None) -> str:
     if current is None:
         return "another party removed the replica list"
-    return f"another party set the replica list {_shown(current)!r}"
+    in_force = "" if _entries(current) is not None else ", which no broker applies"
+    return f"another party set the replica list {_shown(current)!r}{in_force}"
 
 
 def _shown(value: str) -> str:
@@ -257,6 +266,12 @@ def _first_entries(entries: frozenset[str]) -> str:
 
 def _of_partitions(entries: frozenset[str], partitions: frozenset[int]) -> frozenset[str]:
     return frozenset(e for e in entries if e != WILDCARD and _partition(e) in partitions)
+
+
+def _of_brokers(entries: frozenset[str], broker_ids: frozenset[int]) -> frozenset[str]:
+    if not broker_ids:
+        return frozenset()
+    return frozenset(e for e in entries if e == WILDCARD or int(e.partition(":")[2]) in broker_ids)
 
 
 def _listed(entries: frozenset[str]) -> str | None:

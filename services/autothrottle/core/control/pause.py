@@ -14,7 +14,7 @@ from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.control.changes import ChangeSet, changes
 from autothrottle.core.control.overrides import Overrides
-from autothrottle.core.control.plan import Plan, replica_lists
+from autothrottle.core.control.plan import Plan, hold, replica_lists
 
 
 class PauseMode(Enum):
@@ -63,7 +63,6 @@ def stale_lists(snapshot: Snapshot, overrides: Overrides, keep_throttles: bool =
         overrides: the overrides; brokers with an override have list entries of their own.
         keep_throttles: whether throttles would stay after the last reassignment.
     """
-    hold = bool(snapshot.problems or overrides.unreadable or (keep_throttles and not snapshot.reassignments))
-    wanted = Plan(replicas=replica_lists(snapshot, overrides), hold=hold)
-    found = changes(wanted, snapshot, term=0).changes
-    return tuple(c.resource.name for c in found if c.resource.type is ResourceType.TOPIC and c.edits)
+    lists = Plan(replicas=replica_lists(snapshot, overrides), hold=hold(snapshot, overrides, keep_throttles))
+    change_set = changes(lists, snapshot, term=0)
+    return tuple(c.resource.name for c in change_set.changes if c.resource.type is ResourceType.TOPIC and c.edits)

@@ -12,10 +12,20 @@ from enum import Enum
 from fractions import Fraction
 from functools import cache
 
-from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource, ReplicaRole, ResourceType, limiting_rate
+from autothrottle.core.cluster.configs import (
+    LEADER_REPLICAS,
+    REPLICAS_KEYS,
+    WILDCARD,
+    ConfigResource,
+    ReplicaRole,
+    ResourceType,
+    limiting_rate,
+    parse_replicas,
+)
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
 from autothrottle.core.control.overrides import Overrides
+from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Basis, LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
@@ -102,6 +112,31 @@ class DesiredReplicas:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """The throttles that must stay although the plan does not need them, because something unreadable may need them."""
+
+    everything: bool = False
+    brokers: frozenset[int] = frozenset()
+    """Brokers whose rates stay."""
+    topics: frozenset[str] = frozenset()
+    """Topics whose replica lists stay."""
+    entries_of: frozenset[int] = frozenset()
+    """Brokers whose entries stay in the lists of all topics."""
+
+    def __bool__(self) -> bool:
+        return self.everything or bool(self.brokers or self.topics)
+
+    def rates_of(self, broker_id: int) -> bool:
+        return self.everything or broker_id in self.brokers
+
+    def lists_of(self, topic: str) -> bool:
+        return self.everything or topic in self.topics
+
+
+HOLD_ALL = Hold(everything=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The desired throttles of a cluster."""
 
@@ -109,8 +144,8 @@ class Plan:
     """Ordered by broker and role; a role that is absent gets no throttle of ours."""
     replicas: Mapping[str, DesiredReplicas] = field(default_factory=dict)
     """Topic -> its replica lists; absent: the topic gets none of ours."""
-    hold: bool = False
-    """Whether nothing may be removed: a part of the cluster or of the overrides is unknown, or throttles are kept."""
+    hold: Hold = Hold()
+    """What may not be removed: a part of the cluster or of the overrides is unknown, or throttles are kept."""
     finished_override: bool = False
     """Whether the cluster override ends: it has autoremove, and the last reassignment is over."""
 
@@ -173,9 +208,51 @@ def plan(
     return Plan(
         decisions=tuple(sorted(decisions, key=lambda d: (d.broker_id, d.role.value))),
         replicas=_replica_lists(snapshot, overridden),
-        hold=bool(snapshot.problems or overrides.unreadable or (limits.keep_throttles and not snapshot.reassignments)),
+        hold=hold(snapshot, overrides, limits.keep_throttles),
         finished_override=_is_over(snapshot, overrides) and (after_reassignment or had_reassignment(snapshot)),
     )
+
+
+def hold(snapshot: Snapshot, overrides: Overrides, keep_throttles: bool) -> Hold:
+    """Return what must stay although no known reassignment, catch-up or override needs it.
+
+    An unreadable topic may need its own lists, and the rates of the brokers in them. An unreadable override may need
+    the rates of its broker, and the broker's entries in all lists.
+
+    Args:
+        snapshot: the cluster with its current throttles.
+        overrides: the overrides.
+        keep_throttles: whether throttles stay after the last reassignment.
+    """
+    if None in overrides.unreadable or (keep_throttles and not snapshot.reassignments):
+        return HOLD_ALL
+    topics = frozenset(problem.topic for problem in snapshot.problems)
+    brokers = frozenset(b for b in overrides.unreadable if b is not None)
+    listed: set[int] = set()
+    for topic in topics:
+        broker_ids = _listed_brokers(snapshot, topic)
+        if broker_ids is None:
+            return HOLD_ALL
+        listed |= broker_ids
+    return Hold(brokers=brokers | listed, topics=topics, entries_of=brokers)
+
+
+def _listed_brokers(snapshot: Snapshot, topic: str) -> frozenset[int] | None:
+    """Return the brokers in the lists of an unreadable topic; None: they may be any."""
+    resource = ConfigResource.topic(topic)
+    if not topic or resource in snapshot.unreadable_configs:
+        return None
+    entry = snapshot.ledger.get(resource)
+    entries = set[str]().union(*(key.owned for key in entry.keys.values())) if entry else set[str]()
+    for key, text in snapshot.throttles.get(resource, {}).items():
+        if key in REPLICAS_KEYS:
+            try:
+                entries |= parse_replicas(text)
+            except Invalid:
+                return None  # the brokers still apply an earlier list
+    if WILDCARD in entries:
+        return None
+    return frozenset(int(listed.partition(":")[2]) for listed in entries)
 
 
 def _is_over(snapshot: Snapshot, overrides: Overrides) -> bool:

@@ -48,7 +48,7 @@ from autothrottle.core.control.guards import GuardState
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.ownership import foreign_throttles
 from autothrottle.core.control.pause import Pause, PauseMode, release_of_ours, stale_lists
-from autothrottle.core.control.plan import current_rates, had_reassignment, plan
+from autothrottle.core.control.plan import HOLD_ALL, current_rates, had_reassignment, plan
 from autothrottle.core.control.quota_step import with_quotas
 from autothrottle.core.control.ramp_state import WriteHistory, applied
 from autothrottle.core.control.settings import PlannerSettings
@@ -224,7 +224,10 @@ def _paused(settings: PlannerSettings, cycle: CycleDecision, term: TermState) ->
 
 
 def _with_changes(cycle: CycleDecision, found: ChangeSet) -> CycleDecision:
-    return replace(cycle, changes=found.changes, refused=found.refused, findings=(*cycle.findings, *found.findings))
+    findings = (*cycle.findings, *found.findings)
+    return replace(
+        cycle, changes=found.changes, refused=found.refused, findings=findings, invalid_lists=found.invalid_lists
+    )
 
 
 def _with_plan(
@@ -249,7 +252,7 @@ def _with_plan(
     if term.withdrawn and not term.after_reassignment:
         wanted = replace(wanted, finished_override=False)
     if not term.sources.catch_ups_are_known:
-        wanted = replace(wanted, hold=True, finished_override=False)
+        wanted = replace(wanted, hold=HOLD_ALL, finished_override=False)
     exempt = guards.below_min_isr(view.may_be_exempt, observation.settings.settings)
     in_window = settings.schedule.window(at) is not None
     guard_state, guarded = term.guards.observe(view.read.progress).apply(
@@ -317,13 +320,18 @@ def _with_actions(
         term = replace(term, submissions=submissions.with_sent(start, observation.clock))
     if cycle.pause is None and not settings.shadow:
         actions += _purges(term, cycle)
-        if not cycle.view.read.problems:
-            actions += [
-                PurgeCatchUp(term.sources.catch_ups[b], frozenset({ConfigResource.broker(b)}))
-                for b, rows in sorted(cycle.view.lagging.items())
-                if not rows
-            ]
+        actions += [
+            PurgeCatchUp(term.sources.catch_ups[b], frozenset({ConfigResource.broker(b)}))
+            for b, rows in sorted(cycle.view.lagging.items())
+            if not rows and not _may_lag(cycle.view.read, b)
+        ]
     return term, replace(cycle, actions=(*actions, *cycle.actions))
+
+
+def _may_lag(snapshot: Snapshot, broker_id: int) -> bool:
+    """Whether a topic that cannot be read may have replicas on a broker."""
+    topics = snapshot.replicas.get(broker_id, {})
+    return any(not problem.topic or problem.topic in topics for problem in snapshot.problems)
 
 
 def _is_throttled(submissions: SubmissionState, cycle: CycleDecision, clock: float) -> bool:

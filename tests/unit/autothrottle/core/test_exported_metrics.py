@@ -19,6 +19,7 @@ LABELS = {
     "outcome",
     "scope",
     "bound",
+    "kind",
     "queue",
     "broker_id",
     "role",

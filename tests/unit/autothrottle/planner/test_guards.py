@@ -120,12 +120,12 @@ def test_partitions_below_min_isr_are_unthrottled_as_soon_as_the_settings_are_kn
 
 
 def test_partitions_below_min_isr_are_unthrottled_even_while_removals_are_blocked(bench: Bench) -> None:
-    """One unreadable override blocked removals, so the partition stayed throttled and its acks=all producers waited."""
+    """An unreadable override blocked removals, so the partition stayed throttled and its acks=all producers waited."""
     bench.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2})
     bench.begin_reassignment(partitions=2)
     bench.cycle()
     eventually(lambda: bench.planner._reader.reading.complete_for is not None)
-    bench.overrides.unreadable[1004] = "it is not JSON"
+    bench.overrides.unreadable[None] = "it is not JSON"
     bench.cluster.leave_isr("t1", 0, 1002)
     bench.cycle()
     assert bench.lists() == ("1:1001,1:1002", "1:1003")

@@ -17,7 +17,7 @@ from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.control import ramp_state
 from autothrottle.core.control.changes import Outcome, OutcomeStatus
 from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.control.plan import Plan, Reason
+from autothrottle.core.control.plan import HOLD_ALL, Plan, Reason
 from autothrottle.core.control.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.core.control.state import ControllerState
 from autothrottle.core.control.step import ramp_steps, settle_ramp
@@ -287,7 +287,7 @@ class RampBench:
         self.seconds, self.written = 0.0, 0
         self.target = str(mb(high))
         ids = range(1, brokers + 1)
-        self.plan = Plan(tuple(builders.decision(b, FOLLOWER, mb(high)) for b in ids), hold=True)
+        self.plan = Plan(tuple(builders.decision(b, FOLLOWER, mb(high)) for b in ids), hold=HOLD_ALL)
         entry = LedgerEntry({FOLLOWER_RATE: LedgerKey(None, str(mb(low)), target=self.target)}, 1)
         self.snapshot = Snapshot(
             1,

@@ -210,13 +210,15 @@ def test_list_extended_by_another_party_keeps_the_new_entries() -> None:
     assert kafka.current() == {TOPIC: {LEADER_REPLICAS: "8:8,9:3"}}
 
 
-@pytest.mark.parametrize("foreign", ["*", "nonsense", "*,0:1"])
+@pytest.mark.parametrize("foreign", ["*", "nonsense", "*,0:1", "9" * 20 + ":1", "0:2147483648"])
 def test_foreign_wildcard_or_invalid_list_is_left_and_reported(foreign: str) -> None:
     kafka = Kafka({TOPIC: {LEADER_REPLICAS: foreign}})
     done = kafka.cycle()
+    effect = "" if foreign == "*" else ", which no broker applies"
     assert done.findings == (
-        f"topics/t, {LEADER_REPLICAS}: another party set the replica list {foreign!r}; left unchanged",
+        f"topics/t, {LEADER_REPLICAS}: another party set the replica list {foreign!r}{effect}; left unchanged",
     )
+    assert done.invalid_lists == (foreign != "*")
     assert kafka.throttles[TOPIC] == {LEADER_REPLICAS: foreign, FOLLOWER_REPLICAS: "0:2"}
     assert kafka.end().findings == ()
     assert kafka.current() == {TOPIC: {LEADER_REPLICAS: foreign}}
@@ -296,8 +298,9 @@ def test_replaced_list_is_repaired_and_its_earlier_value_is_restored(edit: str) 
     kafka = Kafka({TOPIC: {FOLLOWER_REPLICAS: "9:4,9:3"}})
     kafka.cycle()
     kafka.throttles[TOPIC][FOLLOWER_REPLICAS] = edit
+    effect = "" if edit == "*" else ", which no broker applies"
     assert kafka.cycle().findings == (
-        f"topics/t, {FOLLOWER_REPLICAS}: another party set the replica list {edit!r}; repaired",
+        f"topics/t, {FOLLOWER_REPLICAS}: another party set the replica list {edit!r}{effect}; repaired",
     )
     assert kafka.throttles[TOPIC][FOLLOWER_REPLICAS] == "0:2,9:3,9:4"
     kafka.end()
@@ -348,7 +351,7 @@ def test_topic_deleted_during_the_reassignment_is_forgotten_and_not_written() ->
 
 HOLDS: list[dict[str, object]] = [
     {"problems": (Problem("/admin/reassign_partitions", "no JSON"),)},
-    {"overrides": Overrides(unreadable={4: "no JSON"})},
+    {"overrides": Overrides(unreadable={None: "no JSON"})},
 ]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -206,6 +205,6 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _bytes(value: Any, key: str) -> int | None:
     number = value.get(key) if isinstance(value, dict) else None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+    if isinstance(number, bool) or not isinstance(number, int | float):
         return None
-    return round(number) if 0 <= number < 2**63 else None
+    return round(number) if 0 <= number < 2**63 else None  # not for NaN either

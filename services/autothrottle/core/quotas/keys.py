@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.units import MAX_RATE
 
 MAX_EXACT = 2**53
 """Kafka's protocol carries quotas as 64-bit floating point numbers, which are exact up to this integer."""
@@ -89,10 +90,21 @@ def parse_value(key: QuotaKey, text: str) -> float:
     Raises:
         Invalid: the text is not a number, or not an integer if the key needs one.
     """
-    found = float(text) if _NUMBER.fullmatch(text) else math.inf
-    if not math.isfinite(found) or (key.is_integer and not found.is_integer()):
+    number = float(text) if _NUMBER.fullmatch(text) else math.inf
+    if not math.isfinite(number) or (key.is_integer and not number.is_integer()):
         raise Invalid(f"{key} {text[:40]!r} is not {_kind(key)}; give it in {key.unit}")
-    return int(found) if key.is_integer else found
+    return stored_value(key, number)
+
+
+def stored_value(key: QuotaKey, number: float) -> float:
+    """Return a finite number that Kafka stores, as a 64-bit integer if the key takes only integers.
+
+    Kafka's "unlimited", 2^63-1, is 2^63 as the double that Kafka stores, which no 64-bit integer holds.
+
+    >>> stored_value(QuotaKey.PRODUCER_BYTE_RATE, 2.0**63), stored_value(QuotaKey.PRODUCER_BYTE_RATE, 1024.0)
+    (9223372036854775807, 1024)
+    """
+    return max(-MAX_RATE - 1, min(int(number), MAX_RATE)) if key.is_integer else number
 
 
 def format_value(key: QuotaKey, value: float) -> str:

@@ -5,7 +5,6 @@ If a node cannot be parsed, its last known value stays.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_entry, resource_of
@@ -14,11 +13,6 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.errors import Invalid
-
-log = logging.getLogger(__name__)
-
-_NO_CONFIG = b'{"config":{}}'
 
 
 class ThrottleConfigs:
@@ -48,6 +42,8 @@ class ThrottleConfigs:
 
     def unreadable(self) -> Iterator[tuple[ConfigResource, Problem]]:
         """Yield the resources with an unreadable config or ledger entry, and the problem."""
+        if problem := self._nodes.problems.get(self._default):
+            yield ConfigResource.default_broker(), problem
         for path, problem in self._nodes.problems.items():
             for root, kind in (*self._configs.items(), *self._entries.items()):
                 if path.startswith(root) and (resource := resource_of(kind, path.removeprefix(root))):
@@ -72,10 +68,7 @@ class ThrottleConfigs:
             self.ledger.pop(resource, None)
 
     def _absorb_default(self) -> None:
-        """Update the default broker config. An unreadable one is only logged: we do not write it."""
-        try:
-            config = parse_config(self._mirror.data(self._default) or _NO_CONFIG)
-        except Invalid as error:
-            log.warning("%s: %s", self._default, error)
-            return
-        self.default_throttles = {key: value for key, value in config.items() if key in RATE_KEYS}
+        """Update the default broker config; the last known one stays if it cannot be read."""
+        config = self._nodes.value(self._default, parse_config) or {}
+        if self._default not in self._nodes.problems:
+            self.default_throttles = {key: value for key, value in config.items() if key in RATE_KEYS}

@@ -76,6 +76,11 @@ class ConfigResource:
         return ConfigResource(f"brokers/{broker_id}")
 
     @staticmethod
+    def default_broker() -> ConfigResource:
+        """The dynamic config that applies to brokers without values of their own; autothrottle never writes it."""
+        return ConfigResource("brokers/<default>")
+
+    @staticmethod
     def topic(name: str) -> ConfigResource:
         return ConfigResource(f"topics/{name}")
 

@@ -111,6 +111,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     term, cycle = _with_stalls(term, cycle, observation.settings)
     term, cycle = _with_cleanup(settings, term, cycle)
     term, cycle = with_quotas(settings, term, cycle, observation)
+    cycle = _with_unreadable(cycle)
     if settings.shadow:
         cycle = replace(cycle, would=cycle.changes, changes=())
     term, cycle = _with_actions(settings, term, cycle, observation)
@@ -270,6 +271,14 @@ def _with_plan(
         wake_ups=wake_ups,
     )
     return replace(term, policy=policy, guards=guard_state), _with_changes(cycle, found)
+
+
+def _with_unreadable(cycle: CycleDecision) -> CycleDecision:
+    """Add a finding for each config or ledger entry that cannot be read, unless its change was refused for that."""
+    refused = {outcome.resource for outcome in cycle.refused}
+    unreadable = sorted(cycle.view.read.unreadable_configs.items())
+    findings = (f"{problem.path}: {problem.reason}" for resource, problem in unreadable if resource not in refused)
+    return replace(cycle, findings=(*cycle.findings, *findings))
 
 
 def _with_stalls(term: TermState, cycle: CycleDecision, reading: SettingsReading) -> tuple[TermState, CycleDecision]:

@@ -30,6 +30,34 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* An egress rule; without ports there is no rule, and without peers it admits any address. */}}
+{{- define "autothrottle.destination" -}}
+{{- if .ports }}
+- ports:
+    {{- range .ports }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+  {{- with .to }}
+  to: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "autothrottle.dns" -}}
+{{- with .Values.networkPolicy.egress.dns }}
+{{- if .ports }}
+- ports:
+    {{- range .ports }}
+    - {protocol: UDP, port: {{ . }}}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+  {{- with .to }}
+  to: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* The options: those of `config`, and those that follow from the other values. */}}
 {{- define "autothrottle.options" -}}
 {{- $options := dict "api-listen" "0.0.0.0:8080" "grpc-listen" "0.0.0.0:8090" "api-hosts" (list

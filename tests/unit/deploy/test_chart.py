@@ -295,7 +295,9 @@ def test_pods_reach_only_the_release_and_the_destinations_in_the_values() -> Non
     assert within.keys() == {"to"} and within["to"][0]["podSelector"]["matchLabels"]
     assert ports(rules) == [(2181,), (9092, 9093, 9094), (443,), (443,)]
     assert ports([dns]) == [(53, 53)] and {port["protocol"] for port in dns["ports"]} == {"UDP", "TCP"}
-    closed = {name: {"ports": []} for name in ("dns", "zookeeper", "kafka", "metricsSource", "objectStore")}
+    closed: dict[str, Any] = {
+        name: {"ports": []} for name in ("dns", "zookeeper", "kafka", "metricsSource", "objectStore")
+    }
     egress = {**closed, "otlp": {"ports": [4317], "to": [PEER]}, "rules": [{"to": [PEER]}]}
     _, *rules = of_kind(render({"networkPolicy": {"egress": egress}}), "NetworkPolicy")[0]["spec"]["egress"]
     assert rules == [{"ports": [{"protocol": "TCP", "port": 4317}], "to": [PEER]}, {"to": [PEER]}]

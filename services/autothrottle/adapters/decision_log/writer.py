@@ -256,7 +256,7 @@ class DecisionLog:
         if kind in self._spools and self._spools[kind].key != key:
             self._end(kind)
         if kind not in self._spools:
-            # Unique even if terms restart at 1: no file ever overwrites another.
+            # Unique also for a cluster name and term that two planners share: no file ever overwrites another.
             self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)
             name = "~".join((kind, *key, f"{self._sequence}.arrows"))
             self._spools[kind] = _Spool(self._directory / name, _SCHEMAS[kind], key)

@@ -13,12 +13,15 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import TermCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
 from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)
+
+_NOTHING = "nothing was written"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -104,10 +107,11 @@ class AuditedNode(Generic[K, V]):
             wanted = change(current)
             if wanted == current:
                 return False
-            write = self._write(wanted, version, fence)
+            check = None if fence is None else term_check(self._client, self._own, fence, self._timeout, _NOTHING)
+            write = self._write(wanted, version, check)
             if record and end:
-                return None if self._trail.commit(write, end, record, fence) is None else True
-            return None if committed(write, self._timeout, fence, "nothing was written") is None else True
+                return None if self._trail.commit(write, end, record, check) is None else True
+            return None if committed(write, self._timeout, check, _NOTHING) is None else True
 
         with translated_errors(f"changing the {self._name}"):
             return self._trail.retry(attempt)
@@ -119,11 +123,9 @@ class AuditedNode(Generic[K, V]):
             return {}, None
         return self._parse(data, self._path), stat.version
 
-    def _write(self, wanted: Mapping[K, V], version: int | None, fence: int | None) -> TransactionRequest:
+    def _write(self, wanted: Mapping[K, V], version: int | None, check: TermCheck | None) -> TransactionRequest:
         """Return the write that succeeds if the node still has this version and the term continues."""
-        change = self._client.transaction()
-        if fence is not None:
-            change.check(self._own.term, fence)
+        change = self._client.transaction() if check is None else check.begin(self._client)
         if version is None:
             change.create(self._path, self._format(wanted))
         else:

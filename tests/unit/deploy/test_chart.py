@@ -294,13 +294,26 @@ def test_pods_reach_only_the_release_and_the_destinations_in_the_values() -> Non
     within, *rules, dns = policy["egress"]
     assert within.keys() == {"to"} and within["to"][0]["podSelector"]["matchLabels"]
     assert ports(rules) == [(2181,), (9092, 9093, 9094), (443,), (443,)]
-    assert ports([dns]) == [(53, 53)] and {port["protocol"] for port in dns["ports"]} == {"UDP", "TCP"}
-    closed: dict[str, Any] = {
-        name: {"ports": []} for name in ("dns", "zookeeper", "kafka", "metricsSource", "objectStore")
-    }
+    assert ports([dns]) == [(53, 53, 5353, 5353)] and {port["protocol"] for port in dns["ports"]} == {"UDP", "TCP"}
+    closed: dict[str, Any] = {name: {"ports": []} for name in ("dns", "kafka", "metricsSource", "objectStore")}
     egress = {**closed, "otlp": {"ports": [4317], "to": [PEER]}, "rules": [{"to": [PEER]}]}
-    _, *rules = of_kind(render({"networkPolicy": {"egress": egress}}), "NetworkPolicy")[0]["spec"]["egress"]
+    given = {"networkPolicy": {"egress": egress}, "config": {"zk-addr": [], "bootstrap-servers": []}}
+    _, *rules = of_kind(render(given), "NetworkPolicy")[0]["spec"]["egress"]
     assert rules == [{"ports": [{"protocol": "TCP", "port": 4317}], "to": [PEER]}, {"to": [PEER]}]
+
+
+def test_ports_of_the_options_and_variables_are_open() -> None:
+    """A policy without the port of a server looks like a server that is down, and nothing is throttled."""
+    config = {
+        "zk-addr": ["zk1:2281", "zk2:2282"],
+        "bootstrap-servers": "kafka1:19092,kafka2:19093",
+        "prometheus-url": "http://prometheus:9090/prometheus",
+        "scrape-url": "https://{host}/metrics",
+    }
+    env = [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}]
+    _, *rules, _ = of_kind(render({"config": config, "env": env}), "NetworkPolicy")[0]["spec"]["egress"]
+    kafka = (9092, 9093, 9094, 19092, 19093)
+    assert ports(rules) == [(2281, 2282), kafka, (443, 9090), (4317,), (443,)]
 
 
 def test_a_digest_stands_behind_the_tag() -> None:

@@ -503,12 +503,12 @@ def test_a_link_at_the_name_of_a_file_is_replaced_and_its_target_stays(tmp_path:
 
 
 def test_removal_of_old_dates_does_not_follow_links(tmp_path: Path) -> None:
-    kept = tmp_path / "elsewhere" / "kept"
-    kept.parent.mkdir()
-    kept.write_text("kept")
+    outside = tmp_path / "elsewhere" / "file"
+    outside.parent.mkdir()
+    outside.write_text("content")
     dates = tmp_path / "decisions" / "cluster=kafka"
     (dates / "date=2020-01-02").mkdir(parents=True)
-    (dates / "date=2020-01-01").symlink_to(kept.parent)
+    (dates / "date=2020-01-01").symlink_to(outside.parent)
     with closing(opened(tmp_path, LogLimits(retention=timedelta(days=1)))):
         eventually(lambda: not (dates / "date=2020-01-02").exists())
-    assert kept.exists()
+    assert outside.exists()

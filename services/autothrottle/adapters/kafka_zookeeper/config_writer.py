@@ -33,7 +33,7 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, translated_errors
-from autothrottle.adapters.zookeeper.term import TermCheck, term_check
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
 from autothrottle.core.errors import Invalid, Unavailable
@@ -84,7 +84,7 @@ class ZooKeeperConfigWriter:
             raise Unavailable("ZooKeeper did not answer in time; no throttle was written")
         return [outcomes[change.resource.path] for change in changes]
 
-    def _ensure_parents(self, check: TermCheck, changes: Sequence[Change], deadline: float) -> None:
+    def _ensure_parents(self, check: FenceCheck, changes: Sequence[Change], deadline: float) -> None:
         """Create the ledger's parent nodes, fenced by the term. Without them, a create in a transaction fails."""
         kinds = {change.resource.type for change in changes if change.ledger is not None}
         parents = [self._own.ledger, *(f"{self._own.ledger}/{kind.value}" for kind in kinds)] if kinds else []
@@ -168,7 +168,7 @@ class ZooKeeperConfigWriter:
     # Writing.
 
     def _write(
-        self, check: TermCheck, prepared: Sequence[_PreparedWrite], outcomes: dict[str, Outcome], deadline: float
+        self, check: FenceCheck, prepared: Sequence[_PreparedWrite], outcomes: dict[str, Outcome], deadline: float
     ) -> None:
         """Write in batches, several at once, because the server then syncs its disk once for all of them."""
         in_flight: deque[tuple[list[_PreparedWrite], Any]] = deque()
@@ -183,7 +183,7 @@ class ZooKeeperConfigWriter:
             self._settle(check, *in_flight.popleft(), outcomes, deadline)
 
     def _settle(
-        self, check: TermCheck, rest: list[_PreparedWrite], answer: Any, outcomes: dict[str, Outcome], deadline: float
+        self, check: FenceCheck, rest: list[_PreparedWrite], answer: Any, outcomes: dict[str, Outcome], deadline: float
     ) -> None:
         """Wait for a batch. Refuse a resource that fails, and retry the rest without it."""
         while rest:
@@ -204,7 +204,7 @@ class ZooKeeperConfigWriter:
                 return
             answer = self._commit(check, rest)
 
-    def _commit(self, check: TermCheck, batch: Sequence[_PreparedWrite]) -> Any:
+    def _commit(self, check: FenceCheck, batch: Sequence[_PreparedWrite]) -> Any:
         """Send one transaction; return its pending answer."""
         transaction = check.begin(self._client)
         for prepared in batch:
@@ -213,7 +213,7 @@ class ZooKeeperConfigWriter:
         return transaction.commit_async()
 
     def _first_failure(
-        self, check: TermCheck, batch: Sequence[_PreparedWrite], answer: Any, deadline: float
+        self, check: FenceCheck, batch: Sequence[_PreparedWrite], answer: Any, deadline: float
     ) -> tuple[_PreparedWrite | None, str]:
         """Wait for a transaction; return the change that made it fail and the reason. None: everything was written."""
         results = _after_check(check, answer.get(timeout=seconds_left(deadline)))
@@ -254,7 +254,7 @@ _NOT_WRITTEN_MORE = "nothing more was written"
 _NOT_WRITTEN = "the connection was lost before it was written; the next cycle retries it"
 
 
-def _after_check(check: TermCheck, results: Sequence[Any]) -> Sequence[Any]:
+def _after_check(check: FenceCheck, results: Sequence[Any]) -> Sequence[Any]:
     """Return the results of the operations after the checks of the term."""
     rest = check.require(results, _NOT_WRITTEN_MORE)
     for result in results[: len(results) - len(rest)]:

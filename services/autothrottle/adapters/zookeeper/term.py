@@ -5,7 +5,7 @@ of the term node plus the origin of the store, a number that no other store has.
 the term node. Whatever deletes the term node deletes this child, so that a check of both fails in every other store.
 
 An older version of autothrottle begins terms without an origin, whose fence is the version alone. The type to know is
-`TermCheck`.
+`FenceCheck`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TERMS_PER_MILLISECOND = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class TermCheck:
+class FenceCheck:
     """The operations with which each transaction of a term begins."""
 
     fence: int
@@ -57,7 +57,7 @@ class TermCheck:
         return results[len(self.nodes) :]
 
 
-def term_check(client: KazooClient, own: OwnPaths, fence: int, timeout: float, consequence: str) -> TermCheck:
+def term_check(client: KazooClient, own: OwnPaths, fence: int, timeout: float, consequence: str) -> FenceCheck:
     """Return the check of a term.
 
     Args:
@@ -71,11 +71,11 @@ def term_check(client: KazooClient, own: OwnPaths, fence: int, timeout: float, c
         NotLeader: the term is one of another store.
     """
     if fence <= _MAX_VERSION:
-        return TermCheck(fence, ((own.term, fence),))
+        return FenceCheck(fence, ((own.term, fence),))
     origin = read_origin(client, own, timeout)
     if not origin or not 0 < fence - origin <= _MAX_VERSION:
         raise _ended(fence, consequence)
-    return TermCheck(fence, ((own.term, fence - origin), (origin_path(own, origin), -1)))
+    return FenceCheck(fence, ((own.term, fence - origin), (origin_path(own, origin), -1)))
 
 
 def read_origin(client: KazooClient, own: OwnPaths, timeout: float) -> int:

@@ -17,7 +17,7 @@ from kazoo.interfaces import IAsyncResult
 
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.term import TermCheck
+from autothrottle.adapters.zookeeper.term import FenceCheck
 from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditRecord
 from autothrottle.core.errors import Invalid, Unavailable
 
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 def committed(
-    change: TransactionRequest, timeout: float, check: TermCheck | None, consequence: str
+    change: TransactionRequest, timeout: float, check: FenceCheck | None, consequence: str
 ) -> list[Any] | None:
     """Commit a change; return the results of its operations, or None if another client was faster.
 
@@ -98,7 +98,7 @@ class AuditTrail:
         return TrailEnd(tuple(sorted(filter(_RECORD.fullmatch, names))), int(stat.version))
 
     def commit(
-        self, change: TransactionRequest, end: TrailEnd, record: AuditRecord, check: TermCheck | None = None
+        self, change: TransactionRequest, end: TrailEnd, record: AuditRecord, check: FenceCheck | None = None
     ) -> int | None:
         """Commit a change together with its record; return the transaction id, or None if another client was faster.
 

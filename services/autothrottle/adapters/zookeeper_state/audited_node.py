@@ -13,7 +13,7 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.adapters.zookeeper.term import TermCheck, term_check
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
 from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.errors import Invalid
@@ -123,7 +123,7 @@ class AuditedNode(Generic[K, V]):
             return {}, None
         return self._parse(data, self._path), stat.version
 
-    def _write(self, wanted: Mapping[K, V], version: int | None, check: TermCheck | None) -> TransactionRequest:
+    def _write(self, wanted: Mapping[K, V], version: int | None, check: FenceCheck | None) -> TransactionRequest:
         """Return the write that succeeds if the node still has this version and the term continues."""
         change = self._client.transaction() if check is None else check.begin(self._client)
         if version is None:

@@ -13,7 +13,7 @@ from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.adapters.zookeeper.term import TermCheck, term_check
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.changes import Change, Outcome
@@ -26,7 +26,7 @@ class Ledger:
 
     def __init__(self, client: KazooClient, own: OwnPaths) -> None:
         self._client, self._own = client, own
-        self._last_check: TermCheck | None = None
+        self._last_check: FenceCheck | None = None
         """A fence belongs to one origin, so its check never changes. Each write to Kafka needs it."""
         # The writer only gets changes without edits, so it never touches a config below these paths.
         self._writer = ZooKeeperConfigWriter(client, KafkaPaths(own.prefix), own)

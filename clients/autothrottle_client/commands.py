@@ -20,6 +20,7 @@ from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.model import PauseMode
+from autothrottle_client.output_files import write_text
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import Progress, ProgressTracker, progress_line
@@ -241,7 +242,7 @@ def plan(call: Call) -> None:
     if read.out:
         for path, targets in _plan_files(Path(read.out), found):
             try:
-                path.write_text(format_targets(targets), "utf-8")
+                write_text(path, format_targets(targets))
             except OSError as error:
                 raise Invalid(f"{path} cannot be written: {error.strerror}; give the path of a new file") from None
     call.show(found, plan_text(found), found.warnings)

@@ -21,6 +21,10 @@ class ElectionSubject(Protocol):
         """Return the number of candidates that lead or wait."""
         ...
 
+    def wipe(self) -> None:
+        """Delete all of the election's state, as an operator who deletes autothrottle's nodes."""
+        ...
+
     def depose(self, leader: Election) -> None:
         """End the session of the leader, as a network partition does."""
         ...
@@ -110,3 +114,21 @@ class ElectionContract:
         assert fence_of(second) > earlier
         eventually(lambda: changes == [True, False])
         assert first.term is None
+
+    def test_terms_of_a_wiped_store_have_other_and_later_numbers(self, subject: ElectionSubject) -> None:
+        """After autothrottle's nodes were deleted, terms began at 1 again.
+
+        An earlier leader passed the check of the term with the same number, and the decision log mixed both terms.
+        """
+        candidate = subject.candidate()
+        candidate.join("host1:1", nothing)
+        fences: list[int] = []
+        for _ in range(3):
+            eventually(lambda: leading(candidate) and fence_of(candidate) not in fences)
+            fences.append(fence_of(candidate))
+            subject.wipe()
+        eventually(lambda: leading(candidate) and fence_of(candidate) not in fences)
+        assert fences == sorted(set(fences))
+        assert fences[-1] < fence_of(candidate) < 2**53
+        leader = candidate.leader()
+        assert leader is not None and leader.fence == fence_of(candidate)

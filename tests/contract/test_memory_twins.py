@@ -162,6 +162,9 @@ class MemoryElectionSubject:
     def candidates(self) -> int:
         return len(self.electorate._candidates)
 
+    def wipe(self) -> None:
+        self.electorate.wipe()
+
     def depose(self, leader: Election) -> None:
         assert leader.term is not None
         self.electorate.depose()

@@ -14,11 +14,16 @@ from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NotEmptyError
 from kazoo.protocol.states import KazooState
 
+from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.session import connect, disconnect
+from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.zookeeper_state.ledger import Ledger
+from autothrottle.core.errors import NotLeader, Unavailable
+from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import Election
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
@@ -69,6 +74,12 @@ class Subject:
         second_connection.start(timeout=15)
         second_connection.stop()
         second_connection.close()
+
+    def wipe(self) -> None:
+        while True:
+            with contextlib.suppress(NotEmptyError):  # a candidate has joined meanwhile
+                self.tree.client.delete(self.tree.own.root, recursive=True)
+                return
 
     def candidates(self) -> int:
         return sum(node.startswith("/election/") for node in self.tree.nodes())
@@ -296,3 +307,69 @@ def test_term_of_an_older_version_has_no_host(subject: Subject) -> None:
     leader = subject.candidate().leader()
     assert leader is not None
     assert (leader.address, leader.host) == ("host1:1", "")
+
+
+def test_writes_of_a_term_before_the_wipe_are_refused_at_the_same_version_of_the_node(subject: Subject) -> None:
+    """The version of the term node was the whole fence, so a write of the deleted store's term was carried out."""
+    leader, own, client = subject.candidate(), subject.tree.own, subject.tree.client
+    leader.join("host1:1", nothing)
+    eventually(lambda: leading(leader))
+    earlier = fence_of(leader)
+    ledger, deadline = Ledger(client, own), time.monotonic() + 60
+    ledger.check_term(earlier, deadline)
+    in_time = term_check(client, own, earlier, 60.0, "")
+    subject.wipe()
+    eventually(lambda: leading(leader) and fence_of(leader) != earlier)
+    assert client.get(own.term)[1].version == in_time.nodes[0][1]
+    with pytest.raises(NotLeader):
+        ledger.check_term(earlier, deadline)
+    # Also a transaction that was prepared before the wipe.
+    with pytest.raises(NotLeader):
+        in_time.require(in_time.begin(client).commit(), "")
+    with pytest.raises(NotLeader):
+        ZooKeeperConfigWriter(client, subject.tree.kafka, own).apply(Term(earlier), (), timedelta(seconds=10))
+
+
+def test_terms_of_older_and_newer_versions_of_autothrottle_have_one_order(subject: Subject) -> None:
+    """An older version raises only the version of the term node, and its fence is that version."""
+    older = subject.tree.begin_term()
+    candidate = subject.candidate()
+    ledger, deadline = Ledger(subject.tree.client, subject.tree.own), time.monotonic() + 60
+    ledger.check_term(older, deadline)
+    candidate.join("host1:1", nothing)
+    eventually(lambda: leading(candidate))
+    newer = fence_of(candidate)
+    assert newer > older
+    with pytest.raises(NotLeader):
+        ledger.check_term(older, deadline)
+    candidate.leave()
+    older = subject.tree.begin_term()
+    leader = candidate.leader()
+    assert leader is not None and leader.fence > newer > older
+    ledger.check_term(older, deadline)
+    with pytest.raises(NotLeader):
+        ledger.check_term(newer, deadline)
+
+
+@pytest.mark.parametrize("name", ["x", "-5", "7", "9" * 5000, "\u0661" * 12])
+def test_a_foreign_child_of_the_term_node_changes_no_number(subject: Subject, name: str) -> None:
+    candidate = subject.candidate()
+    subject.tree.client.create(f"{subject.tree.own.term}/{name}", makepath=True)
+    candidate.join("host1:1", nothing)
+    eventually(lambda: leading(candidate))
+    assert 2**31 < fence_of(candidate) < 2**53
+    Ledger(subject.tree.client, subject.tree.own).check_term(fence_of(candidate), time.monotonic() + 60)
+
+
+def test_a_deleted_store_ends_the_term_at_the_next_heartbeat(subject: Subject) -> None:
+    """The answer that the term node is missing counted as no answer, so the term lasted until its lease ended."""
+    changed = threading.Event()
+    slow = Subject(subject.server, subject._stack, seconds=12.0)
+    leader = slow.candidate()
+    leader.join("host1:1", changed.set)
+    assert changed.wait(20)
+    changed.clear()
+    deleted = time.monotonic()
+    slow.wipe()
+    assert changed.wait(20)
+    assert time.monotonic() - deleted < 12.0 / 6 + NOISE_SECONDS

@@ -20,6 +20,7 @@ from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.grpc import PlannerClient
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.term import read_origin
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
 from autothrottle.core.control.cycle import CycleRecord
 from autothrottle.core.traffic.loads import Capacity
@@ -171,7 +172,8 @@ class SimulatedRecovery:
             data, stat = self.client.retry(self.client.get, self.own.term)
         except NoNodeError:
             return Leader(0, "")
-        return Leader(stat.version, json.loads(data)["address"] if data else "")
+        fence = read_origin(self.client, self.own, 10.0) + stat.version
+        return Leader(fence, json.loads(data)["address"] if data else "")
 
     def wait_for_term(self, after: int = 0, within_seconds: float = 20.0) -> Leader:
         """Wait for a term later than `after`, and return its leader."""
@@ -319,7 +321,7 @@ class SimulatedRecovery:
                 found.append(Write(transaction.zxid, transaction.time, paths, fence, term, transaction.session_id))
             for operation in transaction.operations:
                 if operation.path == self.own.term and operation.kind == "set":
-                    term = operation.version or 0
+                    term = _origin(transaction.operations, self.own.term) + (operation.version or 0)
         return found
 
     def assert_fenced(self, after_zxid: int, terms: int) -> list[Write]:
@@ -374,7 +376,14 @@ def _entries(value: str | None) -> frozenset[str]:
 
 def _fence(operations: Sequence[Operation], term: str) -> int | None:
     first = next(iter(operations), None)
-    return first.version if first and first.kind == "check" and first.path == term else None
+    is_checked = first is not None and first.kind == "check" and first.path == term
+    return _origin(operations, term) + (first.version or 0) if first is not None and is_checked else None
+
+
+def _origin(operations: Sequence[Operation], term: str) -> int:
+    """Return the origin of the store's terms that a transaction checks or creates."""
+    names = [o.path.removeprefix(f"{term}/") for o in operations if o.path.startswith(f"{term}/")]
+    return int(names[0]) if names else 0
 
 
 def tree(client: KazooClient, path: str) -> Iterator[str]:

@@ -77,7 +77,7 @@ def candidates(
     }
     with ExitStack() as stack:
         first = Candidate("first", options, tmp_path, stack)
-        eventually(lambda: "Leading in term 1" in first.log(), LONG)
+        eventually(lambda: "Leading in term" in first.log(), LONG)
         yield first, Candidate("second", options, tmp_path, stack)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from autothrottle.adapters.zookeeper.term import origin_path, read_origin
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -183,7 +184,8 @@ def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
         assert ended(uninstall) == 0, uninstall.log_end()
         assert recovery.is_reassigning()
         assert recovery.configs() == before
-        own = [recovery.own.overrides, f"{recovery.own.overrides}/{NEW}", recovery.own.term]
+        origin = origin_path(recovery.own, read_origin(recovery.client, recovery.own, 10.0))
+        own = [recovery.own.overrides, f"{recovery.own.overrides}/{NEW}", recovery.own.term, origin]
         assert sorted(tree(recovery.client, recovery.own.root)) == own
         assert json.loads(recovery.client.get(own[1])[0]) == override
         # The services can return during the reassignment. After its end, uninstall removes everything.
@@ -196,7 +198,7 @@ def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
         assert ended(uninstall) == 0, uninstall.log_end()
         assert recovery.configs() == before
         left = [path for path in tree(recovery.client, recovery.own.root) if not path.startswith(recovery.own.audit)]
-        assert sorted(left) == [recovery.own.overrides, recovery.own.term]
+        assert sorted(left) == [recovery.own.overrides, recovery.own.term, origin]
 
 
 def test_uninstall_with_a_wrong_prefix_changes_nothing_and_keeps_the_ledger(

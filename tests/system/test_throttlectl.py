@@ -63,7 +63,7 @@ def test_override_stays_and_a_watch_continues_when_the_leader_is_killed(
         client.create("/kafka/brokers/ids/1001", b"{}", makepath=True)
         first = stack.enter_context(Process("first", run, tmp_path / "first.log", KEYS))
         leader = address_of(first)
-        first.wait_until(lambda: "Leading in term 1" in first.log.read_text(), SECONDS)
+        first.wait_until(lambda: "Leading in term" in first.log.read_text(), SECONDS)
         second = stack.enter_context(Process("second", run, tmp_path / "second.log", KEYS))
         both = f"{leader},{address_of(second)}"
 
@@ -76,10 +76,11 @@ def test_override_stays_and_a_watch_continues_when_the_leader_is_killed(
         watch.wait_until(lambda: bool(cycles(log)), SECONDS)
         assert json.loads(throttlectl(address_of(second), "state", "--output=json"))["leader_address"] == leader
 
+        earlier = int(str(cycles(log)[-1]["term"]))
         first.kill()
-        watch.wait_until(lambda: cycles(log)[-1]["term"] == 2, SECONDS)
+        watch.wait_until(lambda: cycles(log)[-1]["term"] == earlier + 1, SECONDS)
         state = json.loads(throttlectl(both, "state", "--output", "json"))
-        assert (state["term"], state["leader_address"]) == (2, address_of(second))
+        assert (state["term"], state["leader_address"]) == (earlier + 1, address_of(second))
         assert throttlectl(both, "remove", "--all") == "broker 1001: throttle removed\n"
         second.wait_until(lambda: rates(client) == [None, None], SECONDS)
         order = [(cycle["term"], cycle["number"]) for cycle in cycles(log)]

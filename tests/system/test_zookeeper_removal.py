@@ -63,7 +63,8 @@ def test_removal_keeps_only_overrides_the_audit_log_and_the_term(installation: I
     installation.election.leave()
     remove_own_tree(installation.client, installation.tree.own)
     changes = {"/audit", "/audit/change-0000000000", "/audit/change-0000000001"}
-    assert installation.tree.nodes() == {"/override_rate", "/override_rate/1001", "/term"} | changes
+    (origin,) = installation.client.get_children(installation.tree.own.term)
+    assert installation.tree.nodes() == {"/override_rate", "/override_rate/1001", "/term", f"/term/{origin}"} | changes
     remove_own_tree(installation.client, installation.tree.own)
     leader = installation.election.leader()
     assert fence is not None and leader is not None and leader.fence == fence.fence

@@ -102,7 +102,8 @@ class Term:
     """One tenure of leadership."""
 
     fence: int
-    """Grows with every term. Every write carries it and is refused after a later term has begun."""
+    """Grows with every term. Every write carries it and is refused after a later term has begun, also one of a store
+    that replaces a deleted one: no two stores have a number in common."""
     lease_end: float = field(default=math.inf, compare=False)
     """When the leader steps down unless the state store answers again, on this process's monotonic clock; inf: unknown.
     A write that Kafka cannot refuse by its fence must be complete by then, since another leader can exist later."""

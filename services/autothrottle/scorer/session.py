@@ -126,7 +126,7 @@ def remove(spark: SparkSession, place: str) -> None:
 
 
 def write_text(spark: SparkSession, place: str, text: str) -> None:
-    """Write a file; replaces an existing one.
+    """Write a file; replaces an existing one, also a symbolic link, whose target stays as it is.
 
     Args:
         spark: the session; the file may be anywhere that Spark can write tables.
@@ -135,7 +135,8 @@ def write_text(spark: SparkSession, place: str, text: str) -> None:
     """
     files, path = _file_system(spark, place)
     files.setWriteChecksum(False)  # avoids the additional .crc file of local file systems
-    stream = files.create(path, True)
+    files.delete(path, False)
+    stream = files.create(path, False)
     try:
         stream.write(text.encode())
     finally:

@@ -44,6 +44,7 @@ from autothrottle.topicmappr.options import (
 )
 from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import open_cordons, read_cluster
+from autothrottle_client.output_files import write_text
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -166,7 +167,7 @@ def _export(arguments: Sequence[str]) -> int:
         raise InvalidConfiguration(["export has no file. Fix: topicmappr export cluster.json"])
     cluster = read_cluster(options, with_metrics=True)
     try:
-        Path(path).write_text(format_cluster(cluster), "utf-8")
+        write_text(Path(path), format_cluster(cluster))
     except OSError as error:
         raise Unavailable(f"{path} cannot be written: {error.strerror}; name another file") from None
     print(f"{len(cluster.brokers)} brokers and {len(cluster.partitions)} partitions written to {path}")

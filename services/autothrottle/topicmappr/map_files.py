@@ -10,6 +10,7 @@ from pathlib import Path
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.placement.partition_map import PartitionMap
+from autothrottle_client.output_files import write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,6 @@ def write_files(directory: str, files: Sequence[MapFile]) -> None:
         path = Path(directory or ".") / file.name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(format_map(file.partitions), "utf-8")
-            path.chmod(0o644)
+            write_text(path, format_map(file.partitions), mode=0o644)
         except OSError as error:
             raise Unavailable(f"{path} cannot be written: {error.strerror}; give a writable --out-path") from None

@@ -30,6 +30,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
+from autothrottle_client.output_files import write_text
 from autothrottle_lab.demo.kafka_stage import VERSIONS, KafkaStage
 from autothrottle_lab.demo.simulated_stage import SimulatedStage
 from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interrupted, Interruption, Report, Stage, size
@@ -291,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"autothrottle demo: {error or type(error).__name__}", file=sys.stderr)
         return EXIT_FAILED
     if arguments.json:
-        arguments.json.write_text(json.dumps(report.document(), indent=2) + "\n")
+        write_text(arguments.json, json.dumps(report.document(), indent=2) + "\n")
     return 0
 
 

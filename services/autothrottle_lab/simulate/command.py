@@ -26,6 +26,7 @@ from autothrottle.runtime.configuration_reader import InvalidConfiguration, pars
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer.svg import Series, sheet
+from autothrottle_client.output_files import write_text
 from autothrottle_lab.simulate.live_scenario import fetch_scenario
 from autothrottle_lab.simulate.logged_scenario import choose, scenario_text
 from autothrottle_lab.simulate.recording import LinkSideOutcome, Outcome, Recording, Second
@@ -131,7 +132,7 @@ def _run(argv: Sequence[str]) -> int:
     outcome = play(scenario, file.longest)
     print("\n".join(table(outcome, configuration.policy.value)))
     if plot:
-        plot.write_text(drawing(outcome), "utf-8")
+        write_text(plot, drawing(outcome))
         print(f"plot: {plot}")
     return 0
 

@@ -32,6 +32,17 @@ def test_the_report_is_written_to_any_file_system_of_spark(spark: SparkSession, 
     assert (tmp_path / "recoveries.csv").read_text() == "cluster\nsecond\n"
 
 
+def test_a_link_at_the_name_of_a_report_is_replaced_and_its_target_stays(spark: SparkSession, tmp_path: Path) -> None:
+    """The report was written through the link, into a file elsewhere that another user had chosen."""
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "report.html").symlink_to(target)
+    write_report(spark, Results(), location(str(tmp_path / "scores"), spark))
+    assert target.read_text() == "precious"
+    assert not (tmp_path / "scores" / "report.html").is_symlink()
+
+
 @pytest.mark.parametrize("place", ["nowhere://bucket/decisions", "s3a://bucket/decisions"])
 def test_an_unsupported_store_is_refused_with_the_fix(spark: SparkSession, place: str) -> None:
     """PySpark's jars do not include the S3 connector, for example. The error was a stack trace of sixty lines."""

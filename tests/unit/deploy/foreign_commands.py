@@ -22,6 +22,7 @@ FOREIGN_FLAGS = {
     "journalctl": {"unit"},
     "kubectl": {"namespace", "from-file", "from-literal"},
     "systemctl": {"now"},
+    "pip": {"require-hashes", "no-index", "no-deps", "no-build-isolation"},
     "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
 }
 """Foreign program -> its flags in the pages."""
@@ -71,9 +72,12 @@ def check_kubectl(words: list[str], directory: Path) -> None:
 
 def check_docker(words: list[str], directory: Path) -> None:
     """test_image.py builds the image, and test_compose.py starts the services, without Docker."""
+    if words[1] == "buildx":
+        assert words[2:4] == ["imagetools", "inspect"]
+        return
     assert (ROOT / words[words.index("-f") + 1]).is_file()
     if words[1] == "build":
-        assert f"image: {words[words.index('-t') + 1]}\n" in (ROOT / "deploy/compose.yaml").read_text("utf-8")
+        assert f":-{words[words.index('-t') + 1]}}}" in (ROOT / "deploy/compose.yaml").read_text("utf-8")
     else:
         assert words[1] == "compose" and words[4] == "up"
     check_foreign(words, directory)

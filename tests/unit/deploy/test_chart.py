@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(find_helm() is None, reason=NO_HELM)
 
 DEFAULTS: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
 PEER = {"podSelector": {"matchLabels": {"app": "anna"}}}
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 CONFIG: Mapping[str, Any] = {
     "zk-addr": ["zk1:2181", "zk2:2181"],
     "decisions": "s3://bucket/decisions",
@@ -41,6 +42,7 @@ CHANGES: Mapping[str, Any] = {
     "replicas": 3,
     "image.repository": "registry.example/autothrottle",
     "image.tag": "1",
+    "image.digest": DIGEST,
     "image.pullPolicy": "Always",
     "imagePullSecrets": [{"name": "registry"}],
     "config": CONFIG,
@@ -70,6 +72,15 @@ CHANGES: Mapping[str, Any] = {
     "service.type": "LoadBalancer",
     "service.annotations": {"internal": "yes"},
     "networkPolicy.enabled": False,
+    "networkPolicy.httpNamespaces": ["monitoring"],
+    "networkPolicy.grpcNamespaces": ["ops"],
+    "networkPolicy.egress.enabled": False,
+    **{
+        f"networkPolicy.egress.{name}.{key}": value
+        for name in ("dns", "zookeeper", "kafka", "metricsSource", "otlp", "objectStore")
+        for key, value in (("ports", [4317]), ("to", [PEER]))
+    },
+    "networkPolicy.egress.rules": [{"to": [PEER]}],
     "networkPolicy.http": [PEER],
     "networkPolicy.grpc": [PEER],
     "serviceMonitor.enabled": True,
@@ -77,12 +88,12 @@ CHANGES: Mapping[str, Any] = {
     "serviceMonitor.labels": {"release": "p"},
     "serviceMonitor.endpoint": {"honorLabels": True},
     "zookeeper.enabled": True,
-    "zookeeper.image": "registry.example/zookeeper:3.9",
+    "zookeeper.image": f"registry.example/zookeeper:3.9@{DIGEST}",
     "zookeeper.size": "2Gi",
     "zookeeper.storageClassName": "fast",
     "zookeeper.resources": RESOURCES,
     "score.enabled": True,
-    "score.image": "registry.example/score:1",
+    "score.image": f"registry.example/score@{DIGEST}",
     "score.schedule": "0 1 * * *",
     "score.decisions": "s3a://other/decisions",
     "score.out": "s3a://other/scores",
@@ -95,6 +106,7 @@ COMPANIONS: Mapping[str, str] = {
     "tokens.key": "tokens.secretName",
     "kafkaClient.key": "kafkaClient.secretName",
     "spool.storageClassName": "spool.persistent",
+    "networkPolicy.egress.otlp.to": "networkPolicy.egress.otlp.ports",
     **{name: f"{name.partition('.')[0]}.enabled" for name in CHANGES if re.match(r"(serviceM|zoo|score).*\.", name)},
 }
 """Value -> the value that must change, too, so that it has an effect."""
@@ -210,7 +222,20 @@ def test_listening_without_credentials_needs_a_value_of_its_own(tmp_path: Path) 
     assert pod(resources)["containers"][0]["livenessProbe"]["httpGet"]["scheme"] == "HTTP"
 
 
-@pytest.mark.parametrize("values", [{"replica": 3}, {"replicas": 0}, {"config": {"api-key": "secret"}}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replica": 3},
+        {"replicas": 0},
+        {"config": {"api-key": "secret"}},
+        {"image": {"digest": "sha256:abc"}},
+        {"image": {"repository": f"registry.example/autothrottle@{DIGEST}"}},
+        {"zookeeper": {"image": "zookeeper@3.9"}},
+        {"networkPolicy": {"http": [{}]}},
+        {"networkPolicy": {"httpNamespaces": ["Monitoring"]}},
+        {"networkPolicy": {"egress": {"kafka": {"ports": [0]}}}},
+    ],
+)
 def test_the_schema_refuses_unknown_and_unsafe_values(values: Mapping[str, Any]) -> None:
     with pytest.raises(ValueError, match="values don't meet the specifications"):
         render(values)
@@ -242,3 +267,56 @@ def test_probes_use_the_paths_and_the_port_of_the_http_api(tmp_path: Path) -> No
         ("/healthz", "http", "HTTPS"),
         ("/readyz", "http", "HTTPS"),
     ]
+
+
+def ports(rules: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(port["port"] for port in rule.get("ports", ())) for rule in rules]
+
+
+def test_network_policies_admit_only_the_release_and_the_namespaces_in_the_values() -> None:
+    """The default admitted the pods of every namespace to the HTTP API, and no outgoing connection was limited."""
+    everything = {"zookeeper": {"enabled": True}, "score": {"enabled": True}}
+    policies = {p["metadata"]["name"]: p["spec"] for p in of_kind(render(everything), "NetworkPolicy")}
+    assert policies.keys() == {"autothrottle", "autothrottle-zookeeper", "autothrottle-score"}
+    release = {"app.kubernetes.io/name": "autothrottle", "app.kubernetes.io/instance": "autothrottle"}
+    for policy in policies.values():
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        for rule in policy.get("ingress", ()):
+            assert rule["from"] == [{"podSelector": {"matchLabels": release}}]
+    named = {"networkPolicy": {"httpNamespaces": ["monitoring"], "grpcNamespaces": ["ops"], "grpc": [PEER]}}
+    http, grpc = sorted(of_kind(render(named), "NetworkPolicy")[0]["spec"]["ingress"], key=lambda r: len(r["from"]))
+    assert http["from"][1:] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    assert grpc["from"][1:] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ops"}}}, PEER]
+
+
+def test_pods_reach_only_the_release_and_the_destinations_in_the_values() -> None:
+    policy = of_kind(render({}), "NetworkPolicy")[0]["spec"]
+    within, *rules, dns = policy["egress"]
+    assert within.keys() == {"to"} and within["to"][0]["podSelector"]["matchLabels"]
+    assert ports(rules) == [(2181,), (9092, 9093, 9094), (443,), (443,)]
+    assert ports([dns]) == [(53, 53, 5353, 5353)] and {port["protocol"] for port in dns["ports"]} == {"UDP", "TCP"}
+    closed: dict[str, Any] = {name: {"ports": []} for name in ("dns", "kafka", "metricsSource", "objectStore")}
+    egress = {**closed, "otlp": {"ports": [4317], "to": [PEER]}, "rules": [{"to": [PEER]}]}
+    given = {"networkPolicy": {"egress": egress}, "config": {"zk-addr": [], "bootstrap-servers": []}}
+    _, *rules = of_kind(render(given), "NetworkPolicy")[0]["spec"]["egress"]
+    assert rules == [{"ports": [{"protocol": "TCP", "port": 4317}], "to": [PEER]}, {"to": [PEER]}]
+
+
+def test_ports_of_the_options_and_variables_are_open() -> None:
+    """A policy without the port of a server looks like a server that is down, and nothing is throttled."""
+    config = {
+        "zk-addr": ["zk1:2281", "zk2:2282"],
+        "bootstrap-servers": "kafka1:19092,kafka2:19093",
+        "prometheus-url": "http://prometheus:9090/prometheus",
+        "scrape-url": "https://{host}/metrics",
+    }
+    env = [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}]
+    _, *rules, _ = of_kind(render({"config": config, "env": env}), "NetworkPolicy")[0]["spec"]["egress"]
+    kafka = (9092, 9093, 9094, 19092, 19093)
+    assert ports(rules) == [(2281, 2282), kafka, (443, 9090), (4317,), (443,)]
+
+
+def test_a_digest_stands_behind_the_tag() -> None:
+    assert pod(render({}))["containers"][0]["image"] == "autothrottle:0.1.0"
+    pinned = {"image": {"repository": "registry.example/autothrottle", "digest": DIGEST}}
+    assert pod(render(pinned))["containers"][0]["image"] == f"registry.example/autothrottle:0.1.0@{DIGEST}"

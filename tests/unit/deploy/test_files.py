@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from typing import Any
@@ -58,6 +59,26 @@ def test_configuration_of_two_hosts_listens_for_the_other_one_over_tls() -> None
     assert configuration.warnings == ()
     assert configuration.tls and configuration.certificate_roles and not configuration.insecure_listen
     assert configuration.grpc_listen.startswith("0.0.0.0:") and configuration.advertise
+
+
+def test_every_image_of_the_compose_file_can_be_replaced_by_one_with_a_digest() -> None:
+    services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
+    for service in services.values():
+        assert re.fullmatch(r"\$\{([A-Z]+_)?IMAGE:-[a-z/]+:[0-9a-z.]+\}", service["image"])
+
+
+def test_the_unit_limits_memory_and_threads() -> None:
+    lines = (DEPLOY / "autothrottle.service").read_text("utf-8").splitlines()
+    limits = {line.partition("=")[0] for line in lines}
+    assert {"MemoryMax", "TasksMax"} <= limits
+
+
+def test_pages_install_packages_only_by_their_hashes() -> None:
+    """Two pages installed whatever the package index served for the extras of the service."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    lines = [line.strip() for page in pages for line in page.read_text("utf-8").splitlines() if "pip install" in line]
+    assert len(lines) >= 4
+    assert [line for line in lines if not re.search(r"--require-hashes -r |--no-index --no-deps", line)] == []
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

@@ -30,6 +30,50 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* An egress rule; without ports there is no rule, and without peers it admits any address. The arguments are a
+destination, the protocols, and the addresses and URLs whose ports are added. */}}
+{{- define "autothrottle.destination" -}}
+{{- $ports := list }}
+{{- range .destination.ports }}{{ $ports = append $ports (int .) }}{{ end }}
+{{- range .addresses }}
+{{- with regexFind ":[0-9]+(/|$)" . }}{{ $ports = append $ports (. | trimPrefix ":" | trimSuffix "/" | int) }}
+{{- else }}{{ if hasPrefix "https:" . }}{{ $ports = append $ports 443 }}{{ else if hasPrefix "http:" . }}{{ $ports = append $ports 80 }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if $ports }}
+- ports:
+    {{- range $port := uniq $ports }}
+    {{- range $.protocols }}
+    - {protocol: {{ . }}, port: {{ $port }}}
+    {{- end }}
+    {{- end }}
+  {{- with .destination.to }}
+  to: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The egress rules; `names` are the destinations beside DNS. */}}
+{{- define "autothrottle.egress" -}}
+{{- $root := .root }}
+{{- $options := dict "zookeeper" (list "zk-addr") "kafka" (list "bootstrap-servers" "kafka-bootstrap-controllers")
+      "metricsSource" (list "prometheus-url" "scrape-url" "datadog-url") }}
+{{- $egress := $root.Values.networkPolicy.egress }}
+{{- range $name := .names }}
+{{- $addresses := list }}
+{{- range get $options $name | default list }}
+{{- with get $root.Values.config . }}{{ $addresses = concat $addresses (kindIs "string" . | ternary (splitList "," (toString .)) .) }}{{ end }}
+{{- end }}
+{{- if eq $name "otlp" }}
+{{- range $root.Values.env }}
+{{- if hasPrefix "OTEL_EXPORTER_OTLP" .name }}{{ $addresses = append $addresses (toString .value) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- include "autothrottle.destination" (dict "destination" (get $egress $name) "protocols" (list "TCP") "addresses" $addresses) }}
+{{- end }}
+{{- include "autothrottle.destination" (dict "destination" $egress.dns "protocols" (list "UDP" "TCP") "addresses" (list)) }}
+{{- end }}
+
 {{- /* The options: those of `config`, and those that follow from the other values. */}}
 {{- define "autothrottle.options" -}}
 {{- $options := dict "api-listen" "0.0.0.0:8080" "grpc-listen" "0.0.0.0:8090" "api-hosts" (list

@@ -25,6 +25,8 @@ import os
 import queue
 import re
 import shutil
+import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -254,7 +256,7 @@ class DecisionLog:
         if kind in self._spools and self._spools[kind].key != key:
             self._end(kind)
         if kind not in self._spools:
-            # Unique even if terms restart at 1: no file ever overwrites another.
+            # Unique also for a cluster name and term that two planners share: no file ever overwrites another.
             self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)
             name = "~".join((kind, *key, f"{self._sequence}.arrows"))
             self._spools[kind] = _Spool(self._directory / name, _SCHEMAS[kind], key)
@@ -275,7 +277,7 @@ class DecisionLog:
         path = self._directory / _SET_ASIDE
         text = "".join(f"{datetime.now(UTC).isoformat()} {kind} {error!r} {record!r}\n" for record in records)
         try:
-            with path.open("a", encoding="utf-8") as file:
+            with open(path, "a", encoding="utf-8", opener=_private) as file:
                 has_room = file.tell() + len(text) <= self._limits.max_set_aside_bytes
                 file.write(text if has_room else "")
             fate = f"they are kept in {path}" if has_room else f"{path} is full, so they are only here; move it away"
@@ -327,6 +329,9 @@ class DecisionLog:
             try:
                 self._roll(path)
             except (OSError, pa.ArrowException) as error:
+                if not path.is_file() or path.is_symlink():
+                    log.warning("%s is not a spool and is skipped: %s", path, error)
+                    continue
                 log.warning("The decision log cannot be written to %s: %s. Retrying in 30 s", self._uri, error)
                 self._stale = stale[index:]
                 self._retry_at = time.monotonic() + _RETRY.total_seconds()
@@ -372,7 +377,8 @@ class DecisionLog:
         directory = Path(folder)
         directory.mkdir(parents=True, exist_ok=True)
         hidden = directory / f".{name}.{os.getpid()}.tmp"
-        with hidden.open("wb") as file:
+        hidden.unlink(missing_ok=True)
+        with hidden.open("xb") as file:  # exclusive: not through a link of another user
             pq.write_table(table, file, compression="zstd")
             file.flush()
             os.fsync(file.fileno())
@@ -402,7 +408,7 @@ class _Spool:
         self.path, self.key, self.rows, self.opened = path, key, 0, time.monotonic()
         # Renamed after it is locked: a spool with its final name and without a lock is abandoned.
         unnamed = path.with_suffix(".new")
-        self._file: BinaryIO = unnamed.open("wb")
+        self._file: BinaryIO = os.fdopen(_private(str(unnamed), os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
         fcntl.flock(self._file, fcntl.LOCK_EX)
         unnamed.rename(path)
         self._writer = pa.ipc.new_stream(self._file, schema)
@@ -441,7 +447,7 @@ def read_spool(path: Path, schema: pa.Schema) -> pa.Table:
         OSError: the spool cannot be read now, so its content is unknown.
     """
     batches: list[pa.RecordBatch] = []
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_private) as file:
         try:
             with pa.ipc.open_stream(file) as reader:
                 schema = reader.schema  # of the version that wrote the spool
@@ -466,7 +472,7 @@ def _abandoned(directory: Path) -> list[Path]:
     for path in sorted(directory.glob("*.arrows")):
         # Skip errors: a locked spool has a running process, a missing one was rolled by another process, and an
         # unreadable one belongs to another user.
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), open(path, "rb", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             found.append(path)
     return found
@@ -487,13 +493,33 @@ def _spool_directory(spool: Path | None, root: Path | None) -> Path:
     if directory is None:
         raise Invalid("decisions-spool is not set; an object store needs a local directory for spools: set one")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.is_symlink():
+            raise Invalid(f"decisions: the spool {directory} is a symbolic link; name the directory to which it leads")
+        _close_to_others(directory)
+        tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         raise Invalid(f"decisions: {directory} cannot be written ({error}); give another directory") from None
     return directory
+
+
+def _close_to_others(directory: Path) -> None:
+    """Give a spool of this user mode 0700. A spool of another user, such as a mounted volume, stays as it is."""
+    if stat.S_IMODE(directory.stat().st_mode) == 0o700:
+        return
+    try:
+        directory.chmod(0o700)
+    except PermissionError:
+        log.warning(
+            "The spool %s belongs to another user and keeps its mode, so others may enter it. Its files have mode "
+            "0600. Give the decision log a directory of its own",
+            directory,
+        )
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file of the spool: not through a symbolic link, without waiting at a pipe, and closed to other users."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def _sync(directory: Path) -> None:

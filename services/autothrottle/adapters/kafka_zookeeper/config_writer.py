@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kazoo.client import KazooClient, TransactionRequest
+from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
@@ -32,7 +32,8 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_ledger_entry,
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term, translated_errors
+from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, translated_errors
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
 from autothrottle.core.errors import Invalid, Unavailable
@@ -75,14 +76,15 @@ class ZooKeeperConfigWriter:
         deadline = time.monotonic() + timeout.total_seconds()
         outcomes: dict[str, Outcome] = {}
         with translated_errors("writing throttles"):
-            self._ensure_parents(term.fence, changes, deadline)
+            check = term_check(self._client, self._own, term.fence, seconds_left(deadline), _NOT_WRITTEN_MORE)
+            self._ensure_parents(check, changes, deadline)
             prepared = self._prepare(changes, outcomes, deadline)
-        self._write(term.fence, prepared, outcomes, deadline)
+        self._write(check, prepared, outcomes, deadline)
         if outcomes and all(o.reason == _NOT_TRIED for o in outcomes.values()):
             raise Unavailable("ZooKeeper did not answer in time; no throttle was written")
         return [outcomes[change.resource.path] for change in changes]
 
-    def _ensure_parents(self, fence: int, changes: Sequence[Change], deadline: float) -> None:
+    def _ensure_parents(self, check: FenceCheck, changes: Sequence[Change], deadline: float) -> None:
         """Create the ledger's parent nodes, fenced by the term. Without them, a create in a transaction fails."""
         kinds = {change.resource.type for change in changes if change.ledger is not None}
         parents = [self._own.ledger, *(f"{self._own.ledger}/{kind.value}" for kind in kinds)] if kinds else []
@@ -90,11 +92,9 @@ class ZooKeeperConfigWriter:
         configs = dict.fromkeys(parent for path in quotas for parent in self._kafka.entity_parents(path))
         for path in (*parents, *configs):
             if self._client.exists_async(path).get(timeout=seconds_left(deadline)) is None:
-                transaction = self._client.transaction()
-                transaction.check(self._own.term, fence)
+                transaction = check.begin(self._client)
                 transaction.create(path, format_config({}) if path in configs else b"")
-                term_check, _ = transaction.commit_async().get(timeout=seconds_left(deadline))
-                _check_term(fence, term_check)
+                _after_check(check, transaction.commit_async().get(timeout=seconds_left(deadline)))
 
     # Reading the current values.
 
@@ -168,27 +168,27 @@ class ZooKeeperConfigWriter:
     # Writing.
 
     def _write(
-        self, fence: int, prepared: Sequence[_PreparedWrite], outcomes: dict[str, Outcome], deadline: float
+        self, check: FenceCheck, prepared: Sequence[_PreparedWrite], outcomes: dict[str, Outcome], deadline: float
     ) -> None:
         """Write in batches, several at once, because the server then syncs its disk once for all of them."""
         in_flight: deque[tuple[list[_PreparedWrite], Any]] = deque()
         for batch in _batches(prepared):
             if len(in_flight) >= _MAX_BATCHES_IN_FLIGHT:
-                self._settle(fence, *in_flight.popleft(), outcomes, deadline)
+                self._settle(check, *in_flight.popleft(), outcomes, deadline)
             if time.monotonic() < deadline:
-                in_flight.append((batch, self._commit(fence, batch)))
+                in_flight.append((batch, self._commit(check, batch)))
             else:
                 outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in batch)
         while in_flight:
-            self._settle(fence, *in_flight.popleft(), outcomes, deadline)
+            self._settle(check, *in_flight.popleft(), outcomes, deadline)
 
     def _settle(
-        self, fence: int, rest: list[_PreparedWrite], answer: Any, outcomes: dict[str, Outcome], deadline: float
+        self, check: FenceCheck, rest: list[_PreparedWrite], answer: Any, outcomes: dict[str, Outcome], deadline: float
     ) -> None:
         """Wait for a batch. Refuse a resource that fails, and retry the rest without it."""
         while rest:
             try:
-                failed, reason = self._first_failure(fence, rest, answer, deadline)
+                failed, reason = self._first_failure(check, rest, answer, deadline)
             except ANSWER_LOST:
                 self._read_back(rest, outcomes, deadline)
                 return
@@ -202,23 +202,21 @@ class ZooKeeperConfigWriter:
             if time.monotonic() >= deadline:
                 outcomes.update((p.change.resource.path, _refused(p.change, _NOT_TRIED)) for p in rest)
                 return
-            answer = self._commit(fence, rest)
+            answer = self._commit(check, rest)
 
-    def _commit(self, fence: int, batch: Sequence[_PreparedWrite]) -> Any:
+    def _commit(self, check: FenceCheck, batch: Sequence[_PreparedWrite]) -> Any:
         """Send one transaction; return its pending answer."""
-        transaction: TransactionRequest = self._client.transaction()
-        transaction.check(self._own.term, fence)
+        transaction = check.begin(self._client)
         for prepared in batch:
             for method, arguments in prepared.operations:
                 getattr(transaction, method)(*arguments)
         return transaction.commit_async()
 
     def _first_failure(
-        self, fence: int, batch: Sequence[_PreparedWrite], answer: Any, deadline: float
+        self, check: FenceCheck, batch: Sequence[_PreparedWrite], answer: Any, deadline: float
     ) -> tuple[_PreparedWrite | None, str]:
         """Wait for a transaction; return the change that made it fail and the reason. None: everything was written."""
-        term_check, *results = answer.get(timeout=seconds_left(deadline))
-        _check_term(fence, term_check)
+        results = _after_check(check, answer.get(timeout=seconds_left(deadline)))
         owners = [prepared for prepared in batch for _ in prepared.operations]
         for owner, result in zip(owners, results, strict=True):
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
@@ -252,13 +250,17 @@ class ZooKeeperConfigWriter:
 
 _NOT_TRIED = "no time was left to write it; the next cycle retries it"
 _UNKNOWN = "ZooKeeper did not answer, so it is unknown whether it was written; the next cycle reads it back"
+_NOT_WRITTEN_MORE = "nothing more was written"
 _NOT_WRITTEN = "the connection was lost before it was written; the next cycle retries it"
 
 
-def _check_term(fence: int, term_check: object) -> None:
-    require_term(fence, term_check, "nothing more was written")
-    if isinstance(term_check, KazooException) and not isinstance(term_check, RolledBackError):
-        raise term_check
+def _after_check(check: FenceCheck, results: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of the operations after the checks of the term."""
+    rest = check.require(results, _NOT_WRITTEN_MORE)
+    for result in results[: len(results) - len(rest)]:
+        if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
+            raise result
+    return rest
 
 
 def _config(change: Change, node: Node | None) -> dict[str, str]:

@@ -15,7 +15,8 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, require_term
+from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, translated_errors
+from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.ports.kafka import Term
@@ -23,12 +24,14 @@ from autothrottle.ports.kafka import Term
 MAX_LIST_BYTES = 1_000_000
 """ZooKeeper's limit for one request, less the overhead around the list."""
 
+_NOTHING = "nothing was submitted"
+
 
 class ZooKeeperReassigner:
     """A `Reassigner` on `/admin/reassign_partitions`. Thread-safe."""
 
     def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
-        self._client, self._path, self._term = client, kafka.reassign_partitions, own.term
+        self._client, self._path, self._own = client, kafka.reassign_partitions, own
 
     def submit_reassignments(
         self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
@@ -46,15 +49,16 @@ class ZooKeeperReassigner:
         )
 
     def _create(self, fence: int, data: bytes, deadline: float) -> None:
-        transaction = self._client.transaction()
-        transaction.check(self._term, fence)
+        with translated_errors("checking the term"):
+            check = term_check(self._client, self._own, fence, seconds_left(deadline), _NOTHING)
+        transaction = check.begin(self._client)
         transaction.create(self._path, data)
         try:
-            term_check, created = transaction.commit_async().get(timeout=seconds_left(deadline))
+            results = transaction.commit_async().get(timeout=seconds_left(deadline))
         except ANSWER_LOST as error:
             self._read_back(data, deadline, error)
             return
-        require_term(fence, term_check, "nothing was submitted")
+        (created,) = check.require(results, _NOTHING)
         if isinstance(created, NodeExistsError):
             self._require_same_list(data, deadline)
         elif isinstance(created, Exception):

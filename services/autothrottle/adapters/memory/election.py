@@ -24,11 +24,18 @@ class MemoryElectorate(Outages):
         self._lock = threading.RLock()
         self._candidates: list[MemoryElection] = []
         self._leader: Leader | None = None
+        self._terms = 0
+        """Number of terms, also of those before `wipe`."""
 
     @property
     def fence(self) -> int:
         """The fence of the newest term; 0 before the first term."""
         return self._leader.fence if self._leader else 0
+
+    def wipe(self) -> None:
+        """Delete the store: the leader's session and all terms end, and a candidate leads in an empty store."""
+        self._leader = None
+        self.depose()
 
     def check(self, fence: int) -> None:
         """Check that a term is the newest one.
@@ -44,7 +51,7 @@ class MemoryElectorate(Outages):
         """Begin a term that no candidate holds, as if another planner led; return its fence."""
         with self._lock:
             losers = [c for c in self._candidates if c.term]
-            self._leader = Leader(self.fence + 1, address, datetime.now(UTC))
+            self._leader = Leader(self._next_fence(), address, datetime.now(UTC))
             for loser in losers:
                 loser.term = None
         _notify(losers)
@@ -61,6 +68,10 @@ class MemoryElectorate(Outages):
         _notify(leaders)
         self._elect()
 
+    def _next_fence(self) -> int:
+        self._terms += 1
+        return self._terms
+
     def _read(self) -> Leader | None:
         self._raise_if_down()
         return self._leader
@@ -70,7 +81,7 @@ class MemoryElectorate(Outages):
             if not self._candidates or any(c.term for c in self._candidates):
                 return
             winner = self._candidates[0]
-            self._leader = Leader(self.fence + 1, winner.address, datetime.now(UTC), winner.host)
+            self._leader = Leader(self._next_fence(), winner.address, datetime.now(UTC), winner.host)
             winner.term = Term(self.fence)
         _notify([winner])
 

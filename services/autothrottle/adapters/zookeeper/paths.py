@@ -70,7 +70,7 @@ class OwnPaths:
         self.root = _normalised(prefix)
         """Parent of all nodes of autothrottle."""
         self.term = f"{self.root}/term"
-        """The newest term: its data names the holder, its version is the fence. Persistent."""
+        """The newest term: its data names the holder, its version numbers it. Persistent, with the origin as child."""
         self.election = f"{self.root}/election"
         """Parent of the candidates' ephemeral nodes."""
         self.members = f"{self.root}/members"

@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, ConnectionClosedError, KazooException, NoNodeError
+from kazoo.exceptions import ConnectionClosedError, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.core.errors import NotLeader, Unavailable
+from autothrottle.core.errors import Unavailable
 
 _END_SECONDS = 3.0
 _RETRY_SECONDS = 0.05
@@ -131,12 +131,6 @@ def read_after_outage(client: KazooClient, read: Callable[[], _T], deadline: flo
         except ANSWER_LOST:
             time.sleep(_RETRY_SECONDS)
     return None
-
-
-def require_term(fence: int, term_check: object, consequence: str) -> None:
-    """Raise NotLeader if a transaction's check of the term failed; the whole transaction was then rolled back."""
-    if isinstance(term_check, BadVersionError | NoNodeError):
-        raise NotLeader(f"term {fence} is over; {consequence}")
 
 
 @contextmanager

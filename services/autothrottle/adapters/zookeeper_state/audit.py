@@ -16,7 +16,7 @@ from kazoo.interfaces import IAsyncResult
 
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import require_term
+from autothrottle.adapters.zookeeper.term import FenceCheck
 from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditReading, AuditRecord
 from autothrottle.core.errors import Invalid, Unavailable
 
@@ -33,21 +33,23 @@ NO_TIME = datetime.fromtimestamp(0, UTC)
 _T = TypeVar("_T")
 
 
-def committed(change: TransactionRequest, timeout: float, fence: int | None, consequence: str) -> list[Any] | None:
+def committed(
+    change: TransactionRequest, timeout: float, check: FenceCheck | None, consequence: str
+) -> list[Any] | None:
     """Commit a change; return the results of its operations, or None if another client was faster.
 
     Args:
         change: the operations.
         timeout: in seconds.
-        fence: the term that the first operation checks; None: the change has no such check.
+        check: the check of the term with which the change begins; None: it has no such check.
         consequence: the part of the error that says what happened because the term is over.
 
     Raises:
         NotLeader: the term is over.
     """
     results: list[Any] = change.commit_async().get(timeout=timeout)
-    if fence is not None:
-        require_term(fence, results[0], consequence)
+    if check is not None:
+        check.require(results, consequence)
     failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
     if failed and not isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
         raise failed[0]
@@ -93,7 +95,7 @@ class AuditTrail:
         return TrailEnd(tuple(sorted(filter(_RECORD.fullmatch, names))), int(stat.version))
 
     def commit(
-        self, change: TransactionRequest, end: TrailEnd, record: AuditRecord, fence: int | None = None
+        self, change: TransactionRequest, end: TrailEnd, record: AuditRecord, check: FenceCheck | None = None
     ) -> int | None:
         """Commit a change together with its record; return the transaction id, or None if another client was faster.
 
@@ -104,7 +106,7 @@ class AuditTrail:
             change: the operations.
             end: the log's end, read before the current value with which the change was compared.
             record: the record of this change.
-            fence: the term that the change's first operation checks; None: the change has no such check.
+            check: the check of the term with which the change begins; None: it has no such check.
 
         Raises:
             NotLeader: the term is over.
@@ -116,7 +118,7 @@ class AuditTrail:
         for name in end.names[:surplus]:
             change.delete(f"{self._own.audit}/{name}")
         self._known = None
-        results = committed(change, self._timeout, fence, OVERRIDE_STAYS)
+        results = committed(change, self._timeout, check, OVERRIDE_STAYS)
         if results is None:
             return None
         parent, made = results[counter : counter + 2]

@@ -18,6 +18,7 @@ from autothrottle.adapters.zookeeper.codec import FIELD_ERRORS, FORMAT_VERSION, 
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
 from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.control.stored_map import StoredMap
@@ -25,6 +26,8 @@ from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)
+
+_NOTHING = "nothing was written"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -163,10 +166,11 @@ class AuditedNode(Generic[K, V]):
             entries = change(content.stored)
             if entries == content.stored:
                 return False
-            write = self._write(self._text(entries, content), version, fence)
+            check = None if fence is None else term_check(self._client, self._own, fence, self._timeout, _NOTHING)
+            write = self._write(self._text(entries, content), version, check)
             if record and end:
-                return None if self._trail.commit(write, end, record, fence) is None else True
-            return None if committed(write, self._timeout, fence, "nothing was written") is None else True
+                return None if self._trail.commit(write, end, record, check) is None else True
+            return None if committed(write, self._timeout, check, _NOTHING) is None else True
 
         with translated_errors(f"changing the {self._name}"):
             return self._trail.retry(attempt)
@@ -185,11 +189,9 @@ class AuditedNode(Generic[K, V]):
             {"version": FORMAT_VERSION, self._codec.field: [*named.values()] if self._codec.is_list else named}
         )
 
-    def _write(self, data: bytes, version: int | None, fence: int | None) -> TransactionRequest:
+    def _write(self, data: bytes, version: int | None, check: FenceCheck | None) -> TransactionRequest:
         """Return the write that succeeds if the node still has this version and the term continues."""
-        change = self._client.transaction()
-        if fence is not None:
-            change.check(self._own.term, fence)
+        change = self._client.transaction() if check is None else check.begin(self._client)
         if version is None:
             change.create(self._path, data)
         else:

@@ -4,9 +4,10 @@ Candidates are sequential ephemeral nodes; the first one leads. This replaces ka
 while ZooKeeper is silent, lets its retry delay grow to a minute, and may leave an abandoned candidate behind. Here
 every wait is bounded, and a candidate deletes all nodes with its name before it creates a new one.
 
-The winner raises the version of the term node in a transaction that also checks its own candidate node. That version is
-the fence, which every later write checks. A leader steps down by its own monotonic clock, for two reasons: while
-ZooKeeper is frozen, kazoo stays suspended and never reports a lost session; and a stopped process gets no events.
+The winner raises the version of the term node in a transaction that also checks its own candidate node. That version
+and the origin of the store are the fence, which every later write checks (`zookeeper.term`). A leader steps down by its
+own monotonic clock, for two reasons: while ZooKeeper is frozen, kazoo stays suspended and never reports a lost session;
+and a stopped process gets no events.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from autothrottle.adapters.zookeeper.codec import FIELD_ERRORS, own_object, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import new_origin, origin_path, read_origin
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import Leader
@@ -72,6 +74,7 @@ class ZooKeeperElection:
         with translated_errors("reading who leads"):
             try:
                 data, stat = self._client.get_async(self._own.term).get(timeout=self._silence_limit)
+                fence = read_origin(self._client, self._own, self._silence_limit) + stat.version
             except NoNodeError:
                 return None
         if not stat.version:
@@ -80,9 +83,9 @@ class ZooKeeperElection:
         try:
             holder = own_object(data or b"", self._own.term)
             # Older versions write no host.
-            return Leader(stat.version, text(holder["address"]), since, text(holder.get("host", "")))
+            return Leader(fence, text(holder["address"]), since, text(holder.get("host", "")))
         except (*FIELD_ERRORS, Invalid):
-            return Leader(stat.version, "", since)
+            return Leader(fence, "", since)
 
     def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
         """Start to campaign in a background thread."""
@@ -189,6 +192,8 @@ class ZooKeeperElection:
                 return
             try:
                 end = self._why_over(fence, until - request_time)
+            except NoNodeError:
+                end = "the term node was deleted"
             except (KazooException, KazooTimeoutError):
                 continue  # a missing answer does not end the term; the clock decides
             if end:
@@ -200,28 +205,34 @@ class ZooKeeperElection:
         """Why the term is over; "" while it continues."""
         term = self._client.get_async(self._own.term)
         candidate = self._client.exists_async(self._candidate_path())
-        version = term.get(timeout=timeout)[1].version
-        if version != fence:
-            return f"term {version} has begun"
+        newest = read_origin(self._client, self._own, timeout) + term.get(timeout=timeout)[1].version
+        if newest != fence:
+            return f"term {newest} has begun"
         return "" if candidate.get(timeout=timeout) else "the candidacy ended with the session"
 
     def _candidate_path(self) -> str:
         return f"{self._own.election}/{self._candidate}"
 
     def _begin_term(self) -> int | None:
-        """Raise the version of the term node if our candidate node exists; return the version, or None."""
+        """Raise the version of the term node if our candidate node exists; return the term's fence, or None."""
         with suppress(NodeExistsError):
             self._answer(self._client.create_async(self._own.term, b"", makepath=True))
-        version = self._answer(self._client.get_async(self._own.term))[1].version
+        stat = self._answer(self._client.get_async(self._own.term))[1]
+        known_origin = read_origin(self._client, self._own, self._silence_limit)
+        origin = known_origin or new_origin(stat.ctime)
         holder = {"holder": self._candidate, "address": self._address, "host": self._host}
         transaction = self._client.transaction()
         transaction.check(self._candidate_path(), 0)
-        transaction.set_data(self._own.term, json.dumps(holder).encode(), version)
+        if known_origin:
+            transaction.check(origin_path(self._own, origin), -1)
+        else:
+            transaction.create(origin_path(self._own, origin))
+        transaction.set_data(self._own.term, json.dumps(holder).encode(), stat.version)
         results = self._answer(transaction.commit_async())
         if any(isinstance(result, Exception) for result in results):
             log.warning("cannot begin a term, trying again: %s", results)
             return None
-        return int(results[1].version)
+        return origin + int(results[-1].version)
 
     def _end_term(self) -> None:
         with self._lock:

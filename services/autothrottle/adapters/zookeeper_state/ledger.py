@@ -12,7 +12,8 @@ from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigW
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import require_term, translated_errors
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.changes import Change, Outcome
@@ -25,6 +26,8 @@ class Ledger:
 
     def __init__(self, client: KazooClient, own: OwnPaths) -> None:
         self._client, self._own = client, own
+        self._last_check: FenceCheck | None = None
+        """A fence belongs to one origin, so its check never changes. Each write to Kafka needs it."""
         # The writer only gets changes without edits, so it never touches a config below these paths.
         self._writer = ZooKeeperConfigWriter(client, KafkaPaths(own.prefix), own)
 
@@ -74,9 +77,12 @@ class Ledger:
             Unavailable: ZooKeeper does not answer in time.
         """
         with translated_errors("checking the term"):
-            transaction = self._client.transaction()
-            transaction.check(self._own.term, fence)
-            (result,) = transaction.commit_async().get(timeout=seconds_left(deadline))
-            require_term(fence, result, "nothing more was written")
-            if isinstance(result, Exception):
-                raise result
+            consequence = "nothing more was written"
+            check = self._last_check
+            if check is None or check.fence != fence:
+                check = term_check(self._client, self._own, fence, seconds_left(deadline), consequence)
+                self._last_check = check
+            results = check.begin(self._client).commit_async().get(timeout=seconds_left(deadline))
+            check.require(results, consequence)
+            for error in (result for result in results if isinstance(result, Exception)):
+                raise error

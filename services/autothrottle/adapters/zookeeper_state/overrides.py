@@ -15,7 +15,8 @@ from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
 from autothrottle.adapters.zookeeper.codec import broker_id_of, format_override, parse_override
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import require_term, translated_errors
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, OVERRIDE_STAYS, AuditTrail, TrailEnd
 from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditReading, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
@@ -163,14 +164,13 @@ class ZooKeeperOverrides:
 
         def attempt() -> bool | None:
             found = self._find(path)
-            change = self._client.transaction()
-            change.check(self._own.term, fence)
+            check = term_check(self._client, self._own, fence, self._timeout, OVERRIDE_STAYS)
+            change = check.begin(self._client)
             if found.node_version is None or found.version != version:
-                (term_check,) = change.commit_async().get(timeout=self._timeout)
-                require_term(fence, term_check, OVERRIDE_STAYS)
+                check.require(change.commit_async().get(timeout=self._timeout), OVERRIDE_STAYS)
                 return False
             record = AuditRecord(0, NO_TIME, who, AuditAction.PURGE, broker_id, found.override, reason=reason)
-            done = self._trail.commit(self._removal(broker_id, found, change), found.end, record, fence)
+            done = self._trail.commit(self._removal(broker_id, found, change), found.end, record, check)
             return None if done is None else True
 
         with translated_errors("purging an override"):

@@ -7,7 +7,7 @@ single key. The type to know is `Change`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
@@ -211,16 +211,44 @@ def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace
 
 def with_changes(snapshot: Snapshot, done: Iterable[Change]) -> Snapshot:
     """Return the snapshot after these changes."""
-    throttles, ledger = dict(snapshot.throttles), dict(snapshot.ledger)
+    done, throttles = tuple(done), dict(snapshot.throttles)
     for change in done:
         keys = dict(throttles.get(change.resource, {}))
         for edit in change.edits:
             keys.pop(edit.key, None)
             keys |= {} if edit.value is None else {edit.key: edit.value}
         throttles[change.resource] = keys
-        ledger.pop(change.resource, None)
-        ledger |= {} if change.ledger is None else {change.resource: change.ledger}
+    ledger = with_records(snapshot.ledger, done)
     return replace(snapshot, throttles={r: keys for r, keys in throttles.items() if keys}, ledger=ledger)
+
+
+def with_records(
+    ledger: Mapping[ConfigResource, LedgerEntry], done: Iterable[Change]
+) -> Mapping[ConfigResource, LedgerEntry]:
+    """Return the ledger after these changes."""
+    after = dict(ledger)
+    for change in done:
+        after.pop(change.resource, None)
+        after |= {} if change.ledger is None else {change.resource: change.ledger}
+    return after
+
+
+def recorded_first(
+    changes: Iterable[Change], ledger: Mapping[ConfigResource, LedgerEntry], lost: Collection[ConfigResource]
+) -> tuple[Change, ...]:
+    """Return the changes; one that restores a value only writes its lost record, and the next cycle restores.
+
+    A writer restores only values that are in its stored ledger.
+
+    Args:
+        changes: decided with the lost records.
+        ledger: with the lost records.
+        lost: resources whose stored entry lacks records.
+    """
+    return tuple(
+        Change(change.resource, (), ledger[change.resource]) if change.resource in lost and change.restored else change
+        for change in changes
+    )
 
 
 def removal_of_foreign(snapshot: Snapshot, term: int, cycle: int = 0) -> tuple[Change, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import (
     Snapshot,
@@ -212,6 +212,7 @@ def quotas_needed(term: TermState, sources: KnownSources, clock: float) -> froze
     if not (sources.quotas or yielding or term.may_own_quotas):
         return None
     found = {entity.resource for entity in sources.quotas}
+    found |= {resource for resource in term.ledger if resource.type is ResourceType.QUOTA}
     return frozenset(found.union(*((target.resource, *target.fallbacks) for target in yielding)))
 
 

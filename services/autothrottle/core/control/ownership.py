@@ -7,12 +7,13 @@ to know is `DesiredKey`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from autothrottle.core.cluster.configs import (
     MAX_VALUE_BYTES,
+    REPLICAS_KEYS,
     WILDCARD,
     ConfigResource,
     ReplicaRole,
@@ -20,7 +21,7 @@ from autothrottle.core.cluster.configs import (
     limiting_rate,
     parse_replicas,
 )
-from autothrottle.core.cluster.ledger import LedgerKey
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.control.plan import DesiredReplicas
 from autothrottle.core.control.ramp import needs_ramp, step
@@ -33,6 +34,11 @@ _TOO_LONG = (
     f"the exact list exceeds Kafka's limit of {MAX_VALUE_BYTES} bytes, so `*` is set instead: the traffic of the "
     "topic's in-sync replicas then counts against the rate, too. No metrics source reports that traffic, so the rate "
     "is not raised for it and the reassignment gets less than its rate; reassign fewer partitions of the topic at once"
+)
+
+_UNRECORDED = (
+    "the rate {} is not in the ledger, so it counts as another party's and is restored after the reassignment; if an "
+    "earlier term of autothrottle set it and its record was lost, remove the rate then"
 )
 
 
@@ -82,6 +88,55 @@ def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
         for resource, keys in sorted(snapshot.throttles.items(), key=lambda item: item[0].order)
     }
     return {resource: keys for resource, keys in found.items() if keys}
+
+
+def with_lost_records(
+    ledger: Mapping[ConfigResource, LedgerEntry],
+    written: Mapping[ConfigResource, LedgerEntry],
+    current: Mapping[ConfigResource, Mapping[str, str]],
+    unreadable: Collection[ConfigResource],
+) -> tuple[Mapping[ConfigResource, LedgerEntry], frozenset[ConfigResource]]:
+    """Return the ledger with the records of this term that it has lost, and their resources.
+
+    A record counts as lost only while our value is still set: if both are gone, the key was released. A lost record
+    returns as an unconfirmed one, so that `changes` writes it again. An unreadable entry keeps its last records.
+
+    Args:
+        ledger: as read.
+        written: the ledger after the last cycle of this term.
+        current: resource -> key -> current value.
+        unreadable: resources whose entry or config cannot be read.
+    """
+    complete, lost = dict(ledger), set[ConfigResource]()
+    for resource, entry in written.items():
+        stored, values = ledger[resource].keys if resource in ledger else {}, current.get(resource, {})
+        if resource in unreadable:
+            complete.setdefault(resource, entry)
+            continue
+        missing = {
+            key: replace(record, intent=record.written if record.intent is None else record.intent)
+            for key, record in entry.keys.items()
+            if key not in stored and key in values and _is_still_set(key, record, values[key])
+        }
+        if missing:
+            lost.add(resource)
+            complete[resource] = LedgerEntry({**stored, **missing}, entry.term, entry.cycle)
+    return complete, frozenset(lost)
+
+
+def _is_still_set(key: str, record: LedgerKey, current: str) -> bool:
+    """Return whether a current value is ours, or a replica list still has entries of ours."""
+    if record.is_ours(current):
+        return True
+    return key in REPLICAS_KEYS and not record.owned.isdisjoint(_entries(current) or ())
+
+
+def lost_finding(resource: ConfigResource) -> str:
+    """Return one sentence about a resource of `with_lost_records`."""
+    return (
+        f"{resource}: its record in the ledger is lost; this term has written the current value, so it counts as "
+        "autothrottle's and the record is written again"
+    )
 
 
 def desired_rate(
@@ -137,7 +192,8 @@ def _foreign_rate(
         return DesiredKey(value, LedgerKey(None, value, target=target))
     if desired is not None:
         # Without replica lists the foreign rate limited nothing, so the broker's meter has already seen all traffic.
-        return DesiredKey(str(desired), LedgerKey(before, str(desired)))
+        finding = _UNRECORDED.format(current) if isinstance(desired, int) and current is not None else ""
+        return DesiredKey(str(desired), LedgerKey(before, str(desired)), finding)
     if hold and of_reassignment and current is not None:
         # We now take over the lists that show that the rate belongs to the reassignment; only the ledger can show it
         # from now on.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
+from autothrottle.core.control.changes import recorded_first
 from autothrottle.core.control.cycle import CycleDecision, CycleObservation, PurgeQuota, WakeUp, quotas_needed
+from autothrottle.core.control.ownership import lost_finding, with_lost_records
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import TermState
@@ -35,6 +37,16 @@ def with_quotas(
     if not isinstance(state, QuotaState):
         term = replace(term, yields=term.yields.with_reading(observation.clients, observation.clock))
         return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
+    ledger, lost = with_lost_records(
+        state.ledger,
+        {resource: entry for resource, entry in term.ledger.items() if resource.type is ResourceType.QUOTA},
+        state.configs,
+        state.unreadable,
+    )
+    of_throttles = {
+        resource: entry for resource, entry in term.ledger.items() if resource.type is not ResourceType.QUOTA
+    }
+    term, state = replace(term, ledger={**of_throttles, **ledger}), replace(state, ledger=ledger)
     state = replace(state, unreadable={**state.unreadable, **_unreadable_quotas(quotas)})
     hold = not unreadable_entries(sources.rules).keys() <= sources.rules.keys()
     yields = yielding(term, cycle, state, observation, is_recovering)
@@ -45,9 +57,9 @@ def with_quotas(
     expiry = (WakeUp("a client quota expires", min(times) - at),) if times else ()
     cycle = replace(
         cycle,
-        changes=(*cycle.changes, *found.changes),
+        changes=(*cycle.changes, *recorded_first(found.changes, ledger, lost)),
         refused=(*cycle.refused, *found.refused),
-        findings=(*cycle.findings, *found.findings, *yields.findings),
+        findings=(*cycle.findings, *map(lost_finding, sorted(lost)), *found.findings, *yields.findings),
         wake_ups=(*cycle.wake_ups, *expiry, *(() if settings.shadow else yields.wake_ups)),
         actions=tuple(PurgeQuota(quotas[one], why, frozenset({one.resource})) for one, why in ended.items()),
     )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.snapshot import (
-    TopicPartition,
-)
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.guards import GuardState
 from autothrottle.core.control.overrides import Overrides
@@ -74,6 +74,8 @@ class TermState:
     """Wall-clock time at monotonic zero, as of the last cycle; None: no cycle yet."""
     version: int = 0
     """Version of the last snapshot."""
+    ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """The ledger after the last cycle, so that an entry that the store loses does not make our values foreign."""
     sources: KnownSources = KnownSources()
     loads: KnownLoads = KnownLoads()
     held: frozenset[TopicPartition] = frozenset()

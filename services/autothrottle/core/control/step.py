@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import (
     Snapshot,
@@ -26,7 +26,9 @@ from autothrottle.core.control.changes import (
     ChangeSet,
     Outcome,
     changes,
+    recorded_first,
     removal_of_foreign,
+    with_records,
 )
 from autothrottle.core.control.cycle import (
     Action,
@@ -46,7 +48,7 @@ from autothrottle.core.control.cycle import (
 )
 from autothrottle.core.control.guards import GuardState
 from autothrottle.core.control.overrides import Override, Overrides
-from autothrottle.core.control.ownership import foreign_throttles
+from autothrottle.core.control.ownership import foreign_throttles, lost_finding, with_lost_records
 from autothrottle.core.control.pause import Pause, PauseMode, release_of_ours, stale_lists
 from autothrottle.core.control.plan import HOLD_ALL, current_rates, had_reassignment, plan
 from autothrottle.core.control.quota_step import with_quotas
@@ -102,6 +104,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     read = adopted_sources.error or observation.snapshot
     if isinstance(read, AutothrottleError):
         return replace(cycle, state=replace(state, term=term), error=read)
+    term, cycle, read, lost = _with_ledger(settings, term, cycle, read)
     term, cycle = _with_cluster(term, cycle, observation, read)
     if cycle.pause is not None:
         cycle = _paused(settings, cycle, term)
@@ -109,6 +112,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         term, cycle = _with_loads(settings, term, cycle, observation)
         term, cycle = _with_plan(settings, state, term, cycle, observation)
     term, cycle = _with_stalls(term, cycle, observation.settings)
+    cycle = replace(cycle, changes=recorded_first(cycle.changes, term.ledger, lost))
     term, cycle = _with_cleanup(settings, term, cycle)
     term, cycle = with_quotas(settings, term, cycle, observation)
     cycle = _with_unreadable(cycle)
@@ -143,6 +147,22 @@ def _with_sources(
         wake_ups=() if expiry is None else (WakeUp("an override expires", expiry - at),),
         answer=obstacle_to_submissions(settings.shadow, sources.known.pause) if wanted else None,
     )
+
+
+def _with_ledger(
+    settings: PlannerSettings, term: TermState, cycle: CycleDecision, read: Snapshot
+) -> tuple[TermState, CycleDecision, Snapshot, frozenset[ConfigResource]]:
+    """Add the records of this term that the ledger has lost; return the snapshot with them, and their resources."""
+    if settings.shadow:
+        return term, cycle, read, frozenset()
+    of_quotas = {resource: entry for resource, entry in term.ledger.items() if resource.type is ResourceType.QUOTA}
+    written = {resource: entry for resource, entry in term.ledger.items() if resource not in of_quotas}
+    ledger, lost = with_lost_records(read.ledger, written, read.throttles, read.unreadable_configs)
+    if len(ledger) > len(read.ledger) or lost:
+        read = replace(read, ledger=ledger)
+    findings = tuple(lost_finding(resource) for resource in sorted(lost, key=lambda resource: resource.order))
+    term = replace(term, ledger={**ledger, **of_quotas})
+    return term, replace(cycle, findings=(*cycle.findings, *findings)), read, lost
 
 
 def _with_cluster(
@@ -407,6 +427,7 @@ def _with_writes(
     term = replace(term, history=history)
     if settings.shadow:
         return ControllerState(term, decision.state.written)
+    term = replace(term, ledger=with_records(term.ledger, applied(decision.changes, settled.outcomes)))
     ramp = term.ramp.after_cycle(decision.plan, snapshot, decision.changes, settled.outcomes, results.clock)
     written = _with_written(decision.state.written, decision.changes, settled.outcomes, results.clock)
     return ControllerState(replace(term, ramp=ramp), written)
@@ -501,5 +522,5 @@ def settle_ramp(
     if wanted:
         snapshot = ramp.snapshot
         history = term.history.observe(at, current_rates(snapshot), link_sides_of_reassignments(snapshot))
-        term = replace(term, history=history)
+        term = replace(term, history=history, ledger=with_records(term.ledger, applied(wanted, outcomes)))
     return ControllerState(replace(term, ramp=ramp), _with_written(state.written, wanted, outcomes, clock))

@@ -227,3 +227,19 @@ def test_without_quotas_their_state_is_read_only_once(bench: Bench, monkeypatch:
     for _ in range(3):
         bench.cycle()
     assert len(reads) == 1
+
+
+@pytest.mark.parametrize("is_lost_at_the_end", [False, True])
+def test_the_quota_before_ours_is_restored_although_the_ledger_lost_it(bench: Bench, is_lost_at_the_end: bool) -> None:
+    """Without its ledger entry, our own quota counted as another party's, and the client kept it for good."""
+    bench.temporary_quotas.set_temporary_quota(temporary(minutes=60))
+    bench.cycle()
+    del bench.cluster.ledger[RESOURCE]
+    if is_lost_at_the_end:
+        bench.temporary_quotas.remove_temporary_quota(BACKFILL, "anna")
+    record = bench.cycle()
+    assert [finding for finding in record.findings if "its record in the ledger is lost" in finding]
+    assert bench.cluster.ledger[RESOURCE].keys["producer_byte_rate"].before == "70"
+    bench.temporary_quotas.remove_temporary_quota(BACKFILL, "anna")
+    bench.cycle()
+    assert quotas(bench) == BEFORE and bench.cluster.ledger == {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 import resource
 import signal
@@ -439,3 +440,75 @@ def killed(directory: Path, term: int, cycles: int, seconds: float) -> list[str]
         printed += process.stdout.read().split()
     assert printed[-1].startswith(f"kafka/{term}/"), printed
     return printed
+
+
+def test_spools_are_closed_to_other_users(tmp_path: Path) -> None:
+    """A spool and its files had the modes of the umask, so every user of the host could read the decisions."""
+    (tmp_path / "_spool").mkdir()  # as an earlier version left it
+    (tmp_path / "_spool").chmod(0o755)
+    with closing(opened(tmp_path)) as sink:
+        sink.append(*of_cycle(logged_records(), 1))
+        eventually(lambda: sink.written == 1)
+        spool, *_ = (tmp_path / "_spool").iterdir()
+        assert [path.stat().st_mode & 0o777 for path in (spool.parent, spool)] == [0o700, 0o600]
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_spool_directory_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "_spool").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Invalid, match="is a symbolic link"):
+        DecisionLog(str(tmp_path))
+
+
+def test_links_and_pipes_in_the_spool_are_skipped_and_other_spools_are_rolled(tmp_path: Path) -> None:
+    """A link was read as a spool and a pipe stopped the thread for good. An error at one spool held back all others."""
+    log, directory = logged_records(), tmp_path / "_spool"
+    with closing(opened(tmp_path, waiting=9)) as sink:
+        sink.append(*of_cycle(log, 1))
+        eventually(lambda: sink.written == 1)
+        (spool,) = directory.glob("decisions~*")
+        content = spool.read_bytes()
+    for path in files(tmp_path):
+        path.unlink()
+    outside = tmp_path / "outside"
+    outside.write_bytes(content)
+    name = spool.name.rpartition("~")[0]
+    (directory / f"{name}~1.arrows").symlink_to(outside)
+    os.mkfifo(directory / f"{name}~2.arrows")
+    (directory / f"{name}~3.arrows").write_bytes(content)
+    (directory / "set-aside.txt").symlink_to(outside)
+    with closing(opened(tmp_path)) as sink:
+        eventually(lambda: bool(files(tmp_path)))
+        sink.append([replace(log.decisions[0], cycle=2**63)], [])
+    assert [path.name.rpartition("-")[2] for path in files(tmp_path)] == ["3.parquet"]
+    assert outside.read_bytes() == content
+
+
+def test_a_link_at_the_name_of_a_file_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    log = logged_records()
+    folder = tmp_path / "decisions" / "cluster=kafka" / "date=2026-11-02"
+    folder.mkdir(parents=True)
+    with closing(opened(tmp_path)) as sink:
+        sink.append(*of_cycle(log, 1))
+        eventually(lambda: sink.written == 1)
+        (spool,) = (tmp_path / "_spool").glob("decisions*")
+        name = f"kafka-0000000001-{spool.stem.rpartition('~')[2]}.parquet"
+        for link in (name, f".{name}.{os.getpid()}.tmp"):
+            (folder / link).symlink_to(target)
+    assert target.read_text("utf-8") == "precious"
+    assert len(rows(files(tmp_path))) == len(of_cycle(log, 1)[0])
+
+
+def test_removal_of_old_dates_does_not_follow_links(tmp_path: Path) -> None:
+    outside = tmp_path / "elsewhere" / "file"
+    outside.parent.mkdir()
+    outside.write_text("content")
+    dates = tmp_path / "decisions" / "cluster=kafka"
+    (dates / "date=2020-01-02").mkdir(parents=True)
+    (dates / "date=2020-01-01").symlink_to(outside.parent)
+    with closing(opened(tmp_path, LogLimits(retention=timedelta(days=1)))):
+        eventually(lambda: not (dates / "date=2020-01-02").exists())
+    assert outside.exists()

@@ -15,6 +15,9 @@ SET_BACK = timedelta(seconds=1)
 """A sample older than the last one by more than this means that the clock was set back. Counts with times in the
 future would block all counting until then, so they are discarded."""
 
+MAX_BROKER_BYTES = 2**51
+"""Largest sum of the logs on one broker, 2 PB: sums over 4,000 brokers fit into a signed 64-bit integer."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogSizes:
@@ -34,3 +37,22 @@ class LogSizes:
     """Broker id -> its logs; absent: the broker was not queried, or see `problems`."""
     problems: Mapping[int, str] = field(default_factory=dict)
     """Broker id -> why it did not answer, in one sentence."""
+
+    def usable(self) -> LogSizes:
+        """Return the sizes without the brokers that report a size outside its range, which are problems."""
+        problems = {b: reason for b, logs in self.brokers.items() if (reason := _size_problem(b, logs))}
+        if not problems:
+            return self
+        brokers = {b: logs for b, logs in self.brokers.items() if b not in problems}
+        return LogSizes(brokers, {**self.problems, **problems})
+
+
+def _size_problem(broker_id: int, logs: BrokerLogSizes) -> str:
+    negative = next((row for row, size in logs.sizes.items() if not size >= 0), None)
+    if negative is not None:
+        topic, partition = negative
+        return f"broker {broker_id} reports {logs.sizes[negative]} bytes for {topic} {partition}; a size is >= 0"
+    total = sum(logs.sizes.values())
+    if total > MAX_BROKER_BYTES:
+        return f"broker {broker_id} reports {total} bytes of logs; at most {MAX_BROKER_BYTES} are plausible"
+    return ""

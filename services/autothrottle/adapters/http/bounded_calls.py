@@ -40,14 +40,24 @@ def read_body(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> bytes:
     return body
 
 
-def parse_json(body: bytes) -> Any:
-    """Parse a body in which one odd text or number does not make the rest unreadable."""
+def parse_json(body: bytes, limit: int = MAX_BODY_BYTES) -> Any:
+    """Parse a body in which one odd text or number does not make the rest unreadable.
+
+    Args:
+        body: JSON in UTF-8.
+        limit: the limit of the body. One with too many values for it, such as millions of empty lists, is a `Failure`:
+            each list takes 64 bytes.
+    """
+    if body.count(b"[") + body.count(b"{") > limit // 32 or body.count(b",") > limit // 8:
+        raise Failure(
+            f"answers with too many values: more than {limit // 32} lists and objects, or {limit // 8} commas"
+        )
     return json.loads(body.decode("utf-8", "replace"), parse_int=json_integer)
 
 
 def read_json(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> object:
     """Read a response to its end and parse it."""
-    return parse_json(read_body(response, limit))
+    return parse_json(read_body(response, limit), limit)
 
 
 def server_of(url: str) -> str:

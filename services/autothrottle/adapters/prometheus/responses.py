@@ -54,7 +54,7 @@ def read_query(response: BaseHTTPResponse, limit: int) -> QueryResult:
     body = read_body(response, limit)
     if response.status != 200:
         raise Failure(f"answers {response.status}{_reason(body)}", response.status)
-    data = parse_json(body)
+    data = parse_json(body, limit)
     try:
         if data["status"] != "success":
             raise Failure(f"answers{_reason(body)}")

@@ -100,7 +100,7 @@ def test_body_without_an_end_is_refused_at_the_limit(respond: Callable[[socket.s
 
 
 def test_small_gzip_text_of_many_bytes_is_refused_at_the_limit() -> None:
-    body = gzip.compress(bytes(4 * MAX_BODY_BYTES), 1)
+    body = gzip.compress(bytes(MAX_BODY_BYTES + 1), 1)
     head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
     with server(lambda client: client.sendall(head + body)) as url:
         answer, _ = fetch(url)
@@ -174,6 +174,13 @@ def test_headers_that_cannot_be_parsed_do_not_log_the_url(caplog: pytest.LogCapt
     with server(lambda client: client.sendall(HEAD + b"odd header\r\n\r\n{}")) as url:
         fetch(url)
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("part", [b"[],", b"{},", b"0,"])
+def test_body_of_too_many_values_is_refused(part: bytes) -> None:
+    """32 MB of empty lists become 700 MB of objects, for each of four queries at the same time."""
+    with pytest.raises(Failure, match="answers with too many values: more than 1048576 lists and objects"):
+        parse_json(b"[" + part * 5_000_000 + b"0]")
 
 
 def test_one_odd_number_or_text_leaves_the_rest_of_a_body_readable() -> None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from autothrottle.core.texts import encodable
-
 
 class MetricKind(Enum):
     """How a metric changes."""
@@ -35,7 +33,7 @@ class ExportedMetric:
 
     def sample(self, value: float, *labels: object) -> MetricSample:
         """Return a sample; `labels` are the values of the labels, in their order."""
-        return MetricSample(self, value, tuple(encodable(str(label)) for label in labels))
+        return MetricSample(self, value, tuple(map(str, labels)))
 
 
 class MetricSample(NamedTuple):

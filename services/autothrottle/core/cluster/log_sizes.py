@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import itemgetter
 
 from autothrottle.core.cluster.snapshot import TopicPartition
 
@@ -48,10 +49,9 @@ class LogSizes:
 
 
 def _size_problem(broker_id: int, logs: BrokerLogSizes) -> str:
-    negative = next((row for row, size in logs.sizes.items() if not size >= 0), None)
-    if negative is not None:
-        topic, partition = negative
-        return f"broker {broker_id} reports {logs.sizes[negative]} bytes for {topic} {partition}; a size is >= 0"
+    if min(logs.sizes.values(), default=0) < 0:
+        (topic, partition), size = min(logs.sizes.items(), key=itemgetter(1))
+        return f"broker {broker_id} reports {size} bytes for {topic} {partition}; a size is >= 0"
     total = sum(logs.sizes.values())
     if total > MAX_BROKER_BYTES:
         return f"broker {broker_id} reports {total} bytes of logs; at most {MAX_BROKER_BYTES} are plausible"

@@ -21,7 +21,7 @@ def loads_to_message(loads: Loads) -> metrics_pb2.GetLoadsResponse:
     problems = {**loads.problems, **unsendable}
     return metrics_pb2.GetLoadsResponse(
         brokers=brokers.values(),
-        problems={b: encodable(reason) for b, reason in problems.items() if _is_broker_id(b)},
+        problems={b: encodable(str(reason)) for b, reason in problems.items() if _is_broker_id(b)},
         warnings=_warnings([*loads.warnings, *(reason for b, reason in problems.items() if not _is_broker_id(b))]),
     )
 
@@ -32,7 +32,7 @@ def _is_broker_id(value: object) -> bool:
 
 def _warnings(texts: Sequence[str]) -> list[str]:
     more = len(texts) - _MAX_WARNINGS
-    shown = [encodable(text) for text in texts[:_MAX_WARNINGS]]
+    shown = [encodable(str(text)) for text in texts[:_MAX_WARNINGS]]
     return [*shown, f"{more} more warnings of the metrics source are not shown"] if more > 0 else shown
 
 

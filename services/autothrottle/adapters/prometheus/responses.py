@@ -12,7 +12,7 @@ from typing import Any
 
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Failure, parse_json, read_body
+from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Failure, parse_json, read_body
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.counters import Series
 
@@ -46,7 +46,7 @@ class QueryResult:
         ]
 
 
-def read_query(response: BaseHTTPResponse, limit: int) -> QueryResult:
+def read_query(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> QueryResult:
     """Read the response to a query, at most `limit` bytes; raises Failure if it is an error.
 
     A value, a time or a label that cannot be read concerns its own series alone: it becomes NaN.

@@ -28,15 +28,14 @@ from autothrottle.core.traffic.exporters import Exporter
 from autothrottle.core.traffic.loads import BrokerLoad, Loads, Utilization, by_broker
 from autothrottle.core.traffic.series_loads import broker_load, broker_utilization
 
+log = logging.getLogger(__name__)
+
 CONCURRENT_REQUESTS = 64
 MAX_TARGETS = 10_000
 _FIRST_SCRAPES = 2
 """A rate needs two samples; the first read waits for them."""
 _FIRST_PAUSE_SECONDS = 1.0
 """Time between the first two rounds: a cycle waits a few seconds for its loads."""
-
-log = logging.getLogger(__name__)
-
 _HOSTS_TIMEOUT = timedelta(seconds=2)
 """Also the time that a stopping service may wait for the brokers' hosts."""
 

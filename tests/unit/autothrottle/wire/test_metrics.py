@@ -33,7 +33,7 @@ _ODD_NUMBERS = [math.nan, math.inf, -math.inf, -1, 2**63, 9e18, 2**70, 1.5, "7",
 _EARLY, _LATE = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-14)))
 _odd_times = st.sampled_from([_EARLY, _LATE, _EARLY.replace(tzinfo=UTC), _LATE.replace(tzinfo=UTC), 7.0, None])
 _odd_numbers: st.SearchStrategy[Any] = st.sampled_from(_ODD_NUMBERS) | st.integers() | st.floats()
-_odd_texts = st.sampled_from(["\ud800", "x" * 10_000_000, "\x00", "\x1b[2J", ""])
+_odd_texts: st.SearchStrategy[Any] = st.sampled_from(["\ud800", None, 7, "x" * 10_000_000, "\x00", "\x1b[2J", ""])
 _odd_loads: st.SearchStrategy[BrokerLoad] = st.builds(
     BrokerLoad,
     st.sampled_from([3, -1, 2**31, 2**70, math.nan, "3"]),

@@ -98,7 +98,7 @@ def test_odd_series_of_one_broker_never_change_the_loads_of_the_others(entries: 
     now = time.time()
     good = [{"metric": {"pod": f"kafka-{b}"}, "values": growing(70 + b, now)} for b in (1, 2)]
     text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [*entries, *good]}})
-    found = read_query(HTTPResponse(io.BytesIO(text.encode()), status=200, preload_content=False), 10_000_000)
+    found = read_query(HTTPResponse(io.BytesIO(text.encode()), status=200, preload_content=False))
     series = found.as_series(None, 120.0, 0.0)
     label = parse_broker_label("pod=kafka-([0-9]+)", "broker-label")
     matching = BrokerMatching(label=label, registered={1: (), 2: (), 3: ()})

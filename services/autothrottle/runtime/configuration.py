@@ -111,9 +111,27 @@ _PROMQL = "PromQL: a range vector of counters, or an instant vector of rates in 
 def _scrape_url(text: str) -> str:
     if text and not re.fullmatch(r"https?://[!-~]+", text):
         raise Refused("is not an http or https URL")
+    if kinds.has_user(text):
+        raise Refused(
+            "contains a user",
+            "give http://{host}:9100/metrics, without user and password; the scraper sends none, so let the exporters "
+            "admit this host without them",
+        )
     if text and not re.search(r"\{(host|broker)\}", text):
         raise Refused("has neither {host} nor {broker}, so all brokers would have one target")
     return text
+
+
+def _decisions(text: str) -> str:
+    if re.search(r"://[^/?#@]*:[^/?#]*@", text):
+        raise Refused(
+            "contains a password",
+            "give s3://bucket/path, and the keys in the variables of the store, such as AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY",
+        )
+    if not text.isprintable():
+        raise Refused("contains a control character")
+    return text.strip()
 
 
 def _promql(direction: str) -> str:
@@ -190,7 +208,7 @@ class Configuration:
         _scrape_url,
         "",
         "Address of each broker's exporter; from the exporter if empty",
-        "a URL with {host} (host in the broker's registration) or {broker} (broker id)",
+        "a URL without user, with {host} (host in the broker's registration) or {broker} (broker id)",
         example="http://{host}:9100/metrics?collect[]=netdev",
     )
     scrape_interval: timedelta = kinds.seconds("5", "Time between two readings of an exporter")
@@ -312,10 +330,11 @@ class Configuration:
     skip_auto_delete_throttles: bool = kinds.boolean("Keep throttles when reassignments end instead of removing them")
 
     DECISIONS: ClassVar[str] = "Decision log"
-    decisions: str = kinds.text(
+    decisions: str = option(
+        _decisions,
         "",
         "Destination of the decision log for `autothrottle score`; no log if empty",
-        "a local path or a URI such as s3://bucket/path",
+        "a local path or a URI without password, such as s3://bucket/path",
         example="/var/lib/autothrottle/decisions",
     )
     decisions_spool: str = kinds.text(

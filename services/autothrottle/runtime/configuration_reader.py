@@ -151,8 +151,10 @@ def _problem(option: Option[Any], given: Given, error: Refused | Invalid) -> str
 def _shown(option: Option[Any], text: str) -> str:
     if option.secret:
         return "the value"
-    if "://" in text:  # the parts before @ and after ? may be secrets
-        text = re.sub(r"\?.*", "?...", re.sub(r"://.*@", "://...@", text), flags=re.DOTALL)
+    scheme, is_url, rest = text.partition("://")
+    if is_url:  # the user, the path and the query may be secrets
+        server = re.split("[/?#]", rest.rpartition("@")[2])[0]
+        text = f"{scheme}://{server}" + ("" if server == rest else "...")
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
 

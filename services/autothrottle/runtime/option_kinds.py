@@ -366,6 +366,11 @@ def znode(default: str, meaning: str, example: str = "", *, root: bool = False) 
     return option(parse, default, meaning, range, example=example)
 
 
+def has_user(url: str) -> bool:
+    """Whether a URL holds a user or a password. A backslash ends the host of some clients and not of others."""
+    return bool(re.search(r"://[^/?#]*[@\\]", url))
+
+
 def url(default: str, meaning: str, example: str = "") -> str:
     """Declare a server URL; an empty default makes it optional. The value has no trailing slash."""
 
@@ -379,7 +384,7 @@ def url(default: str, meaning: str, example: str = "") -> str:
             good = None
         if not good or not text.isprintable() or re.search(r"\s", text):
             raise Refused("is not an http or https URL")
-        if url.query or url.fragment or "@" in url.netloc:
+        if url.query or url.fragment or has_user(text):
             raise Refused("contains a user, a query or a fragment", "give the server only; keys have separate options")
         return text.rstrip("/")
 

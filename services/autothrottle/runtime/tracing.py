@@ -16,6 +16,7 @@ import grpc
 from autothrottle.core.exported_metrics import SampleSource
 from autothrottle.ports.telemetry import UNTRACED, Tracer
 from autothrottle.runtime.logs import add_trace_ids
+from autothrottle.runtime.option_kinds import has_user
 from autothrottle_client.replicas import Interceptor
 
 logger = logging.getLogger(__name__)
@@ -99,4 +100,13 @@ def _wanted(environment: Mapping[str, str], signal: str) -> bool:
     if asked and protocol != "grpc":
         logger.warning("%s: the protocol %s is not supported; use grpc (port 4317)", _OFF[signal], protocol)
         return False
+    for name in endpoints:
+        if asked and has_user(environment.get(name, "")):
+            logger.warning(
+                "%s: %s contains a user. Fix: give scheme, host and port only, and the credentials in "
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                _OFF[signal],
+                name,
+            )
+            return False
     return asked

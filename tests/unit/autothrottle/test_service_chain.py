@@ -85,6 +85,20 @@ def test_a_recovery_is_throttled_and_cleaned_up() -> None:
         assert services.is_clean()
 
 
+def test_an_odd_load_of_one_broker_changes_no_throttle_of_the_others() -> None:
+    """A rate above 64 bits at a broker that did not even take part made GetLoads fail, and all fell to min-rate.
+
+    The throttles are those of the test above.
+    """
+    metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
+    metrics.set_loads(builders.load(1002, outbound=2**64))
+    with InProcessServices(metrics, metrics) as services:
+        services.start_planners()
+        begin_reassignment(services)
+        throttled = {"1001 leader": "72000000", "1003 follower": "81000000", "1004 leader": "72000000"}
+        eventually(lambda: rates(services) == throttled)
+
+
 def test_an_autoremove_override_set_by_the_api_applies_until_the_reassignment_ends() -> None:
     metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
     with InProcessServices(metrics, metrics) as services:

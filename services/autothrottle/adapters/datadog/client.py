@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from datadog_api_client import ApiClient, Configuration
@@ -12,7 +13,7 @@ from urllib3 import BaseHTTPResponse, Retry
 
 from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.settings import DatadogSettings
-from autothrottle.adapters.http.bounded_calls import Call, Exchange, Failure
+from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Exchange, Failure, read_json
 from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections
 
 CONCURRENT_READS = 24
@@ -20,7 +21,7 @@ CONCURRENT_READS = 24
 CONCURRENT_POSTS = 2
 
 
-def datadog_call(name: str, send: Callable[[], object], limit: RateLimit) -> Call:
+def datadog_call(name: str, send: Callable[[], object], limit: RateLimit, most_bytes: int = MAX_BODY_BYTES) -> Call:
     """Return a call that obeys its endpoint's rate limit, and whose errors of the official client are failures."""
 
     def sent() -> object:
@@ -34,7 +35,7 @@ def datadog_call(name: str, send: Callable[[], object], limit: RateLimit) -> Cal
         limit.note(response.status, response.headers)
         return response
 
-    return Call(name, sent)
+    return Call(name, sent, partial(read_json, limit=most_bytes))
 
 
 def _failure_of(error: OpenApiException) -> Failure:

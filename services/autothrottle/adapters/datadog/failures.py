@@ -8,6 +8,7 @@ from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.http.bounded_calls import Call, Failure, first_failure
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.texts import encodable
 
 _MAX_REASON = 200
 
@@ -31,4 +32,4 @@ def without_keys(settings: DatadogSettings, text: str) -> str:
     """Return a server's text without our keys: it may quote our headers."""
     for key in (settings.api_key, settings.app_key):
         text = text.replace(key, "***") if key else text
-    return text[:_MAX_REASON]
+    return encodable(text, _MAX_REASON)

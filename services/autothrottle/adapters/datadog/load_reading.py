@@ -9,9 +9,9 @@ from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import HostTags
 from autothrottle.core.cluster.snapshot import parse_broker_id
-from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of, parse_capacity
-from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, by_broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,7 @@ class LoadReading:
 
     def loads(self) -> Loads:
         hosts, warnings = self._hosts_by_broker()
-        brokers: dict[int, BrokerLoad] = {}
-        problems: dict[int, str] = {}
-        for broker_id, broker_hosts in sorted(hosts.items()):
-            try:
-                brokers[broker_id] = self._load(broker_id, broker_hosts)
-            except (Invalid, Missing) as error:
-                problems[broker_id] = str(error)
+        brokers, problems = by_broker(sorted(hosts), lambda broker_id: self._load(broker_id, hosts[broker_id]))
         return Loads(brokers, problems, tuple(warnings))
 
     def _hosts_by_broker(self) -> tuple[dict[int, list[str]], list[str]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import cast
 
 from datadog_api_client.v1.api.authentication_api import AuthenticationApi
@@ -25,6 +26,7 @@ from autothrottle.adapters.datadog.tags import HostTags, TagCache, host_tags, wi
 from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure
 from autothrottle.adapters.http.server_clock import ServerClock
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.telemetry import Event
@@ -33,6 +35,9 @@ EVENT_TITLE_PREFIX = "[kafka-autothrottle] "
 EVENT_TAGS = ("name:kafka-autothrottle", "name:autothrottle")
 MAX_EVENT_TEXT = 4_000
 """Datadog's limit on the text of an event, in characters."""
+
+_MAX_TAGS_BYTES = 1_000_000
+"""Limit of the tags of one host: those of many hosts are read at the same time."""
 
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
@@ -152,13 +157,14 @@ class DatadogMetrics:
                 continue
             found = answer.get("tags") if isinstance(answer, dict) else None
             if isinstance(found, list):
-                self._tags.put(host, [str(tag) for tag in found])
+                self._tags.put(host, [encodable(str(tag), None) for tag in found])
             else:
                 unreadable[host] = "answers in an unexpected format"
         return unreadable
 
     def _host_tags(self, host: str) -> Call:
-        return datadog_call(host, lambda: TagsApi(self._client).get_host_tags(host_name=host), self._tags_limit)
+        send = partial(TagsApi(self._client).get_host_tags, host_name=host)
+        return datadog_call(host, send, self._tags_limit, _MAX_TAGS_BYTES)
 
 
 def _deadline(timeout: timedelta) -> float:

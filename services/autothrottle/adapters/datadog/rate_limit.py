@@ -10,6 +10,9 @@ from autothrottle.adapters.http.bounded_calls import Failure
 
 TOO_MANY_REQUESTS = 429
 
+MAX_PAUSE_SECONDS = 300.0
+"""Longest pause that a header can cause: a wrong value must not end the reading of loads for hours."""
+
 
 class RateLimit:
     """Datadog's rate limit of one endpoint, as its last response reported it. Thread-safe."""
@@ -34,9 +37,11 @@ class RateLimit:
             return
         times = (_seconds(fields, name) for name in ("x-ratelimit-reset", "retry-after", "x-ratelimit-period"))
         self._name = fields.get("x-ratelimit-name", "of the endpoint")[:50]
-        self._until = time.monotonic() + next((t for t in times if t is not None), self._PERIOD_SECONDS)
+        pause = next((t for t in times if t is not None), self._PERIOD_SECONDS)
+        self._until = time.monotonic() + min(pause, MAX_PAUSE_SECONDS)
 
 
 def _seconds(fields: Mapping[str, str], name: str) -> float | None:
+    """Return the seconds in a header; None: it is absent, or not a plain number of at most 5 digits."""
     text = fields.get(name, "")
     return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from autothrottle.adapters.datadog.points import newest_point
 from autothrottle.core.errors import Invalid, Missing, Unavailable
-from autothrottle.core.traffic.loads import Utilization
+from autothrottle.core.texts import encodable
+from autothrottle.core.traffic.loads import Utilization, is_time, measured_utilization
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,10 @@ class _HostSeries:
     interval: float | None
 
 
+_NO_POINT = (math.nan, math.nan)
+"""A point that cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
     """The response to one query."""
@@ -42,23 +46,25 @@ class MetricSeries:
 
     @classmethod
     def of(cls, query_name: str, answer: Any) -> MetricSeries:
-        """Parse a response; raises TypeError, ValueError or similar if its format is unexpected."""
+        """Parse a response; raises TypeError, ValueError or similar if its format is unexpected.
+
+        A point or a scope that cannot be read concerns its own series alone.
+        """
         if answer.get("status", "ok") != "ok":
-            raise Unavailable(f"Datadog ({query_name}) answers status {str(answer['status'])[:20]!r}")
+            raise Unavailable(f"Datadog ({query_name}) answers status {encodable(str(answer['status']))[:20]!r}")
         by_host: dict[str, list[_HostSeries]] = {}
         tags: dict[str, list[str]] = {}
         without_host = []
-        for series in answer["series"] or ():
-            scope = str(series.get("scope", ""))
+        for series in _entries(answer["series"] or ()):
+            scope = encodable(str(series.get("scope", "")), None)
             host = _host_of(scope)
             if host is None:
                 without_host.append(scope)
                 continue
-            points = tuple((stamp / 1000, _number(value)) for stamp, value in series["pointlist"] or ())
-            found = _HostSeries(points, _number(series.get("interval")))
+            host_series = _HostSeries(_points(series.get("pointlist")), _number(series.get("interval")))
             # A host with two values of a tag has the same series in both groups.
-            if found not in by_host.setdefault(host, []):
-                by_host[host].append(found)
+            if host_series not in by_host.setdefault(host, []):
+                by_host[host].append(host_series)
             tags.setdefault(host, []).extend(tag.strip() for tag in scope.split(","))
         return cls(query_name, by_host, tuple(without_host), tags)
 
@@ -72,6 +78,11 @@ class MetricSeries:
             raise Invalid(
                 f"{subject} has {len(found)} series in --{self.query_name}: group the query by {{host}} alone"
             )
+        if bad_times := [stamp for stamp, _ in found[0].points if not is_time(stamp)]:
+            raise Invalid(
+                f"{subject} has a point with the time {bad_times[-1]} s in --{self.query_name}; a time is in seconds "
+                "since 1970, until the year 9999: check the query"
+            )
         point = newest_point(found[0].points, found[0].interval, window.start, window.end)
         if point is None:
             seconds = window.end - window.start
@@ -79,11 +90,35 @@ class MetricSeries:
                 f"{subject} has only null points in --{self.query_name} over the last {seconds} s: "
                 "check its Datadog agent, or use a longer --metrics-window"
             )
-        if not (0 <= point.value < 2**63):
+        if not point.value >= 0:  # NaN, too
             raise Invalid(
                 f"{subject} has {point.value} bytes/s in --{self.query_name}; a rate is >= 0: check the query"
             )
-        return Utilization(round(point.value), _utc(point.start - window.offset), _utc(point.end - window.offset))
+        try:
+            return measured_utilization(point.value, point.start - window.offset, point.end - window.offset)
+        except Invalid as error:
+            raise Invalid(f"{subject} {error} (--{self.query_name})") from None
+
+
+def _entries(series: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the series that are objects; raises TypeError if none of them is."""
+    entries = [entry for entry in series if isinstance(entry, dict)]
+    if series and not entries:
+        raise TypeError("no series is an object")
+    return entries
+
+
+def _points(points: object) -> tuple[tuple[float, float | None], ...]:
+    if points is None:
+        return ()
+    return tuple(map(_point, points)) if isinstance(points, list) else (_NO_POINT,)
+
+
+def _point(point: object) -> tuple[float, float | None]:
+    if not isinstance(point, list) or len(point) != 2:
+        return _NO_POINT
+    stamp = _number(point[0])
+    return math.nan if stamp is None else stamp / 1000, _number(point[1])
 
 
 def _host_of(scope: str) -> str | None:
@@ -100,7 +135,3 @@ def _number(value: object) -> float | None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < 1e300 else math.nan  # type: ignore[arg-type]
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -4,24 +4,73 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import urllib3
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.texts import json_integer
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Limit of a response's decoded body: it is in memory as a whole, and a server may send it without an end."""
+MAX_ERROR_BYTES = 64 * 1024
+"""Bytes of an error's body that are read; the rest is cut off."""
+
+log = logging.getLogger(__name__)
 
 
-def read_json(response: BaseHTTPResponse) -> object:
+def read_body(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> bytes:
+    """Read a response to its end; raises `Failure` if it has more bytes than `limit`. Errors are cut off."""
+    if response.status >= 300:
+        return response.read(MAX_ERROR_BYTES)
+    body = response.read(limit + 1)
+    if len(body) > limit:
+        response.close()
+        raise Failure(f"answers with more than {limit} bytes; the rest is not read", response.status)
+    return body
+
+
+def parse_json(body: bytes, limit: int = MAX_BODY_BYTES) -> Any:
+    """Parse a body in which one odd text or number does not make the rest unreadable.
+
+    Args:
+        body: JSON in UTF-8.
+        limit: the limit of the body. One with too many values for it, such as millions of empty lists, is a `Failure`:
+            each list takes 64 bytes.
+    """
+    if body.count(b"[") + body.count(b"{") > limit // 32 or body.count(b",") > limit // 8:
+        raise Failure(
+            f"answers with too many values: more than {limit // 32} lists and objects, or {limit // 8} commas"
+        )
+    return json.loads(body.decode("utf-8", "replace"), parse_int=json_integer)
+
+
+def read_json(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> object:
     """Read a response to its end and parse it."""
-    return json.loads(response.data)
+    return parse_json(read_body(response, limit), limit)
+
+
+def server_of(url: str) -> str:
+    """Return scheme, host and port of a URL, for messages: the other parts may hold a user, a password or a token.
+
+    >>> server_of("https://user:secret@b1.example:9100/metrics?token=abc")
+    'https://b1.example:9100'
+    """
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    except ValueError:
+        return f"{url.partition('://')[0]}://(invalid)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +129,9 @@ class Exchange:
         self._of_thread.exchange = self
         try:
             return self._call.read(cast(BaseHTTPResponse, self._call.send()))
-        except (HTTPError, OSError, ValueError, RecursionError) as error:
+        except Failure:
+            raise
+        except Exception as error:  # one server's odd answer must not end the thread that reads all of them
             raise _failure_of(error) from None
         finally:
             self.hold(None)
@@ -117,7 +168,12 @@ def _failure_of(error: Exception) -> Failure:
         return Failure(f"cannot be trusted: {error}")
     if isinstance(error, HTTPError | OSError):
         return Failure(f"does not answer ({type(error).__name__})")
-    return Failure("answers with invalid JSON")
+    if isinstance(error, UnicodeError):
+        return Failure(f"cannot be called or read: {error}")
+    if isinstance(error, ValueError | RecursionError):
+        return Failure("answers with invalid JSON")
+    log.error("Reading a response failed unexpectedly; it counts as unreadable. Fix: report this", exc_info=error)
+    return Failure(f"cannot be read ({type(error).__name__}: {error})")
 
 
 class Exchanges:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.response import HTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Exchange
+from autothrottle.adapters.http.bounded_calls import Exchange, read_body
 
 
 def cut_by_exchanges(pools: PoolManager) -> PoolManager:
     """Let exchanges cut the connections of these pools, also during a TLS handshake; all calls must run in one."""
+    # It would log the whole URL, which may hold a token, with each odd header.
+    logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
     pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
     return pools
 
@@ -45,6 +48,16 @@ def _close_all(connections: queue.LifoQueue[Any]) -> None:
                 connection.close()
 
 
+class _BoundedResponse(HTTPResponse):
+    """A response whose `data`, which the Datadog client reads, is limited like all other bodies."""
+
+    @property
+    def data(self) -> bytes:
+        if self._body is None:
+            self._body = read_body(self)
+        return cast(bytes, self._body)
+
+
 class _HttpConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         connection = super()._new_conn()
@@ -53,7 +66,9 @@ class _HttpConnection(HTTPConnection):
 
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]
         Exchange.current().hold(self.sock)
-        return super().getresponse()
+        response = super().getresponse()
+        response.__class__ = _BoundedResponse  # urllib3 has no option for the class of its responses
+        return response
 
 
 class _HttpsConnection(_HttpConnection, HTTPSConnection):

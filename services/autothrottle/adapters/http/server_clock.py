@@ -8,6 +8,8 @@ from email.utils import parsedate_to_datetime
 
 _MAX_OFFSET_SECONDS = 2.0
 """Difference between the clocks that is not corrected: the Date header has whole seconds."""
+_MAX_CORRECTED_SECONDS = 3600.0
+"""Largest difference that is corrected. A larger one is an error of a clock or a proxy, not the time of samples."""
 
 
 class ServerClock:
@@ -18,6 +20,7 @@ class ServerClock:
         self._clock = clock
         self._lock = threading.Lock()
         self._noted = 0.0
+        self._refused = 0.0
         self.offset = 0.0
         """The server's clock minus ours, seconds; 0: at most 2 s."""
 
@@ -26,13 +29,20 @@ class ServerClock:
         return self._clock() + self.offset
 
     def note(self, headers: Mapping[str, str]) -> None:
-        """Remember the time of a response; one without a valid Date header changes nothing."""
+        """Remember the time of a response; one without a valid Date header changes nothing.
+
+        A time that differs by more than an hour is only reported, see `warnings`.
+        """
         try:
             sent = parsedate_to_datetime(headers["date"]).timestamp()
         except (KeyError, TypeError, ValueError, OverflowError):
             return
+        offset = sent - self._clock()
         with self._lock:
-            self._noted = sent - self._clock()
+            if abs(offset) <= _MAX_CORRECTED_SECONDS:
+                self._noted, self._refused = offset, 0.0
+            else:
+                self._refused = offset
 
     def corrected(self) -> bool:
         """Correct the offset by the last response; return whether it has changed."""
@@ -43,10 +53,19 @@ class ServerClock:
             return changed
 
     def warnings(self, server: str) -> tuple[str, ...]:
-        """Return a warning that names the server if its clock differs from ours."""
-        if not self.offset:
-            return ()
-        return (
-            f"the clock of {server} differs by {self.offset:+.0f} s from the clock of this host. Its samples are used, "
-            "with this difference. Fix: synchronise both clocks",
-        )
+        """Return warnings that name the server if its clock differs from ours."""
+        with self._lock:
+            refused, offset = self._refused, self.offset
+        warnings = []
+        if refused:
+            warnings.append(
+                f"the Date header of {server} differs by {refused:+.0f} s from the clock of this host. It is ignored, "
+                f"because it differs by more than {_MAX_CORRECTED_SECONDS:.0f} s. Fix: correct the clock of the server "
+                "or of this host, or the proxy between them"
+            )
+        if offset:
+            warnings.append(
+                f"the clock of {server} differs by {offset:+.0f} s from the clock of this host. Its samples are used, "
+                "with this difference. Fix: synchronise both clocks"
+            )
+        return tuple(warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,8 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 16
 """Limit of brokers queried in parallel; the others wait for a thread."""
@@ -52,4 +55,7 @@ class KafkaLogSizes:
             sizes = self._kafka.log_sizes(broker_id, partitions, timeout=timeout)
         except AutothrottleError as error:
             return str(error)
+        except Exception as error:  # an odd response of one broker must not hide the logs of the others
+            log.exception("Reading the log sizes of broker %d failed unexpectedly; they count as unknown", broker_id)
+            return f"the response of broker {broker_id} cannot be read ({type(error).__name__}: {error})"
         return BrokerLogSizes(self._now(), sizes)

@@ -20,8 +20,9 @@ class BrokerHosts:
         """Return broker id -> hosts, and a warning if they are not current."""
         try:
             found = self._registry.fetch_hosts(timeout)
-        except AutothrottleError as error:
-            kept = f"the {len(self._hosts)} brokers read before are used" if self._hosts else "no hosts are known"
-            return self._hosts, (f"the brokers' hosts cannot be read: {error}; {kept}",)
+        except Exception as error:  # also an odd registration: metrics with a label for the broker need no hosts
+            reason = str(error) if isinstance(error, AutothrottleError) else f"{type(error).__name__}: {error}"
+            fallback = f"the {len(self._hosts)} brokers read before are used" if self._hosts else "no hosts are known"
+            return self._hosts, (f"the brokers' hosts cannot be read: {reason}; {fallback}",)
         self._hosts = {broker_id: tuple(hosts) for broker_id, hosts in found.items()}
         return self._hosts, ()

@@ -117,7 +117,7 @@ class GrowthReader:
         if not (queried := copying.brokers & registered):
             return 0.0
         began, started = time.monotonic(), self._now()
-        sizes = self._source.fetch_all_log_sizes(queried, BROKER_TIMEOUT)
+        sizes = self._source.fetch_all_log_sizes(queried, BROKER_TIMEOUT).usable()
         answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
         self._log_failure(next(iter(sizes.problems.values()), ""))
         leaders = self._leaders.of(sizes, BROKER_TIMEOUT)

@@ -14,7 +14,7 @@ from autothrottle.adapters.kafka_common.log_growth_reader import BROKER_TIMEOUT,
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
-from autothrottle.core.traffic.loads import BrokerLoad, Loads
+from autothrottle.core.traffic.loads import BrokerLoad, Loads, by_broker
 from autothrottle.core.traffic.log_traffic import LogTraffic
 from autothrottle.ports.kafka import AllLogsSource
 
@@ -109,13 +109,8 @@ class LogLoads:
         return self._read_at >= oldest and any(len(marks) > 1 for marks in self._traffic.marks.values())
 
     def _loads(self, traffic: LogTraffic, sizes: LogSizes) -> Loads:
-        brokers: dict[int, BrokerLoad] = {}
-        problems: dict[int, str] = {}
-        for broker_id in {*sizes.brokers, *sizes.problems}:
-            try:
-                brokers[broker_id] = self._load(broker_id, traffic, sizes)
-            except Missing as error:
-                problems[broker_id] = str(error)
+        broker_ids = sorted({*sizes.brokers, *sizes.problems})
+        brokers, problems = by_broker(broker_ids, lambda broker_id: self._load(broker_id, traffic, sizes))
         return Loads(brokers, problems, _undescribed(self._leaders.unknown))
 
     def _load(self, broker_id: int, traffic: LogTraffic, sizes: LogSizes) -> BrokerLoad:
@@ -127,7 +122,8 @@ class LogLoads:
         found = traffic.utilization(broker_id)
         if found is None or found[0].end < self._now() - timedelta(seconds=self._usable_seconds):
             read = "were read only once so far" if found is None else f"are those of {found[0].end:%H:%M:%S} UTC"
-            reason = sizes.problems.get(broker_id, f"they {read}; the next cycle has its load")
+            reasons = {**traffic.problems, **sizes.problems}
+            reason = reasons.get(broker_id, f"they {read}; the next cycle has its load")
             raise Missing(f"the sizes of its logs are unknown: {reason}")
         return BrokerLoad(broker_id, capacity_of(broker_id, None, None, self._limits), *found)
 
@@ -159,7 +155,7 @@ class LogLoads:
         """Read once; return the seconds of work that this took."""
         broker_ids = self._source.fetch_broker_ids(BROKER_TIMEOUT)
         began, started = time.monotonic(), self._now()
-        sizes = self._source.fetch_all_log_sizes(broker_ids, BROKER_TIMEOUT)
+        sizes = self._source.fetch_all_log_sizes(broker_ids, BROKER_TIMEOUT).usable()
         answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
         if not sizes.brokers:
             raise Unavailable(next(iter(sizes.problems.values()), "the cluster has no registered broker"))

@@ -188,7 +188,7 @@ class ProgressReader:
         if not wanted:
             return LogSizes()
         try:
-            sizes = self._source.fetch_log_sizes(wanted, BROKER_TIMEOUT)
+            sizes = self._source.fetch_log_sizes(wanted, BROKER_TIMEOUT).usable()
         except AutothrottleError as error:
             if not self._failure:
                 log.warning("log sizes cannot be read, so the bytes left to copy are unknown: %s", error)

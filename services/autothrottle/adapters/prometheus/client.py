@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, first_failure
+from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Exchanges, Failure, first_failure
 from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
 from autothrottle.adapters.prometheus.responses import QueryResult, read_query
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
@@ -25,6 +25,7 @@ class PrometheusClient:
         settings: PrometheusSettings,
         width: int,
         note_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
+        most_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """Prepare; this sends nothing.
 
@@ -32,8 +33,9 @@ class PrometheusClient:
             settings: address and credentials.
             width: number of concurrent queries.
             note_headers: called with the headers of every response, from other threads.
+            most_bytes: limit of one response.
         """
-        self._settings, self._note_headers = settings, note_headers
+        self._settings, self._note_headers, self._most_bytes = settings, note_headers, most_bytes
         self._reads = Exchanges(width, "prometheus-read")
         self._pools = cut_by_exchanges(urllib3.PoolManager(maxsize=width, ca_certs=settings.ca_file or None))
 
@@ -70,7 +72,7 @@ class PrometheusClient:
 
     def _read(self, response: BaseHTTPResponse) -> QueryResult:
         self._note_headers(response.headers)
-        return read_query(response)
+        return read_query(response, self._most_bytes)
 
     def _error(self, call: Call, failure: Failure) -> Unavailable:
         reason = failure.reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 from autothrottle.adapters.http.server_clock import ServerClock
@@ -13,7 +13,7 @@ from autothrottle.adapters.prometheus.responses import QueryResult
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
 from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.errors import Invalid
-from autothrottle.core.traffic.broker_matching import BrokerMatching
+from autothrottle.core.traffic.broker_matching import BrokerMatching, host_of
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
@@ -79,7 +79,10 @@ class PrometheusMetrics:
     ) -> Loads:
         settings, window, offset = self._settings, self._settings.window.total_seconds(), self._server.offset
         matching = BrokerMatching(
-            settings.broker_map, settings.broker_label, reported_addresses(results[BROKERS_QUERY]), registered
+            settings.broker_map,
+            settings.broker_label,
+            reported_addresses(results[BROKERS_QUERY], registered),
+            registered,
         )
         means = {TX_QUERY: settings.tx_query, RX_QUERY: settings.rx_query}
         series = {
@@ -91,13 +94,23 @@ class PrometheusMetrics:
         return Loads(loads.brokers, loads.problems, warnings + loads.warnings)
 
 
-def reported_addresses(result: QueryResult) -> dict[str, int]:
-    """Return address -> broker id from `kafka_broker_info{id,address}`."""
-    found: dict[str, int] = {}
+def reported_addresses(result: QueryResult, registered: Mapping[int, Collection[str]]) -> dict[str, int]:
+    """Return address -> broker id from `kafka_broker_info{id,address}`.
+
+    An address that is reported for two brokers is left out. So is one with the registered host of other brokers: the
+    exporter of one broker must not claim the series of another one.
+    """
+    owners: dict[str, set[int]] = {}
+    for broker_id, hosts in registered.items():
+        for host in hosts:
+            owners.setdefault(host_of(host), set()).add(broker_id)
+    broker_ids: dict[str, set[int]] = {}
     for labels, _, _ in result.series:
+        address = labels.get("address", "")
         try:
-            found[labels.get("address", "")] = parse_broker_id(labels.get("id", ""))
+            broker_id = parse_broker_id(labels.get("id", ""))
         except Invalid:
             continue
-    found.pop("", None)
-    return found
+        if address and broker_id in owners.get(host_of(address), {broker_id}):
+            broker_ids.setdefault(address, set()).add(broker_id)
+    return {address: min(ids) for address, ids in broker_ids.items() if len(ids) == 1}

@@ -5,14 +5,15 @@ Source: prometheus.io/docs/prometheus/latest/querying/api.
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Failure
+from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Failure, parse_json, read_body
+from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.counters import Series
 
 _MAX_REASON = 200
@@ -45,36 +46,55 @@ class QueryResult:
         ]
 
 
-def read_query(response: BaseHTTPResponse) -> QueryResult:
-    """Read the response to a query; raises Failure if it is an error."""
-    body = response.data
+def read_query(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> QueryResult:
+    """Read the response to a query, at most `limit` bytes; raises Failure if it is an error.
+
+    A value, a time or a label that cannot be read concerns its own series alone: it becomes NaN.
+    """
+    body = read_body(response, limit)
     if response.status != 200:
         raise Failure(f"answers {response.status}{_reason(body)}", response.status)
-    data = json.loads(body)
+    data = parse_json(body, limit)
     try:
         if data["status"] != "success":
             raise Failure(f"answers{_reason(body)}")
-        result, is_range = data["data"]["result"], data["data"]["resultType"] == "matrix"
-        if data["data"]["resultType"] not in ("matrix", "vector"):
-            raise Failure(f"answers a {data['data']['resultType']}; the query must return a vector")
-        series = [(_labels(one), _samples(one, is_range), is_range) for one in result]
-        warnings = tuple(str(text)[:_MAX_REASON] for text in data.get("warnings") or ())
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        result, kind = data["data"]["result"], data["data"]["resultType"]
+        if kind not in ("matrix", "vector"):
+            raise Failure(f"answers a {encodable(str(kind), 40)}; the query must return a vector")
+        entries = [entry for entry in result if isinstance(entry, dict) and isinstance(entry.get("metric"), dict)]
+        if result and not entries:
+            raise TypeError("no series has labels")
+        series = [(_labels(entry), _samples(entry, kind == "matrix"), kind == "matrix") for entry in entries]
+        warnings = tuple(encodable(str(text), _MAX_REASON) for text in data.get("warnings") or ())
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Failure(f"answers in an unexpected format ({type(error).__name__})") from None
     return QueryResult(series, warnings)
 
 
-def _labels(one: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in one["metric"].items()}
+def _labels(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {encodable(str(name), None): encodable(str(value), None) for name, value in entry["metric"].items()}
 
 
-def _samples(one: Mapping[str, Any], is_range: bool) -> list[tuple[float, float]]:
-    return [(float(stamp), float(value)) for stamp, value in (one["values"] if is_range else [one["value"]])]
+def _samples(entry: Mapping[str, Any], is_range: bool) -> list[tuple[float, float]]:
+    try:
+        return [
+            (_number(stamp), _number(value)) for stamp, value in (entry["values"] if is_range else [entry["value"]])
+        ]
+    except (KeyError, TypeError, ValueError):
+        return [(math.nan, math.nan)]
+
+
+def _number(value: Any) -> float:
+    """Return a number or the number in a text; anything else is NaN, which no broker may have."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
 
 
 def _reason(body: bytes) -> str:
     """Return the server's error message, which quotes the query where it is wrong."""
     try:
-        return f": {json.loads(body)['error']}"[:_MAX_REASON]
+        return encodable(f": {parse_json(body)['error']}", _MAX_REASON)
     except (KeyError, TypeError, ValueError, RecursionError):
         return ""

@@ -18,7 +18,11 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
+from autothrottle.core.traffic.loads import is_byte_count
 from autothrottle.ports.placement import StorageMetrics
+
+_MAX_BODY_BYTES = 256 * 1024 * 1024
+"""Limit of a response: the series of a million partitions, in the process of metricsfetcher alone."""
 
 STORAGE_QUERY, SIZE_QUERY = "prometheus-storage-query", "prometheus-size-query"
 
@@ -45,7 +49,7 @@ class PrometheusStorageMetrics:
         """
         self._settings, self._hosts, self._clock = settings, hosts, clock
         self._queries = {STORAGE_QUERY: storage_query, SIZE_QUERY: size_query, BROKERS_QUERY: BROKERS_QUERY}
-        self._client = PrometheusClient(settings, len(self._queries))
+        self._client = PrometheusClient(settings, len(self._queries), most_bytes=_MAX_BODY_BYTES)
 
     def close(self) -> None:
         """End all running calls and threads."""
@@ -56,7 +60,7 @@ class PrometheusStorageMetrics:
         registered, warnings = self._hosts.read(timeout / 4) if self._hosts else ({}, ())
         sampled = datetime.fromtimestamp(int(self._clock()), UTC)
         results = self._client.fetch(self._queries, deadline)
-        addresses = reported_addresses(results[BROKERS_QUERY])
+        addresses = reported_addresses(results[BROKERS_QUERY], registered)
         matching = BrokerMatching(settings.broker_map, settings.broker_label, addresses, registered)
         free, free_problems = _storage_free(results[STORAGE_QUERY], matching)
         sizes, size_problems = _partition_sizes(results[SIZE_QUERY])
@@ -69,17 +73,25 @@ class PrometheusStorageMetrics:
 
 
 def _storage_free(result: QueryResult, matching: BrokerMatching) -> tuple[dict[int, int], list[str]]:
-    """Return the free bytes of each broker; a device that two targets report counts once."""
+    """Return the free bytes of each broker; a device that two targets report counts once.
+
+    If the bytes of one device are unknown, so is the sum of its broker.
+    """
     devices: dict[int, dict[str, int]] = defaultdict(dict)
+    unreadable: set[int] = set()
     problems = []
     for labels, value in _values(result):
         broker_id = matching.broker_of(labels)
         if broker_id is None or value is None:
             reason = "belongs to no known broker" if broker_id is None else "has no usable value"
             problems.append(f"a series of {STORAGE_QUERY} {reason}: {dict(labels)}")
+            unreadable.update(() if broker_id is None else (broker_id,))
         else:
             devices[broker_id][labels.get("device", "")] = value
-    return {id: sum(found.values()) for id, found in devices.items()}, problems
+    sums = {broker_id: sum(values.values()) for broker_id, values in devices.items() if broker_id not in unreadable}
+    too_large = [broker_id for broker_id, total in sums.items() if not is_byte_count(total)]
+    problems += [f"broker {b} has {sums.pop(b)} free bytes in {STORAGE_QUERY}; give at most 2^63-1" for b in too_large]
+    return sums, problems
 
 
 def _partition_sizes(result: QueryResult) -> tuple[dict[TopicPartitionKey, int], list[str]]:
@@ -101,4 +113,4 @@ def _values(result: QueryResult) -> Iterator[tuple[Mapping[str, str], int | None
     """Yield the labels and the newest value of each series; None: it is not a number of bytes."""
     for labels, samples, _ in result.series:
         value = samples[-1][1] if samples else math.nan
-        yield labels, round(value) if math.isfinite(value) and value >= 0 else None
+        yield labels, round(value) if is_byte_count(value) else None

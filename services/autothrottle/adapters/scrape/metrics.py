@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -10,25 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from urllib.parse import quote
 
 import urllib3
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure
+from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, read_body
 from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.scrape.samples import Target, scraped
-from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import largest
 from autothrottle.core.traffic.exporters import Exporter
-from autothrottle.core.traffic.loads import BrokerLoad, Loads, Utilization
+from autothrottle.core.traffic.loads import BrokerLoad, Loads, Utilization, by_broker
 from autothrottle.core.traffic.series_loads import broker_load, broker_utilization
+
+log = logging.getLogger(__name__)
 
 CONCURRENT_REQUESTS = 64
 MAX_TARGETS = 10_000
-MAX_TEXT_BYTES = 32 * 1024 * 1024
 _FIRST_SCRAPES = 2
 """A rate needs two samples; the first read waits for them."""
 _FIRST_PAUSE_SECONDS = 1.0
@@ -91,17 +94,17 @@ class ScrapedMetrics:
             return self._loads()
 
     def _loads(self) -> Loads:
-        brokers: dict[int, BrokerLoad] = {}
-        problems: dict[int, str] = {}
-        for broker_id, target in sorted(self._targets.items()):
-            try:
-                _check_owner(broker_id, target)
-                outbound, inbound = (self._utilization(broker_id, target, kind) for kind in ("tx", "rx"))
-                speed = largest(target.series("speed", None))
-                brokers[broker_id] = broker_load(broker_id, outbound, inbound, speed, self._limits)
-            except (Invalid, Missing) as error:
-                problems[broker_id] = f"{error}; the target {target.problem}" if target.problem else str(error)
+        brokers, problems = by_broker(sorted(self._targets), self._load)
         return Loads(brokers, problems, self._warnings)
+
+    def _load(self, broker_id: int) -> BrokerLoad:
+        target = self._targets[broker_id]
+        try:
+            _check_owner(broker_id, target)
+            outbound, inbound = (self._utilization(broker_id, target, kind) for kind in ("tx", "rx"))
+            return broker_load(broker_id, outbound, inbound, largest(target.series("speed", None)), self._limits)
+        except AutothrottleError as error:
+            raise type(error)(f"{error}; the target {target.problem}" if target.problem else str(error)) from None
 
     def _utilization(self, broker_id: int, target: Target, kind: str) -> Utilization:
         exporter = self._settings.exporter
@@ -109,16 +112,23 @@ class ScrapedMetrics:
         if not series:
             names = " or ".join(exporter.tx if kind == "tx" else exporter.rx)
             raise Missing(
-                f"broker {broker_id} ({target.url}) has no sample of {names}; check --scrape-url and --broker-exporter"
+                f"broker {broker_id} ({target.server}) has no sample of {names}; check --scrape-url and "
+                "--broker-exporter"
             )
-        return broker_utilization(broker_id, f"{target.url}, {kind}", series, self._clock())
+        return broker_utilization(broker_id, f"{target.server}, {kind}", series, self._clock())
 
     # The background thread.
 
     def _run(self) -> None:
         begin = time.monotonic()
         while not self._stopped.is_set():
-            self._scrape_all(begin + self._interval)
+            try:
+                self._scrape_all(begin + self._interval)
+            except Exception as error:  # a bug must not end the thread: all samples would become stale
+                log.exception("Reading the exporters failed unexpectedly; the next round tries again")
+                kind = type(error).__name__
+                with self._changed:
+                    self._warnings = (f"the last round of reading the exporters failed unexpectedly ({kind})",)
             pause = self._interval if self._rounds >= _FIRST_SCRAPES else min(self._interval, _FIRST_PAUSE_SECONDS)
             begin = max(begin + pause, time.monotonic())
             self._stopped.wait(begin - time.monotonic())
@@ -159,18 +169,16 @@ class ScrapedMetrics:
 
     def _call(self, target: Target) -> Call:
         send = partial(get, self._pools, target.url, {"accept": "text/plain"})
-        return Call(target.url, send, partial(self._read, target))
+        return Call(target.server, send, partial(self._read, target))
 
     def _read(self, target: Target, response: BaseHTTPResponse) -> object:
         """Enter a scrape as soon as it is complete: a target that hangs delays the others' samples no longer."""
         if response.status != 200:
             raise Failure(f"answers {response.status}", response.status)
-        text = response.read(MAX_TEXT_BYTES + 1)
-        if len(text) > MAX_TEXT_BYTES:
-            raise Failure(f"answers with more than {MAX_TEXT_BYTES} bytes; limit its metrics with --scrape-url")
+        text = read_body(response)
         try:
             scrape = scraped(text.decode(), self._settings.exporter, self._clock())
-        except (ValueError, IndexError, KeyError, AttributeError) as error:
+        except Exception as error:  # the parser of the text format raises many kinds of errors
             raise Failure(f"answers with a malformed text ({error})"[:200]) from None
         with self._changed:
             target.add(scrape, self._keep)
@@ -181,10 +189,12 @@ def _check_owner(broker_id: int, target: Target) -> None:
     if target.shared_with:
         ids = ", ".join(map(str, target.shared_with))
         raise Missing(
-            f"broker {broker_id}: {target.url} is the target of the brokers {ids}. Fix: use {{broker}} in "
+            f"broker {broker_id}: {target.server} is the target of the brokers {ids}. Fix: use {{broker}} in "
             "--scrape-url, or give their hosts in --broker-map"
         )
 
 
 def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    """Return a host as a part of a URL; an odd one cannot change the other parts."""
+    quoted = quote(host, safe="%:", errors="replace")
+    return f"[{quoted}]" if ":" in host else quoted

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from autothrottle.adapters.http.bounded_calls import server_of
 from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import Exporter
 
@@ -19,6 +21,12 @@ Scrape = Mapping[_Key, tuple[float, float]]
 """The samples of one response that count: key -> (time, value)."""
 
 
+_WHOLE_CHARACTERS = 1_000_000
+"""Of a longer text only the lines of our metrics are parsed: 1 MB takes 0.5 s, in which the other targets wait."""
+_MAX_CHARACTERS = 4_000_000
+"""Limit of these lines."""
+
+
 def scraped(text: str, exporter: Exporter, received: float) -> Scrape:
     """Parse a text; raises ValueError or similar if it is malformed.
 
@@ -28,7 +36,7 @@ def scraped(text: str, exporter: Exporter, received: float) -> Scrape:
         received: when the text was received, seconds since the epoch; the time of samples without their own.
     """
     found: dict[_Key, tuple[float, float]] = {}
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(_relevant(text, exporter)):
         for sample in family.samples:
             # The parser appends _total to the name of a counter that lacks it.
             name = sample.name if sample.name in exporter.names else sample.name.removesuffix("_total")
@@ -41,16 +49,33 @@ def scraped(text: str, exporter: Exporter, received: float) -> Scrape:
     return found
 
 
+def _relevant(text: str, exporter: Exporter) -> str:
+    if len(text) <= _WHOLE_CHARACTERS:
+        return text
+    names = {form for name in exporter.names if name for form in (name, name.removesuffix("_total"))}
+    pattern = rf"^(?:# TYPE )?(?:{'|'.join(map(re.escape, sorted(names)))})[{{ \t].*$"
+    lines = "\n".join(re.findall(pattern, text, re.MULTILINE)) + "\n"
+    if len(lines) > _MAX_CHARACTERS:
+        raise ValueError(f"{len(lines)} characters of counters, and {_MAX_CHARACTERS} are allowed")
+    return lines
+
+
 @dataclass(slots=True)
 class Target:
     """One exporter and its samples."""
 
     url: str
+    """Messages show `server` instead: the URL may hold a token."""
     shared_with: Sequence[int] = ()
     """Ids of all brokers with this URL, if there are several. It is not requested."""
     problem: str = ""
     """Why the last request failed; "": it did not."""
     scrapes: deque[Scrape] = field(default_factory=deque)
+
+    @property
+    def server(self) -> str:
+        """Scheme, host and port."""
+        return server_of(self.url)
 
     def add(self, scrape: Scrape, keep: int) -> None:
         """Add a scrape, and drop all but the newest `keep`."""

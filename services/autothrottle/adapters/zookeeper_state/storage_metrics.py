@@ -23,6 +23,8 @@ from autothrottle.adapters.zookeeper.codec import broker_id_of
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
+from autothrottle.core.texts import encodable, json_integer
+from autothrottle.core.traffic.loads import is_byte_count
 from autothrottle.ports.placement import StorageMetrics
 
 MAX_REQUEST_BYTES = 1_000_000
@@ -110,7 +112,7 @@ class ZooKeeperStorageMetrics:
             data, stat = self._client.get_async(self._path(_SAMPLED)).get(timeout=timeout.total_seconds())
             if stat.mzxid == partitions.mzxid == brokers.mzxid:
                 return datetime.fromisoformat(json.loads(data)["time"]).astimezone(UTC)
-        except (NoNodeError, KeyError, TypeError, ValueError, OverflowError):
+        except (NoNodeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
             pass
         return datetime.fromtimestamp(written, UTC)
 
@@ -165,7 +167,7 @@ def parse_partition_sizes(data: bytes) -> tuple[dict[TopicPartitionKey, int], li
         for name, meta in _items(partitions):
             # A broker id and a partition number have the same range.
             partition, size = broker_id_of(name), _bytes(meta, "Size")
-            if partition is None or size is None or not topic:
+            if partition is None or size is None or encodable(topic, None) != topic or not topic:
                 problems.append(f"{topic!r} partition {name!r} in {_PARTITIONS} has no usable number or size; ignored")
             else:
                 sizes[topic, partition] = size
@@ -191,7 +193,7 @@ def parse_storage_free(data: bytes) -> tuple[dict[int, int], list[str]]:
 
 def _object(data: bytes, what: str) -> Any:
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_int=json_integer)
     except (ValueError, RecursionError):
         raise Invalid(f"{what} is not JSON; run metricsfetcher again") from None
     if not isinstance(value, dict):
@@ -207,4 +209,4 @@ def _bytes(value: Any, key: str) -> int | None:
     number = value.get(key) if isinstance(value, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
-    return round(number) if 0 <= number < 2**63 else None  # not for NaN either
+    return round(number) if is_byte_count(number) else None

@@ -62,7 +62,7 @@ class BrokerMatching:
     def _labelled(self, labels: Mapping[str, str]) -> int | None:
         found = self.label and self.label.pattern.fullmatch(labels.get(self.label.name, ""))
         try:
-            return parse_broker_id(found[found.re.groups]) if found else None
+            return parse_broker_id(found[found.re.groups] or "") if found else None
         except Invalid:
             return None
 

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.traffic.loads import Capacity
+from autothrottle.core.traffic.loads import MAX_LINK_RATE, Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond, without_unit
 
-MAX_CAPACITY_MEGABYTES = 1_000_000
-"""The largest capacity, MB/s. No link is near 8 Tbit/s, so a larger value was probably given in bytes/s or bit/s."""
+MAX_CAPACITY_MEGABYTES = MAX_LINK_RATE // MEGABYTE
+"""The largest capacity, MB/s. A larger value was probably given in bytes/s or bit/s."""
 
 _FORMS = 'MB/s or {"tx": MB/s, "rx": MB/s}'
 _RANGE = f"> 0 and <= {MAX_CAPACITY_MEGABYTES}"

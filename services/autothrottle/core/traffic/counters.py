@@ -6,15 +6,19 @@ series without a fresh sample is a missing metric. The types to know are `Series
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.traffic.loads import Utilization
+from autothrottle.core.traffic.loads import (
+    MAX_LINK_RATE,
+    Utilization,
+    is_byte_count,
+    is_time,
+    measured_utilization,
+)
 
 STALE_SAMPLES = 3
 """A series is stale when its newest sample is older than this many intervals between its samples."""
@@ -23,7 +27,8 @@ MIN_STALE_SECONDS = 10.0
 MAX_FUTURE_SECONDS = 5.0
 """A sample stamped later than this after the current time comes from a clock that is wrong."""
 
-_MAX_BYTES = 2.0**63
+MIN_RATE_SECONDS = 0.1
+"""Samples closer together than this give no rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +60,28 @@ def utilization(series: Sequence[Series], now: float) -> Utilization:
 
     Raises:
         Missing: no series has a fresh rate. The message is a predicate: "has no fresh sample: ...".
-        Invalid: a sample is not a number of bytes.
+        Invalid: a sample is not a number of bytes or has no usable time, or the rate is more than a link carries.
     """
     rates: list[_Rate] = []
     problems: list[Missing] = []
-    for one in series:
+    for device in series:
         try:
-            rates.append(_rate(one, now))
+            rates.append(_rate(device, now))
         except Missing as error:
             problems.append(error)
     if not rates:
         raise problems[0]
     start, end = max(rate.start for rate in rates), max(rate.end for rate in rates)
     start = start if start < end else min(rate.start for rate in rates)
-    return Utilization(round(sum(rate.value for rate in rates)), _utc(start), _utc(end))
+    return measured_utilization(sum(rate.value for rate in rates), start, end)
 
 
 def _rate(series: Series, now: float) -> _Rate:
     samples = series.samples
-    if bad := [value for _, value in samples if not 0 <= value < _MAX_BYTES]:
-        raise Invalid(f"has a sample of {bad[-1]} bytes{'/s' if series.mean_seconds else ''}; it must be >= 0")
+    if bad_values := [value for _, value in samples if not is_byte_count(value)]:
+        raise Invalid(f"has a sample of {bad_values[-1]} bytes{'/s' if series.mean_seconds else ''}; it must be >= 0")
+    if bad_times := [stamp for stamp, _ in samples if not is_time(stamp)]:
+        raise Invalid(f"has a sample stamped {bad_times[-1]}; a time is in seconds since 1970, until the year 9999")
     if not samples:
         raise Missing("has no sample")
     _check_age([stamp for stamp, _ in samples], now)
@@ -86,6 +93,8 @@ def _rate(series: Series, now: float) -> _Rate:
     if end <= start:
         what = "has one sample" if len(samples) == len(since_reset) else "has a counter that was reset, and one sample"
         raise Missing(f"{what}; a rate needs two")
+    if end - start < MIN_RATE_SECONDS:
+        raise Missing(f"has samples {end - start:.4f} s apart; a rate needs {MIN_RATE_SECONDS} s")
     return _Rate((value - first) / (end - start), start, end)
 
 
@@ -110,10 +119,6 @@ def _since_reset(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float
 
 
 def largest(series: Iterable[Series]) -> float:
-    """Return the largest of the newest samples that are finite and > 0; without such samples, 0."""
-    newest = (one.samples[-1][1] for one in series if one.samples)
-    return max((value for value in newest if 0 < value < math.inf), default=0.0)
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    """Return the largest of the newest samples that can be the speed of a link; without such samples, 0."""
+    newest = (device.samples[-1][1] for device in series if device.samples)
+    return max((value for value in newest if 0 < value <= MAX_LINK_RATE), default=0.0)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
 from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, LogSizes
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
+from autothrottle.core.traffic.loads import MAX_LINK_RATE
 
 FORGOTTEN = timedelta(minutes=5)
 """Counting of a broker restarts after a longer gap, because retention may have deleted any amount in it."""
@@ -70,7 +71,11 @@ class GrowthHistory:
                     continue
                 apart = {*copied.get(broker_id, _NONE), *self.copied.get(broker_id, _NONE)}
                 seconds = (logs.at - brokers[broker_id].at).total_seconds()
-                rates[broker_id] = growth_rates(self.sizes[broker_id], logs.sizes, seconds, rates[broker_id])
+                grown = growth_rates(self.sizes[broker_id], logs.sizes, seconds, rates[broker_id])
+                if not is_plausible(grown):  # its growth is unknown, not 0: its counts start again
+                    del brokers[broker_id]
+                    grown = {}
+                rates[broker_id] = grown
                 gained = {row: round(rate * seconds) for row, rate in rates[broker_id].items() if row not in apart}
                 received = sum(gained.values())
                 led = sum(size for row, size in gained.items() if leaders.get(row) == broker_id)
@@ -130,6 +135,11 @@ def growth_rates(
         if rate > 0:
             found[row] = rate
     return found
+
+
+def is_plausible(rates: Mapping[TopicPartition, float]) -> bool:
+    """Whether the logs of a broker can grow at these rates, bytes/s: its link carries them."""
+    return sum(rates.values()) <= MAX_LINK_RATE
 
 
 def _counted(old: LogGrowth | None, led: int, received: int, at: datetime) -> LogGrowth:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from autothrottle.core.cluster.log_sizes import SET_BACK, BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.traffic.loads import Utilization
-from autothrottle.core.traffic.log_growth_history import FORGOTTEN, growth_rates
+from autothrottle.core.traffic.log_growth_history import FORGOTTEN, growth_rates, is_plausible
 
 
 class _Mark(NamedTuple):
@@ -50,11 +50,15 @@ class LogTraffic:
     """Broker id -> growth rate of its logs between its last two samples, bytes/s."""
     marks: Mapping[int, tuple[_Mark, ...]] = field(default_factory=dict)
     """Broker id -> its traffic in the last `window`, ascending."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> why its last sample does not count: its logs grew by more than a link carries."""
 
     def observe(self, sizes: LogSizes, leaders: Mapping[TopicPartition, int]) -> LogTraffic:
         """Return the traffic with one more sample.
 
-        A broker that did not answer keeps its last rates. A broker that was not queried is forgotten.
+        A broker that did not answer keeps its last rates. So does a broker whose logs grew by more than a link carries:
+        the traffic of their leaders must not change with a wrong size, and its own traffic is counted anew. A broker
+        that was not queried is forgotten.
 
         Args:
             sizes: all logs of all brokers.
@@ -63,12 +67,18 @@ class LogTraffic:
         known = {b: logs for b, logs in self.logs.items() if b in sizes.brokers or b in sizes.problems}
         rates = {b: self.rates.get(b, {}) for b in known}
         marks = {b: self.marks[b] for b in known}
-        continued = {}
+        continued: dict[int, float] = {}
+        problems: dict[int, str] = {}
         for broker_id, logs in sizes.brokers.items():
             old = known.get(broker_id)
             if old is not None and timedelta(0) < logs.at - old.at <= FORGOTTEN:
-                continued[broker_id] = seconds = (logs.at - old.at).total_seconds()
-                rates[broker_id] = growth_rates(old.sizes, logs.sizes, seconds, rates[broker_id], counts_new=True)
+                seconds = (logs.at - old.at).total_seconds()
+                grown = growth_rates(old.sizes, logs.sizes, seconds, rates[broker_id], counts_new=True)
+                if is_plausible(grown):
+                    continued[broker_id], rates[broker_id] = seconds, grown
+                else:
+                    marks[broker_id] = (_Mark(logs.at),)
+                    problems[broker_id] = f"they grew by more than a link carries, {sum(grown.values()):.4g} bytes/s"
             elif old is None or not -SET_BACK <= logs.at - old.at <= timedelta(0):
                 rates[broker_id], marks[broker_id] = {}, (_Mark(logs.at),)
             else:
@@ -84,7 +94,7 @@ class LogTraffic:
                 last.replicated + replicated[broker_id] * seconds,
             )
             marks[broker_id] = _within(self.window, (*marks[broker_id], new))
-        return LogTraffic(self.window, self.fanout, known, rates, marks)
+        return LogTraffic(self.window, self.fanout, known, rates, marks, problems)
 
     def utilization(self, broker_id: int) -> tuple[Utilization, Utilization] | None:
         """Return (outbound, inbound) of a broker over the last window; None: it has fewer than two samples."""

@@ -13,7 +13,7 @@ from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.counters import Series, largest, utilization
-from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
 """Labels that differ between series of one broker, which are summed up; all others name the target."""
@@ -38,16 +38,13 @@ class SeriesReading:
         """Return the loads. A registered broker without a series is a problem."""
         found = {query: self._by_broker(series) for query, series in self.series.items()}
         speeds = self._by_broker(self.speeds)
-        brokers: dict[int, BrokerLoad] = {}
-        problems: dict[int, str] = {}
         matched = (broker_id for series in found.values() for broker_id in series if broker_id is not None)
-        for broker_id in sorted({*self.matching.registered, *matched}):
-            try:
-                used = [self._utilization(broker_id, query, found[query]) for query in self.series]
-                speed = largest(speeds.get(broker_id, ()))
-                brokers[broker_id] = broker_load(broker_id, used[0], used[1], speed, self.limits)
-            except (Invalid, Missing) as error:
-                problems[broker_id] = str(error)
+
+        def load(broker_id: int) -> BrokerLoad:
+            outbound, inbound = (self._utilization(broker_id, query, found[query]) for query in self.series)
+            return broker_load(broker_id, outbound, inbound, largest(speeds.get(broker_id, ())), self.limits)
+
+        brokers, problems = by_broker(sorted({*self.matching.registered, *matched}), load)
         return Loads(brokers, problems, self._warnings(found))
 
     def _by_broker(self, series: Iterable[Series]) -> dict[int | None, list[Series]]:

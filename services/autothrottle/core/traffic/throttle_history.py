@@ -130,7 +130,9 @@ class ThrottleHistory:
         steps = self.steps.get((broker_id, role), ())
         length = max(end - start, timedelta(seconds=1))
         changed = sum(
-            abs(rate - before) for (_, before), (when, rate) in pairwise(steps) if start - THROTTLE_WINDOW < when < end
+            abs(rate - before)
+            for (_, before), (when, rate) in pairwise(steps)
+            if start - when < THROTTLE_WINDOW and when < end
         )
         return round(changed * (THROTTLE_WINDOW / length))
 

@@ -88,7 +88,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "planner-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
     "applier-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
     "admin-addr": ["a:1", "a:1,b:2", "unix:/tmp/s"],
-    "decisions": ["/var/lib/decisions", "decisions", "file:///var/lib/decisions"],
+    "decisions": ["/var/lib/decisions", "decisions", "file:///var/lib/decisions", "/var/lib/a:b@c"],
     "decisions-spool": ["/var/lib/spool", "spool"],
     "decisions-retention": ["0", "1", "365"],
     "decisions-min-free": ["0", "256", "1000000"],
@@ -123,7 +123,15 @@ BAD: Mapping[str, Sequence[str]] = {
     ],
     "api-hosts": ["a:80", "a b", "http://a"],
     "open-endpoints": ["health,metrics"],
-    "datadog-url": ["dd.example", "ftp://x", "https://u:p@x", "https://x?api_key=1", "http://[", "http://x:99999"],
+    "datadog-url": [
+        "dd.example",
+        "ftp://x",
+        "https://u:p@x",
+        "https://u:p\\x",
+        "https://x?api_key=1",
+        "http://[",
+        "http://x:99999",
+    ],
     "net-tx-query": [" "],
     "broker-id-tag": ["a b", "a:b"],
     "metrics-source": ["Datadog", "graphite", ""],
@@ -133,7 +141,14 @@ BAD: Mapping[str, Sequence[str]] = {
     "broker-map": ["[]", '{"a":"b"}'],
     "prometheus-url": ["prometheus:9090", "http://u:p@x"],
     "scrape-interval": ["0", "x"],
-    "scrape-url": ["b1:9100", "http://b1:9100/metrics", "http://{hots}:9100/"],
+    "scrape-url": [
+        "b1:9100",
+        "http://b1:9100/metrics",
+        "http://{hots}:9100/",
+        "http://u:p@{host}:9100/metrics",
+        "https://token@{host}/",
+        "http://{host}\\@b1/",
+    ],
     "metrics-window": ["0", "1.5", "-1", "x", "1" * 5000],
     "metrics-delay": ["-1", "1.5", "x"],
     "dd-event-tags": ["a,,b"],
@@ -173,7 +188,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "metrics-listen": ["8080", "localhost:65536", "unix:/tmp/s"],
     "listen": ["unix:"],
     "planner-addr": ["a:0", "a"],
-    "decisions": ["a\x00b"],
+    "decisions": ["a\x00b", "s3://key:secret@bucket/path", "hdfs://u:p@nn:8020/x"],
     "decisions-spool": ["a\x00b"],
     "decisions-retention": ["-1", "1.5", "100001"],
     "decisions-min-free": ["-1", "1.5", "1000001"],
@@ -607,6 +622,16 @@ def test_keys_are_never_printed() -> None:
     assert (c.api_key, c.app_key) == ("s3cret-a", "s3cret-b")
     assert "s3cret" not in repr(c)
     assert "s3cret" not in str(problems("--api-key=s3cret\n", "--datadog-url=https://u:s3cret@h?key=s3cret"))
+
+
+@pytest.mark.parametrize("option", ["scrape-url", "prometheus-url", "datadog-url", "decisions"])
+def test_a_user_in_a_url_is_refused_with_the_fix_and_without_showing_it(option: str) -> None:
+    """--scrape-url with a user and a password was accepted, and both were in logs and in the state."""
+    url = "http://s3cret-user:s3cret@{host}:9100/s3cret/metrics?token=s3cret"
+    (problem,) = problems(f"--{option}={url}")
+    assert problem.startswith(f"{option}: 'http://{{host}}:9100...' (flag --{option}) contains a ")
+    assert "Fix: give " in problem
+    assert "s3cret" not in problem
 
 
 def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:

@@ -158,6 +158,10 @@ print([name for name in sys.modules if name.startswith("opentelemetry")], thread
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin is not supported; use otlp, or none"),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "the protocol http/protobuf is not supported; use grpc"),
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "soon"),
+        (
+            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://u:s3cret@c:4317"},
+            "TRACES_ENDPOINT contains a user. Fix",
+        ),
     ],
 )
 def test_unsupported_settings_cause_a_warning_and_turn_tracing_off(

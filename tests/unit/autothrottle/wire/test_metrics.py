@@ -1,11 +1,19 @@
 """Loads and events survive the wire."""
 
-from hypothesis import given
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
-from autothrottle.core.traffic.loads import Loads
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.ports.telemetry import Event
 from autothrottle.v1.metrics_pb2 import GetLoadsResponse
 from autothrottle.wire.metrics import event_from_message, event_to_message, loads_from_message, loads_to_message
+from tests.builders import load
 from tests.unit.autothrottle.wire import strategies
 
 
@@ -18,3 +26,56 @@ def test_loads_round_trip(loads: Loads) -> None:
 def test_event_round_trips() -> None:
     event = Event("Broker 1001", "throttled", ("name:a", "term:3"))
     assert event_from_message(event_to_message(event)) == event
+
+
+_GOOD = {1: load(1, 5, 6), 2: load(2, 7, 8)}
+_ODD_NUMBERS = [math.nan, math.inf, -math.inf, -1, 2**63, 9e18, 2**70, 1.5, "7", None]
+_EARLY, _LATE = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-14)))
+_odd_times = st.sampled_from([_EARLY, _LATE, _EARLY.replace(tzinfo=UTC), _LATE.replace(tzinfo=UTC), 7.0, None])
+_odd_numbers: st.SearchStrategy[Any] = st.sampled_from(_ODD_NUMBERS) | st.integers() | st.floats()
+_odd_texts: st.SearchStrategy[Any] = st.sampled_from(["\ud800", None, 7, "x" * 10_000_000, "\x00", "\x1b[2J", ""])
+_odd_loads: st.SearchStrategy[BrokerLoad] = st.builds(
+    BrokerLoad,
+    st.sampled_from([3, -1, 2**31, 2**70, math.nan, "3"]),
+    st.builds(Capacity, _odd_numbers, _odd_numbers),
+    st.builds(Utilization, _odd_numbers, _odd_times, _odd_times),
+    st.builds(Utilization, _odd_numbers, _odd_times, _odd_times),
+    _odd_texts,
+)
+
+
+@given(_odd_loads, st.sampled_from([3, -7, 2**31, 2**70]), _odd_texts)
+def test_one_odd_load_never_changes_the_loads_of_the_others(odd: BrokerLoad, key: int, text: str) -> None:
+    """A rate above 2^63-1 or a NaN at one broker made the whole message fail ("Value out of range").
+
+    Every broker then fell to its minimum rate. Now the load is a problem of its broker, and the others are sent.
+    """
+    loads = Loads({1: _GOOD[1], key: odd, 2: _GOOD[2]}, {key: text, 5: text}, (text,))
+    message = GetLoadsResponse.FromString(loads_to_message(loads).SerializeToString())
+    found = loads_from_message(message)
+    assert {b: found.brokers[b] for b in _GOOD} == _GOOD
+    assert all(max(map(len, texts), default=0) <= 1_000 for texts in (found.problems.values(), found.warnings))
+
+
+@pytest.mark.parametrize("rate", [-1, 2**63, math.nan])
+def test_odd_rate_is_a_problem_that_names_its_broker(rate: Any) -> None:
+    odd = replace(load(3), inbound=replace(load(3).inbound, rate=rate))
+    found = loads_from_message(loads_to_message(Loads({**_GOOD, 3: odd})))
+    assert found.problems == {3: f"broker 3 has a rate of {rate} bytes/s; it must be in 0..2^63-1"}
+
+
+def test_load_that_another_version_sends_wrong_is_a_problem_of_its_broker() -> None:
+    """A time after the year 9999 cannot be a datetime. The loads of the other brokers are read."""
+    message = loads_to_message(Loads({**_GOOD, 3: load(3)}))
+    message.brokers[2].outbound.end_time.seconds = 2**62
+    message.brokers.add(broker_id=4)
+    found = loads_from_message(message)
+    assert found.brokers == _GOOD
+    assert {*found.problems} == {3, 4}
+
+
+def test_a_million_warnings_are_shortened() -> None:
+    """A source with one warning for each odd series exceeded gRPC's limit. Then all brokers lose their loads."""
+    found = loads_from_message(loads_to_message(Loads(_GOOD, {}, ("x",) * 1_000)))
+    assert found.warnings[-2:] == ("x", "900 more warnings of the metrics source are not shown")
+    assert found.brokers == _GOOD

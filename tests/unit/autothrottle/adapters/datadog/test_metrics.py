@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -25,13 +26,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings, newest_point
+from autothrottle.adapters.datadog.load_reading import LoadReading
 from autothrottle.adapters.datadog.rate_limit import RateLimit
-from autothrottle.adapters.datadog.tags import with_tags
-from autothrottle.adapters.http.bounded_calls import Failure
+from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
+from autothrottle.adapters.datadog.tags import host_tags, with_tags
+from autothrottle.adapters.http.bounded_calls import Failure, parse_json
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity, Loads
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
+from autothrottle.wire.metrics import loads_to_message
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator, Fault
 from tests.builders import eventually
 
@@ -245,6 +249,56 @@ def test_d7_invalid_rate_affects_only_its_broker(lab: Lab, value: Any) -> None:
     start = NOW - WINDOW
     lab.respond_to_queries(series("h1", (start, 5.0)), series("h2", (start, value)))
     check_d7(lab, 1002, "h2", "bytes/s")
+
+
+_odd: st.SearchStrategy[Any] = (
+    st.sampled_from([None, True, "7", "", [], {}, math.nan, math.inf, -1, 9e18, 2**63, 10**400, 1e300, NOW * 1000])
+    | st.floats()
+    | st.integers()
+)
+_odd_points = st.lists(st.lists(_odd, max_size=3) | _odd, max_size=4) | _odd
+_odd_tags = st.lists(
+    st.sampled_from(["instance-type:\ud800", "instance-type:d2.xlarge", "capacity:1e999", "x", "", "broker_id:-1"]),
+    max_size=2,
+)
+_odd_series = st.builds(
+    lambda tags, points, interval: {
+        "scope": ",".join(["host:h3", "broker_id:1003", *tags]),
+        "pointlist": points,
+        "interval": interval,
+    },
+    _odd_tags,
+    _odd_points,
+    _odd,
+)
+
+
+@given(st.lists(_odd_series | st.sampled_from([7, None, {"scope": 7}, {}, []]), max_size=3))
+def test_odd_series_of_one_host_never_change_the_loads_of_the_others(odd: list[Any]) -> None:
+    """A text instead of a number, or a timestamp that is not one, made the whole response unreadable."""
+    scope = "host:h{0},broker_id:100{0},instance-type:d2.xlarge"
+    good = [{"scope": scope.format(n), "pointlist": [[(NOW - 120) * 1000, 7.0 * n]], "interval": 120} for n in (1, 2)]
+    answer = parse_json(json.dumps({"status": "ok", "series": [*odd, *good]}).encode())
+    configured = settings("http://x", capacity_tag="capacity")
+    window = MetricWindow(int(NOW) - 120, int(NOW))
+    found = MetricSeries.of("net-tx-query", answer)
+    tags = {host: host_tags(found.tags[host], configured) for host in found.by_host}
+    loads = LoadReading(configured, LIMITS, window, found, found, tags, {}).loads()
+    assert [loads.brokers[b].outbound.rate for b in (1001, 1002)] == [7, 14]
+    loads_to_message(loads)
+
+
+def test_endless_body_is_unavailable_and_tags_of_a_host_have_their_own_limit(lab: Lab) -> None:
+    """A body without an end took 2 to 3 GB of memory in the metrics service."""
+    lab.emulator.fail(bytes(33 * 1024 * 1024), path=QUERY)
+    with pytest.raises(Unavailable, match="answers with more than 33554432 bytes"):
+        lab.loads()
+    lab.emulator.heal()
+    lab.add("h3", 1003, has_tagged_series=False)
+    lab.emulator.fail(bytes(1_000_001), path=f"{TAGS}/h3")
+    found = lab.loads()
+    assert [*found.brokers] == [1001, 1002]
+    assert "answers with more than 1000000 bytes" in found.warnings[0]
 
 
 def test_d7_two_hosts_with_one_broker_id_affect_only_that_broker(lab: Lab) -> None:
@@ -784,6 +838,10 @@ def test_requests_go_on_after_the_reset(lab: Lab) -> None:
         (429, {"X-RateLimit-Period": "10"}, 10),
         (429, {"X-RateLimit-Reset": "soon"}, 60),
         (429, {"X-RateLimit-Reset": "9" * 400}, 60),
+        (429, {"X-RateLimit-Reset": "99999"}, 300),
+        (200, {"X-RateLimit-Remaining": "0", "Retry-After": "3600"}, 300),
+        (429, {"X-RateLimit-Reset": "-1", "Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}, 60),
+        (429, {"X-RateLimit-Reset": "nan", "X-RateLimit-Period": "1e9"}, 60),
     ],
 )
 def test_a_rate_limit_pauses_for_the_time_that_the_headers_name(

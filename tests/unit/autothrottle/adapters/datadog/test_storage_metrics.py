@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -69,7 +69,7 @@ def source(server: StorageServer) -> Iterator[DatadogStorageMetrics]:
         yield source
 
 
-def series(*tags: str, points: list[float | None]) -> object:
+def series(*tags: str, points: Sequence[object]) -> object:
     return {"scope": ",".join(tags), "tag_set": list(tags), "pointlist": [[n, value] for n, value in enumerate(points)]}
 
 
@@ -105,6 +105,21 @@ def test_series_with_bad_tags_are_skipped_with_a_problem(server: StorageServer, 
         series("topic:t", "partition:0", points=[1.0]),
     ]
     server.brokers = [series("broker_id:i-0abc", points=[1.0]), series("broker_id:7", points=[2.0])]
+    found = source.fetch_storage_metrics(TIMEOUT)
+    assert (found.sizes, found.storage_free) == ({("t", 0): 1}, {7: 2})
+    assert len(found.problems) == 3
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 9.3e18, 10**400, "7", [], True])
+def test_series_with_an_odd_value_is_skipped_with_a_problem(
+    value: object, server: StorageServer, source: DatadogStorageMetrics
+) -> None:
+    """An infinite value of one series ended the reading of all series. Now its broker and partition are unknown."""
+    server.partitions = [
+        series("topic:t", "partition:1", points=[value]),
+        series("topic:t", "partition:0", points=[1.0]),
+    ]
+    server.brokers = [series("broker_id:8", points=[value]), series("broker_id:7", points=[2.0]), 7]
     found = source.fetch_storage_metrics(TIMEOUT)
     assert (found.sizes, found.storage_free) == ({("t", 0): 1}, {7: 2})
     assert len(found.problems) == 3

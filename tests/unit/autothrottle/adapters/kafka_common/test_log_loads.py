@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -97,6 +98,22 @@ def test_a_broker_that_falls_silent_loses_its_load_when_it_is_too_old() -> None:
         found = loads.fetch_loads(TIMEOUT)
     assert found.brokers.keys() == {1}
     assert found.problems == {2: "the sizes of its logs are unknown: broker 2 does not answer"}
+
+
+def test_a_negative_size_at_one_broker_is_its_problem_and_the_other_keeps_its_load() -> None:
+    """A size of one broker that cannot be true counts as no answer. It changed the load of the leaders before."""
+    source = Source()
+    original = source._log_sizes
+    source._log_sizes = lambda wanted: _negative(original(wanted), 2)  # type: ignore[method-assign]
+    with loads_of(source) as loads:
+        found = loads.fetch_loads(TIMEOUT)
+    assert found.brokers.keys() == {1}
+    assert found.problems[2].startswith("the sizes of its logs are unknown: broker 2 reports -1 bytes for t 0")
+
+
+def _negative(sizes: LogSizes, broker_id: int) -> LogSizes:
+    logs = sizes.brokers[broker_id]
+    return LogSizes({**sizes.brokers, broker_id: replace(logs, sizes={**logs.sizes, ("t", 0): -1})})
 
 
 def _without(sizes: LogSizes, broker_id: int) -> LogSizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,15 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from urllib3.response import HTTPResponse
 
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
+from autothrottle.adapters.prometheus.responses import read_query
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.traffic.broker_matching import parse_broker_label
+from autothrottle.core.traffic.broker_matching import BrokerMatching, parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity
+from autothrottle.core.traffic.series_loads import SeriesReading
+from autothrottle.wire.metrics import loads_to_message
 from autothrottle_lab.emulators.exporter import ExporterEmulator
 
 TIMEOUT = timedelta(seconds=20)
@@ -65,6 +72,57 @@ def test_problems_of_one_series_do_not_concern_the_others(server: ExporterEmulat
     assert (loads.brokers[1].outbound.rate, loads.brokers[1].inbound.rate) == (70, 70)
     assert [*loads.brokers] == [1]
     assert loads.problems[2].startswith('broker 2 ({pod="kafka-2"} in --prometheus-tx-query) has a sample of nan bytes')
+
+
+_odd: st.SearchStrategy[object] = (
+    st.sampled_from(["NaN", "+Inf", "-1", "9e18", "1e400", "9" * 5000, "x", "", None, True, -1, 1e300, 2**63, [], {}])
+    | st.floats()
+    | st.integers()
+)
+_odd_points = st.lists(st.lists(_odd, min_size=1, max_size=3), max_size=4) | st.just("x") | st.none()
+_POD = {"pod": "kafka-3"}
+_odd_labels = st.dictionaries(st.sampled_from(["device", "job", "x"]), st.sampled_from(["\ud800", "", None, 7, "b1"]))
+_odd_entries = st.lists(
+    st.builds(
+        lambda labels, points: {"metric": {**labels, "pod": "kafka-3"}, "values": points}, _odd_labels, _odd_points
+    )
+    | st.sampled_from([{"metric": _POD}, {"metric": 7}, 7, None])
+    | st.just({"metric": {"id": "3", "address": "b1.example:9092", **_POD}, "values": []}),
+    max_size=3,
+)
+
+
+@given(_odd_entries)
+def test_odd_series_of_one_broker_never_change_the_loads_of_the_others(entries: list[object]) -> None:
+    """8 of 8 odd inputs of one broker took the loads from all brokers, for example a NaN as the time of a sample."""
+    now = time.time()
+    good = [{"metric": {"pod": f"kafka-{b}"}, "values": growing(70 + b, now)} for b in (1, 2)]
+    text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [*entries, *good]}})
+    found = read_query(HTTPResponse(io.BytesIO(text.encode()), status=200, preload_content=False))
+    series = found.as_series(None, 120.0, 0.0)
+    label = parse_broker_label("pod=kafka-([0-9]+)", "broker-label")
+    matching = BrokerMatching(label=label, registered={1: (), 2: (), 3: ()})
+    loads = SeriesReading(matching, LIMITS, now, {"prometheus-tx-query": series, "prometheus-rx-query": series}).loads()
+    assert [loads.brokers[b].outbound.rate for b in (1, 2)] == [71, 72]
+    assert 3 in {**loads.brokers, **loads.problems}
+    loads_to_message(loads)
+
+
+def test_body_of_an_endless_response_is_unavailable(server: ExporterEmulator, cluster: MemoryCluster) -> None:
+    """A body without an end took 2 to 3 GB of memory in the metrics service."""
+    server.answers[1] = b'{"status": "success", "data": "' + bytes(33 * 1024 * 1024)
+    with metrics(server, cluster) as source, pytest.raises(Unavailable, match="answers with more than 33554432 bytes"):
+        source.fetch_loads(TIMEOUT)
+
+
+def test_a_broker_cannot_claim_the_host_of_another_one(server: ExporterEmulator, cluster: MemoryCluster) -> None:
+    """`kafka_broker_info` of broker 2 named the address of broker 1, whose series then belonged to broker 2."""
+    cluster.hosts = {1: ("b1.example",), 2: ("b2.example",)}
+    labels = {"instance": "b1.example:9404", "id": "2", "address": "b1.example:9092"}
+    series = {"metric": labels, "values": growing(70, time.time())}
+    server.answers[1] = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [series]}}).encode()
+    with metrics(server, cluster) as source:
+        assert [*source.fetch_loads(TIMEOUT).brokers] == [1]
 
 
 def test_kafka_broker_info_finds_the_broker_of_a_host(server: ExporterEmulator, cluster: MemoryCluster) -> None:

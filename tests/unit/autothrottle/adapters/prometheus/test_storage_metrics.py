@@ -68,6 +68,21 @@ def test_a_series_that_is_skipped_is_a_problem(server: ExporterEmulator) -> None
     assert any("prometheus-storage-query has no usable value" in one for one in found.problems)
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "9e18", "1e400", "9" * 5000, "x"])
+def test_an_odd_device_makes_the_storage_of_its_broker_unknown(value: str, server: ExporterEmulator) -> None:
+    """A device without a usable value was left out of the sum, and the sum of several of 9e18 exceeded 64 bits.
+
+    The free storage of the broker is now unknown, and the other broker keeps its own.
+    """
+    odd = ({"pod": "kafka-2", "device": name} for name in ("sdb", "sdc"))
+    server.answers[1] = vector(
+        ({"pod": "kafka-1"}, "100"), ({"pod": "kafka-2", "device": "sda"}, "7"), *((labels, value) for labels in odd)
+    )
+    found = fetch(server)
+    assert found.storage_free == {1: 100}
+    assert any("kafka-2" in problem or "broker 2" in problem for problem in found.problems)
+
+
 def test_a_warning_of_the_server_makes_the_sample_partial(server: ExporterEmulator) -> None:
     """Thanos answers with the stores that it reaches, and a warning about the others."""
     server.answers[1] = vector(({"pod": "kafka-1"}, "100"), warnings=["store b is unreachable"])

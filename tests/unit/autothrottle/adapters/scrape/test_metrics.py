@@ -7,8 +7,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
@@ -16,6 +19,7 @@ from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity, Loads
+from autothrottle.wire.metrics import loads_from_message, loads_to_message
 from autothrottle_lab.emulators.exporter import Answer, ExporterEmulator, node_text, steady
 from tests.builders import eventually
 
@@ -39,8 +43,9 @@ def scraping(
     broker_map: Mapping[str, int] | None = None,
     interval: timedelta = FAST,
 ) -> closing[ScrapedMetrics]:
-    cluster = MemoryCluster(brokers=(1, 2))
-    cluster.hosts = {broker_id: (host,) for broker_id, host in (hosts or {1: "127.0.0.1", 2: "127.0.0.1"}).items()}
+    hosts = hosts or {1: "127.0.0.1", 2: "127.0.0.1"}
+    cluster = MemoryCluster(brokers=tuple(hosts))
+    cluster.hosts = {broker_id: (host,) for broker_id, host in hosts.items()}
     settings = ScrapeSettings(
         url or exporters.url, EXPORTERS["node_exporter"], interval, 2 * interval, broker_map or {}
     )
@@ -81,9 +86,7 @@ def test_target_that_fails_is_named_and_the_others_continue(
     with scraping(exporters) as source:
         loads = first_of_one(source)
     assert [*loads.problems] == [2]
-    assert loads.problems[2].startswith(
-        f"broker 2 (http://{exporters.address}/2/metrics) has no sample of node_network_"
-    )
+    assert loads.problems[2].startswith(f"broker 2 (http://{exporters.address}) has no sample of node_network_")
     assert reason in loads.problems[2]
 
 
@@ -101,7 +104,80 @@ def test_sample_that_is_not_a_number_of_bytes_is_named(value: str, exporters: Ex
     exporters.answers[2] = lambda: node_text(1.0, 1.0).replace(" 1.0", f" {value}")
     with scraping(exporters) as source:
         loads = first_of_one(source)
-    assert f"2/metrics, tx) has a sample of {value} bytes; it must be >= 0" in loads.problems[2]
+    assert (
+        f"broker 2 (http://{exporters.address}, tx) has a sample of {value} bytes; it must be >= 0" in loads.problems[2]
+    )
+
+
+def stamped_text(tx: object, rx: object, stamp: object, labels: str = 'device="eth0"') -> str:
+    """Return the text of one device whose samples have their own time, in milliseconds."""
+    values = {"transmit": tx, "receive": rx}
+    return "".join(f"node_network_{way}_bytes_total{{{labels}}} {value} {stamp}\n" for way, value in values.items())
+
+
+_odd_numbers = st.sampled_from(["NaN", "+Inf", "-Inf", "-1", "9e18", "1e400", "9" * 5000, "0x7", "", "1_0"])
+_odd_stamps = st.sampled_from(["NaN", "+Inf", "-1", "253402300800000", "9" * 400, "0", "x", ""])
+_odd_labels = st.sampled_from(['device="eth0"', 'device="\\ud800"', 'device="', "", "a" * 9999, 'device="eth0",' * 3])
+_odd_texts = st.builds(stamped_text, _odd_numbers, _odd_numbers, _odd_stamps, _odd_labels).map(str.encode)
+_odd_answers = _odd_texts | st.binary(max_size=40) | st.sampled_from([404, b"", b"# TYPE\n", b"{" * 9999])
+
+
+@settings(max_examples=1, phases=[Phase.generate])
+@given(st.lists(_odd_answers, min_size=40, max_size=40))
+def test_odd_texts_of_some_brokers_never_change_the_loads_of_the_others(answers: list[Answer]) -> None:
+    """A NaN as a timestamp, or several devices of 9e18 bytes, at one broker took the loads from all brokers.
+
+    An error that the parser raised for one text ended the thread that reads all exporters.
+    """
+    rates = {1: 5_000_000, 2: 7_000_000}
+    start = time.time()
+
+    def good(rate: int) -> str:
+        stamp = round(time.time() * 1000)
+        total = (stamp - round(start * 1000)) * rate // 1000
+        return stamped_text(total, total, stamp)
+
+    with ExporterEmulator() as exporters:
+        exporters.answers = {b: partial(good, rate) for b, rate in rates.items()}
+        exporters.answers.update(enumerate(answers, 3))
+        with scraping(exporters, hosts=dict.fromkeys(exporters.answers, "127.0.0.1"), interval=FAST / 2) as source:
+            eventually(lambda: source.fetch_loads(TIMEOUT).brokers.keys() >= {*rates})
+            loads = source.fetch_loads(TIMEOUT)
+    assert {b: loads.brokers[b].outbound.rate for b in rates} == pytest.approx(rates, rel=1e-5)  # stamps are floats
+    assert len(loads.brokers) + len(loads.problems) == 42
+    assert loads_from_message(loads_to_message(loads)).brokers == loads.brokers
+
+
+def test_unexpected_error_in_one_round_does_not_end_the_rounds(
+    exporters: ExporterEmulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error outside the requests ended the thread, and the loads of all brokers became stale for good."""
+    with scraping(exporters, interval=FAST / 4) as source:
+        eventually(lambda: source.fetch_loads(TIMEOUT).brokers)
+        exporters_hosts, source._hosts = source._hosts, None  # type: ignore[assignment]
+        eventually(lambda: source.fetch_loads(TIMEOUT).warnings)
+        assert "the last round of reading the exporters failed unexpectedly" in source.fetch_loads(TIMEOUT).warnings[0]
+        source._hosts = exporters_hosts
+        eventually(lambda: not source.fetch_loads(TIMEOUT).warnings)
+    assert "Reading the exporters failed unexpectedly; the next round tries again" in caplog.text
+
+
+def test_odd_host_of_a_broker_is_its_own_problem(exporters: ExporterEmulator) -> None:
+    """A registered host with other parts of a URL must not change where the request goes."""
+    port = exporters.address.rpartition(":")[2]
+    hosts = {1: "127.0.0.1", 2: "x@127.0.0.1", 3: "\ud800", 4: "127.0.0.1/1/metrics?", 5: ""}
+    with scraping(exporters, f"http://{{host}}:{port}/{{broker}}/metrics", hosts) as source:
+        eventually(lambda: source.fetch_loads(TIMEOUT).brokers)
+        loads = source.fetch_loads(TIMEOUT)
+    assert ([*loads.brokers], [*loads.problems]) == ([1], [2, 3, 4, 5])
+
+
+def test_token_in_the_url_is_not_shown(exporters: ExporterEmulator) -> None:
+    """The URL was in each problem, and so in logs and in the state. The query of a URL may hold a token."""
+    exporters.answers[2] = 500
+    with scraping(exporters, f"{exporters.url}?token=secret") as source:
+        loads = first_of_one(source)
+    assert "secret" not in str(loads)
 
 
 @pytest.mark.parametrize(("off", "reason"), [(-60, "is stamped 6. s ago"), (60, "stamped (59|60) s in the future")])

@@ -59,6 +59,28 @@ def test_sample_that_is_not_a_number_of_bytes_is_invalid(value: float) -> None:
         utilization([counter((-10, 1), (-5, value))], NOW)
 
 
+@pytest.mark.parametrize("stamp", [math.nan, math.inf, -math.inf, -1.0, 1e18])
+def test_sample_without_a_usable_time_is_invalid(stamp: float) -> None:
+    """A NaN passed the check of the age. Its conversion to a date then failed, and no broker had a load."""
+    for samples in ([(NOW - 5, 1.0), (stamp, 2.0)], [(stamp, 1.0), (NOW - 5, 2.0)]):
+        with pytest.raises(Invalid, match=r"has a sample stamped .*; a time is in seconds since 1970"):
+            utilization([Series({}, samples)], NOW)
+
+
+def test_more_than_a_link_carries_is_invalid() -> None:
+    """Several devices of 9e18 bytes/s, or a counter that wraps too fast, gave a rate that no message can hold."""
+    gauge = Series({}, [(NOW, 9e18)], mean_seconds=60.0)
+    with pytest.raises(Invalid, match=r"has a rate of 1.8e\+19 bytes/s; a link carries 0 to 1e\+12"):
+        utilization([gauge, gauge], NOW)
+    with pytest.raises(Invalid, match="has a rate of "):
+        utilization([counter((-10, 0), (-9, 9e18))], NOW)
+
+
+def test_samples_a_millisecond_apart_give_no_rate() -> None:
+    with pytest.raises(Missing, match=r"has samples 0\.001. s apart; a rate needs 0\.1 s"):
+        utilization([counter((-5, 0), (-4.999, 9e15))], NOW)
+
+
 def test_series_without_a_fresh_sample_is_missing() -> None:
     """A target that has stopped keeps its old samples. At 15 s between samples, three missed ones are too many."""
     samples = [(-90 + 15 * n, n * 1_000.0) for n in range(4)]
@@ -93,6 +115,6 @@ def test_rate_is_the_growth_over_the_time(growths: list[int], spacing: int) -> N
 
 def test_largest_ignores_unknown_speeds() -> None:
     """The kernel reports -1 Mbit/s for a virtual device and one that is down."""
-    speeds = [Series({}, [(NOW, value)]) for value in (-125_000.0, math.nan, 1.25e9)]
+    speeds = [Series({}, [(NOW, value)]) for value in (-125_000.0, math.nan, math.inf, 9e18, 1.25e9)]
     assert largest(speeds) == 1.25e9
-    assert largest(speeds[:2]) == 0.0
+    assert largest(speeds[:4]) == 0.0

@@ -57,6 +57,14 @@ def test_counting_restarts_when_the_clock_is_set_back() -> None:
     assert (growth.led, growth.since) == (5, NOON + timedelta(seconds=4 - 3600))
 
 
+def test_growth_beyond_a_link_is_unknown_and_counting_restarts() -> None:
+    """A log directory that is back after an outage shows its bytes at once. They counted as produced by clients."""
+    samples = Samples().read({1001: {A: 100}, 1002: {B: 7}}).read({1001: {A: 2**50}, 1002: {B: 9}})
+    assert [*samples.history.reported] == [1002]
+    assert samples.read({1001: {A: 2**50 + 8}, 1002: {B: 10}}).counts() == (8, 8)
+    assert samples.counts(1002) == (3, 3)
+
+
 def test_broker_sampled_once_is_not_reported() -> None:
     samples = Samples().read({1001: {A: 100}})
     assert samples.history.reported == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,3 +117,44 @@ def test_steady_rates_are_exact_whenever_each_broker_answers(
         traffic = traffic.observe(LogSizes(brokers), {A: 1})
     assert rates(traffic, 1) == ((1 + fanout) * 1000 * produced, 1000 * produced)
     assert rates(traffic, 2) == (0, 1000 * produced)
+
+
+_hostile_sizes = st.sampled_from([-1, -(2**63), 2**62, 2**63 - 1, 2**50, 10**16, 0])
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([A, B, ("x", 0)]), _hostile_sizes), min_size=2, max_size=4))
+def test_hostile_sizes_of_one_broker_count_as_no_answer_for_the_others(
+    hostile: Sequence[Mapping[TopicPartition, int]],
+) -> None:
+    """A follower that reports 2^62 bytes added them to the outbound load of its leader.
+
+    Now its sample counts as unreadable: the loads of the others are the same as if the broker had not answered.
+    """
+    good = [{1: {A: 1000 * n, B: 200 * n}, 2: {A: 1000 * n, B: 200 * n}, 3: {A: 1000 * n}} for n in range(6)]
+    samples = [sample(10 * n, sizes) for n, sizes in enumerate(good[:2])]
+    silent, odd = [*samples], [*samples]
+    for n, sizes in enumerate(hostile, 2):
+        others = {b: good[n][b] for b in (1, 2)}
+        odd_sample = sample(10 * n, {**others, 3: sizes}).usable()
+        is_usable = 3 in odd_sample.brokers and observed(*odd, odd_sample).problems.get(3) is None
+        if is_usable:  # small enough to be true
+            return
+        odd.append(odd_sample)
+        silent.append(sample(10 * n, others, 3))
+    assert [rates(observed(*odd), b) for b in (1, 2)] == [rates(observed(*silent), b) for b in (1, 2)]
+
+
+def test_growth_beyond_a_link_is_a_problem_and_counting_starts_again() -> None:
+    """A log directory that is back after an outage shows its bytes at once, which no link has carried."""
+    samples = [sample(0, {1: {A: 0}}), sample(10, {1: {A: 2**50}}), sample(20, {1: {A: 2**50 + 500}})]
+    traffic = observed(*samples[:2])
+    assert traffic.utilization(1) is None
+    assert traffic.problems[1].startswith("they grew by more than a link carries, 1.126e+14 bytes/s")
+    assert (rates(observed(*samples), 1), observed(*samples).problems) == ((50, 50), {})
+
+
+@pytest.mark.parametrize("size", [-1, 2**52])
+def test_size_outside_its_range_is_a_problem_of_its_broker(size: int) -> None:
+    found = sample(0, {1: {A: 7}, 2: {A: size}}).usable()
+    assert ([*found.brokers], [*found.problems]) == ([1], [2])
+    assert f"broker 2 reports {size} bytes" in found.problems[2]

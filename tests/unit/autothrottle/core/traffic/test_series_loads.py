@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits
@@ -119,3 +122,33 @@ def test_capacity_is_the_speed_of_the_fastest_device_unless_set_for_the_broker(
 def test_broker_without_a_known_capacity_is_a_problem() -> None:
     found = loads([series(5, instance="b1:9100")], {1: ["b1"]}, CapacityLimits())
     assert "broker 1 has no known capacity" in found.problems[1]
+
+
+_odd = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 9e18, 2.0**64, 1e300, NOW, NOW - 0.001]) | st.floats()
+_odd_texts = st.sampled_from(["", "\ud800", "b1", "b2:9100", "[", "x" * 10_000]) | st.text(max_size=3)
+_odd_labels = st.dictionaries(st.sampled_from(["device", "job", "pod", "name", "\ud800"]), _odd_texts, max_size=3)
+_odd_series = st.builds(
+    lambda labels, samples, mean: Series({**labels, "instance": "b3:9100"}, samples, mean),
+    _odd_labels,
+    st.lists(st.tuples(_odd, _odd), max_size=4),
+    st.none() | _odd,
+)
+
+
+@given(st.lists(_odd_series, max_size=4), st.lists(_odd_series, max_size=2))
+def test_odd_series_of_one_broker_never_change_the_loads_of_the_others(
+    odd: Sequence[Series], odd_speeds: Sequence[Series]
+) -> None:
+    """One NaN as a timestamp at a broker that did not even take part took the loads from all brokers."""
+    good = [series(5, instance="b1:9100"), series(6, instance="b2:9100")]
+    clean, found = loads(good), loads([*odd, *good], speeds=odd_speeds)
+    assert {b: found.brokers[b] for b in (1, 2)} == clean.brokers
+    assert [*{**found.brokers, **found.problems}] == [1, 2, 3]
+
+
+def test_unexpected_error_at_one_broker_is_its_problem() -> None:
+    """Only two kinds of errors were problems of a broker; any other ended the reading for all."""
+    odd = Series({"instance": "b3:9100"}, [(NOW - 15, 1.0), (NOW, "7")])  # type: ignore[list-item]
+    found = loads([odd, series(5, instance="b1:9100"), series(6, instance="b2:9100")])
+    assert [*found.brokers] == [1, 2]
+    assert found.problems[3].startswith("broker 3 has metrics that cannot be read (TypeError: ")

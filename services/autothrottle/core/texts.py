@@ -1,0 +1,28 @@
+"""Texts from outside, made safe for messages, logs and files."""
+
+from __future__ import annotations
+
+MAX_TEXT = 1_000
+"""Characters of a text from outside that messages and logs show."""
+
+
+def encodable(text: str, limit: int | None = MAX_TEXT) -> str:
+    r"""Return a text that UTF-8 can encode: lone surrogates are escaped, and the end of a long text is cut off.
+
+    Args:
+        text: a text from outside.
+        limit: its largest length, in characters; None: any, for texts that identify something.
+
+    >>> encodable("b1"), encodable("\ud800"), encodable("123456789", 8)
+    ('b1', '\\ud800', '1234 ...')
+    """
+    shown = text if limit is None or len(text) <= limit else f"{text[: limit - 4]} ..."
+    return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
+
+
+def json_integer(text: str) -> int | float:
+    """Return an integer of a JSON text, for `parse_int`: a longer one than 64 bits becomes a float, perhaps infinite.
+
+    `int` refuses more than 4,300 digits, and with them the whole text.
+    """
+    return int(text) if len(text) < 20 else float(text)

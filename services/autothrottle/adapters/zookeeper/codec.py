@@ -24,6 +24,7 @@ from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.units import MAX_RATE, MEGABYTE
 
@@ -147,8 +148,8 @@ FIELD_ERRORS = (AttributeError, LookupError, OverflowError, RecursionError, Type
 def field_error(error: Exception) -> str:
     """Return what is wrong with a field, in at most 200 characters."""
     if isinstance(error, KeyError):
-        return f"the field {error} is missing"[:200]
-    return f"{error}"[:200].encode(errors="backslashreplace").decode()
+        return encodable(f"the field {error} is missing", 200)
+    return encodable(str(error), 200)
 
 
 @contextmanager

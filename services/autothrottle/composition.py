@@ -82,6 +82,7 @@ from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
+from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
@@ -138,7 +139,7 @@ class Composition:
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.on_failure = stack.fail
         self.health = Health()
-        self._sample_sources: list[SampleSource] = [self.health.samples]
+        self._sample_sources: list[SampleSource] = [self.health.samples, log_samples]
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
         self._tls = Tls(configuration.tls) if configuration.tls else None

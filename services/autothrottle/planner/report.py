@@ -39,7 +39,6 @@ from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, R
 from autothrottle.planner import narration
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
 from autothrottle.ports.telemetry import DecisionSink, Event, EventSink
-from autothrottle.runtime.logs import batched_lines
 
 log = logging.getLogger(__name__)
 
@@ -125,13 +124,12 @@ class Reporter:
         self, decision: CycleDecision, settled: Settled, results: CycleResults, findings: tuple[str, ...]
     ) -> tuple[str, ...]:
         """Log a cycle and post its events; return the findings of its decision and of its results."""
-        with batched_lines():
-            findings = self._report(decision, settled, findings)
-            for line in narration.quota_lines(decision.changes, settled.outcomes):
+        findings = self._report(decision, settled, findings)
+        for line in narration.quota_lines(decision.changes, settled.outcomes):
+            log.info("%s", line)
+        for result in results.actions:
+            if line := _action_line(result, settled):
                 log.info("%s", line)
-            for result in results.actions:
-                if line := _action_line(result, settled):
-                    log.info("%s", line)
         return findings
 
     def _report(self, decision: CycleDecision, settled: Settled, findings: tuple[str, ...]) -> tuple[str, ...]:

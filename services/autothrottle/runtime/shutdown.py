@@ -14,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Self
+
+from autothrottle.runtime.logs import flush_logs, log_last_line
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class Shutdown(ExitStack):
         finally:
             for thread in _blocking_threads() - self._older_threads:
                 thread.join()
+            flush_logs()
             self._ended.set()
 
     def _left(self, limit: timedelta) -> timedelta:
@@ -98,7 +101,9 @@ class Shutdown(ExitStack):
                 return
             self._cancel(limit, what)
         if not self._ended.wait(self._left(_LIMIT).total_seconds()):
-            log.error(
+            log_last_line(
+                log,
+                logging.ERROR,
                 "Not stopped after %g s: ending the process. Fix: report this line. Running: %s",
                 _LIMIT.total_seconds(),
                 _places(_blocking_threads() - self._older_threads | {threading.main_thread()}),
@@ -111,7 +116,8 @@ class Shutdown(ExitStack):
         if cancels:
             log.warning("Not stopped after %g s: %s", limit.total_seconds(), what)
         for cancel in cancels:
-            threading.Thread(target=cancel, name="shutdown-cancel", daemon=True).start()
+            with suppress(RuntimeError):  # no further thread can start
+                threading.Thread(target=cancel, name="shutdown-cancel", daemon=True).start()
 
 
 def _blocking_threads() -> frozenset[threading.Thread]:

@@ -215,6 +215,7 @@ class Composition:
         self._sample_sources.append(planner.samples)
         self._needs_state_store("autothrottle.v1.PlannerService")
         self.health.add("discovery", planner.unreadable, service="autothrottle.v1.PlannerService")
+        self.health.add("planner", planner.failing, service="autothrottle.v1.PlannerService")
         self.health.add("loop", planner.stall, Scope.LIVENESS, "autothrottle.v1.PlannerService")
         add = planner_pb2_grpc.add_PlannerServiceServicer_to_server
         return (add, PlannerServicer(planner), "autothrottle.v1.PlannerService"), planner

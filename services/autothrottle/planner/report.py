@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -81,7 +82,7 @@ class Reporter:
         self._window: ScheduleWindow | None = None
 
     def stop(self) -> None:
-        """Post the queued events for at most the timeout of one post."""
+        """Post the queued events for at most one second."""
         self._poster.stop()
 
     def queue_length(self) -> MetricSample:
@@ -265,6 +266,7 @@ class EventPoster:
     """Posts events from its own thread: a slow sink never delays a cycle."""
 
     _LIMIT = 100
+    _STOP_SECONDS = 1.0
 
     def __init__(self, sink: EventSink, timeout: timedelta, cluster: str) -> None:
         """Start the thread.
@@ -293,12 +295,10 @@ class EventPoster:
         return self._waiting.qsize()
 
     def stop(self) -> None:
-        """Post the queued events for at most the timeout of one post, then end the thread."""
-        try:
-            self._waiting.put(None, timeout=self._timeout.total_seconds())
-        except queue.Full:
-            return
-        self._thread.join(self._timeout.total_seconds())
+        """Post the queued events for at most one second; the rest is lost. With a full queue, do not wait."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+            self._thread.join(self._STOP_SECONDS)
 
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:

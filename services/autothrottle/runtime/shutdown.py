@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from types import FrameType, TracebackType
@@ -106,7 +106,7 @@ class Shutdown(ExitStack):
                 logging.ERROR,
                 "Not stopped after %g s: ending the process. Fix: report this line. Running: %s",
                 _LIMIT.total_seconds(),
-                _places(_blocking_threads() - self._older_threads | {threading.main_thread()}),
+                places(_blocking_threads() - self._older_threads | {threading.main_thread()}),
             )
             os._exit(_EXIT_UNFINISHED)
 
@@ -125,7 +125,7 @@ def _blocking_threads() -> frozenset[threading.Thread]:
     return frozenset(thread for thread in threading.enumerate() if not thread.daemon)
 
 
-def _places(threads: frozenset[threading.Thread]) -> str:
+def places(threads: Iterable[threading.Thread]) -> str:
     """Where these threads are, for example `MainThread in autothrottle.planner.loop.stop`."""
     frames = sys._current_frames()
     return ", ".join(f"{thread.name} in {_place(frames.get(thread.ident or 0))}" for thread in threads)

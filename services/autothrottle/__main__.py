@@ -214,6 +214,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     if configuration.version or configuration.help:
         return _show(__version__ if configuration.version else help_text(command))
     configure_logs(configuration.log_format, configuration.log_level)
+    log_standard_error()
     for warning in configuration.warnings:
         log.warning("%s", warning)
     try:
@@ -231,7 +232,6 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
 
 def _until_stopped(command: str, configuration: Configuration) -> int:
     collect_rarely()
-    log_standard_error()
     with Shutdown(stop_on_signals()) as shutdown:
         tracing = configure_tracing(f"autothrottle-{command}")
         shutdown.callback(tracing.close)

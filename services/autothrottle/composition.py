@@ -115,6 +115,9 @@ _CHECK_TIMEOUT = timedelta(seconds=1)
 
 _CHECK_KEY_TIMEOUT = timedelta(seconds=5)
 
+_DISK_TIMEOUT = timedelta(seconds=1.5)
+"""How long the end of a process waits for the decision log. The next start rolls the spools that are left."""
+
 _ROUTE_POLL_SECONDS = 0.25
 
 
@@ -680,7 +683,7 @@ class Composition:
         configured = self.configuration
         limits = LogLimits(retention=configured.decisions_retention, min_free_bytes=configured.decisions_min_free)
         decisions = DecisionLog(uri, Path(spool) if spool else None, limits)
-        self._stack.callback(lambda: decisions.close(self._stack.grace()))
+        self._stack.callback(lambda: decisions.close(min(self._stack.grace(), _DISK_TIMEOUT)))
         self._sample_sources.append(decisions.samples)
         return decisions
 

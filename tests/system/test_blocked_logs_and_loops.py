@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,29 +20,13 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
+from tests.pipes import full_pipe
 from tests.system.zookeeper_tree import Tree, session
 
 SESSION_SECONDS = 3.0
 STALL_SECONDS = 5.0
 END_SECONDS = 5.0
 TIMEOUT = timedelta(seconds=2)
-
-
-@contextmanager
-def full_pipe(size: int) -> Iterator[int]:
-    """A full pipe that nothing reads; yield its writing end."""
-    reading, writing = os.pipe()
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, size)
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x" * 512)
-    os.set_blocking(writing, True)
-    try:
-        yield writing
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 class Run:
@@ -104,7 +87,7 @@ def test_cycles_go_on_and_sigterm_works_while_nothing_reads_the_log(zookeeper: Z
     """
     with ExitStack() as stack:
         tree = Tree(stack.enter_context(session(zookeeper)))
-        run = Run(stack, tree, zookeeper.connect, stack.enter_context(full_pipe(size)))
+        run = Run(stack, tree, zookeeper.connect, stack.enter_context(full_pipe(size))[1])
         eventually(lambda: run.cycles() >= 3)
         seconds = run.seconds_to_end()
         assert (run.process.returncode, seconds < END_SECONDS) == (0, True), seconds
@@ -121,7 +104,7 @@ def test_another_planner_leads_when_the_loop_is_stuck(zookeeper: ZooKeeperServer
         with (tmp_path / "log").open("wb") as log:
             stuck = Run(stack, tree, zookeeper.connect, log.fileno(), stall)
             eventually(lambda: stuck.cycles() >= 1)
-            standby = Run(stack, tree, zookeeper.connect, stack.enter_context(full_pipe(4_096)))
+            standby = Run(stack, tree, zookeeper.connect, stack.enter_context(full_pipe())[1])
             eventually(lambda: standby.state() is not None)
             eventually(lambda: sum(node.startswith("/election/") for node in tree.nodes()) == 2)
             stall.touch()

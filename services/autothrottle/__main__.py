@@ -214,7 +214,6 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     if configuration.version or configuration.help:
         return _show(__version__ if configuration.version else help_text(command))
     configure_logs(configuration.log_format, configuration.log_level)
-    log_standard_error()
     for warning in configuration.warnings:
         log.warning("%s", warning)
     try:
@@ -232,6 +231,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
 
 def _until_stopped(command: str, configuration: Configuration) -> int:
     collect_rarely()
+    log_standard_error()
     with Shutdown(stop_on_signals()) as shutdown:
         tracing = configure_tracing(f"autothrottle-{command}")
         shutdown.callback(tracing.close)
@@ -249,6 +249,7 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
 
 
 def _uninstall(configuration: Configuration) -> int:
+    log_standard_error()
     with Shutdown() as shutdown:
         count = Composition(configuration, shutdown).uninstall()
     log.info("Uninstalled: restored %d configs; overrides and the term remain", count)

@@ -406,12 +406,12 @@ class Planner:
             self._retry_step("the log has the traceback")
 
     def _run_step(self, term: Term) -> None:
-        wanted = ramp_steps(self._state, self._clock())
-        outcomes = self._applier.write(term, wanted, _STEP_TIMEOUT) if wanted else ()
+        steps = ramp_steps(self._state, self._clock())
+        outcomes = self._applier.write(term, steps, _STEP_TIMEOUT) if steps else ()
         if refused := [outcome for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED]:
             self._retry_step(f"{refused[0].resource}: {refused[0].reason}")
         self._metrics.note_writes(outcomes)
-        self._state = settle_ramp(self._state, wanted, tuple(outcomes), self._now(), self._clock())
+        self._state = settle_ramp(self._state, steps, tuple(outcomes), self._now(), self._clock())
         self._schedule_step()
 
     def _retry_step(self, reason: str) -> None:
@@ -486,7 +486,7 @@ class Planner:
         if term.fence != self._state.term.fence:
             self._begin_term(term.fence)
         tracer, enter = self._dependencies.tracer, self._watchdog.enter
-        enter("observing")
+        enter("observing", sum(len(r.partitions) for r in self._copying))
         observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
         self._unreadable = "" if isinstance(observation.snapshot, Snapshot) else str(observation.snapshot)
         enter("deciding", _size(observation))

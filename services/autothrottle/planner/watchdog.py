@@ -1,7 +1,7 @@
 """Watches the thread of the planner's loop: a loop that does not turn must not keep its term.
 
 The thread says which part of its work it enters. A part that computes may be blocked for 5 s. A call to another service
-has its own time-out, and 5 s more. Time in which the thread uses the CPU does not count as blocked, since a cycle of a
+has its own time-out, and 2 s more. Time in which the thread uses the CPU does not count as blocked, since a cycle of a
 million partitions computes for seconds, and longer on a busy machine. Its CPU time has a limit that grows with the
 cluster. Time in which the whole process was stopped does not count. The type to know is `Watchdog`.
 """
@@ -17,6 +17,9 @@ from datetime import timedelta
 
 PATIENCE = timedelta(seconds=5)
 """Longest time in which a part is blocked, and the CPU time of a part in a small cluster."""
+
+_CALL_SLACK = timedelta(seconds=2)
+"""Time by which a call may exceed its time-out, on a busy machine."""
 
 _PARTITIONS_PER_CPU_SECOND = 50_000
 """A part may use one second more for so many partitions. The whole pure cycle takes 5 s for a million."""
@@ -98,7 +101,7 @@ class Watchdog:
     @contextmanager
     def waiting(self, part: str, timeout: timedelta) -> Iterator[None]:
         """Note that the thread waits for a call with this time-out; its earlier part begins anew afterwards."""
-        earlier, limit = self._part, (timeout + PATIENCE).total_seconds()
+        earlier, limit = self._part, (timeout + _CALL_SLACK).total_seconds()
         self._part = _Part(part, limit, limit)
         try:
             yield

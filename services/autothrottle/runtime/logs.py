@@ -87,7 +87,7 @@ def log_standard_error() -> None:
         return  # closed, or replaced by a test
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    os.dup2(writing, _STANDARD_ERROR, inheritable=False)
+    os.dup2(writing, _STANDARD_ERROR)
     os.close(writing)
     sys.excepthook = _log_exception
     thread = threading.Thread(target=_log_lines, args=(reading,), name="standard-error", daemon=True)

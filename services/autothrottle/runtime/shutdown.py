@@ -19,7 +19,7 @@ from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Self
 
-from autothrottle.runtime.logs import flush_logs, log_last_line
+from autothrottle.runtime.logs import FLUSH, flush_logs, log_last_line
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,9 @@ SESSIONS = timedelta(seconds=2.5)
 
 _GRACE = timedelta(seconds=3)
 """Time from the request to stop until servers no longer wait for calls in progress."""
+
+_LOGS = timedelta(seconds=4)
+"""Time from the request to stop until the process no longer waits for the reader of its last log lines."""
 
 _LIMIT = timedelta(seconds=4.5)
 """Time from the request to stop until the process ends without closing the rest. Only a defect takes so long."""
@@ -84,7 +87,7 @@ class Shutdown(ExitStack):
         finally:
             for thread in _blocking_threads() - self._older_threads:
                 thread.join()
-            flush_logs()
+            flush_logs(max(timedelta(0), min(FLUSH, self._left(_LOGS))))
             self._ended.set()
 
     def _left(self, limit: timedelta) -> timedelta:

@@ -26,6 +26,7 @@ STUCK_PATIENCE = 0.7
 
 def set_patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(watchdog, "PATIENCE", timedelta(seconds=seconds))
+    monkeypatch.setattr(watchdog, "_CALL_SLACK", timedelta(seconds=seconds))
     monkeypatch.setattr(watchdog, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(watchdog, "_PROGRESS_SECONDS", 0.001)
 

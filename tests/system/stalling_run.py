@@ -1,4 +1,7 @@
-"""`autothrottle` with a planner that decides nothing while the file in the variable STALL exists."""
+"""`autothrottle` with a planner that decides nothing while the file in the variable STALL exists.
+
+It hangs, or it fails if the file says so.
+"""
 
 import os
 import sys
@@ -14,7 +17,10 @@ from autothrottle.planner import loop
 
 
 def _stalling_step(settings: PlannerSettings, state: ControllerState, observation: CycleObservation) -> CycleDecision:
-    while Path(os.environ["STALL"]).exists():
+    stall = Path(os.environ["STALL"])
+    while stall.exists():
+        if stall.read_text() == "fail":
+            raise ZeroDivisionError
         time.sleep(0.05)
     return step(settings, state, observation)
 

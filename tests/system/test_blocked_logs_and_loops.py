@@ -124,3 +124,28 @@ def test_another_planner_leads_when_the_loop_is_stuck(zookeeper: ZooKeeperServer
             stall.touch()
             time.sleep(2)
             assert stuck.seconds_to_end() < END_SECONDS, "also while the loop is stuck"
+
+
+@pytest.mark.repeat
+def test_another_planner_leads_when_every_cycle_of_the_leader_fails_unexpectedly(
+    zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """A leader whose every cycle failed because of a bug led for ever. Of two such planners, one still leads."""
+    stall = tmp_path / "stall"
+    with ExitStack() as stack:
+        tree = Tree(stack.enter_context(session(zookeeper)))
+        log = stack.enter_context((tmp_path / "log").open("wb"))
+        failing = Run(stack, tree, zookeeper.connect, log.fileno(), stall)
+        eventually(lambda: failing.cycles() >= 1)
+        standby = Run(stack, tree, zookeeper.connect, log.fileno(), stall)
+        eventually(lambda: sum(node.startswith("/election/") for node in tree.nodes()) == 2)
+        stall.write_text("fail")
+        began = time.monotonic()
+        eventually(standby.leads)
+        assert (tmp_path / "log").read_text().count("The cycle failed unexpectedly") >= 6
+        print(f"\nfailing cycles: the standby leads after {time.monotonic() - began:.1f} s")
+        eventually(lambda: "Health check planner failed: 3 cycles in a row failed" in (tmp_path / "log").read_text())
+        time.sleep(15)
+        assert standby.leads(), "the leader changes at most once a minute, although its cycles fail, too"
+        stall.unlink()
+        eventually(lambda: "Health check planner is ok again" in (tmp_path / "log").read_text())

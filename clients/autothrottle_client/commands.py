@@ -61,7 +61,8 @@ class Call:
 
     def show(self, value: object, text: str, warnings: Sequence[str] = ()) -> None:
         """Print a value as JSON, or its text form; then print warnings to standard error."""
-        print(tables.to_json(value) if self.json else text, flush=True)
+        shown = "\n".join(map(tables.printable, text.split("\n")))
+        print(tables.to_json(value) if self.json else shown, flush=True)
         for warning in warnings:
             _say(f"warning: {warning}")
 
@@ -336,7 +337,7 @@ def _problems(refused: Mapping[Partition, str]) -> list[str]:
 
 
 def _say(text: str) -> None:
-    print(f"throttlectl: {text}", file=sys.stderr, flush=True)
+    print(f"throttlectl: {tables.printable(text)}", file=sys.stderr, flush=True)
 
 
 def catchup(call: Call) -> None:

@@ -94,7 +94,7 @@ def request_quota_scope(user: str | None, client_id: str | None) -> str:
 
 
 def _part(name: str | None) -> str:
-    return "any" if name is None else _printable(name) or "(default)"
+    return "any" if name is None else printable(name) or "(default)"
 
 
 def audit_table(records: Sequence[AuditRecord]) -> str:
@@ -188,13 +188,13 @@ def pause_text(pause: Pause) -> str:
     since = "" if pause.time is None else f", since {_time(pause.time)}"
     by = f", by {pause.author}" if pause.author else ""
     why = f": {pause.reason}" if pause.reason else ""
-    return _printable(f"{pause.mode.value}{since}{by}{why}")
+    return printable(f"{pause.mode.value}{since}{by}{why}")
 
 
 def cycle_line(cycle: Cycle) -> str:
     """Return a cycle as one line."""
     what = f"failed: {cycle.error}" if cycle.error else cycle.sentence
-    return _printable(f"{_time(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
+    return printable(f"{_time(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
 
 
 def submission_line(found: Submission, dry_run: bool) -> str:
@@ -383,12 +383,12 @@ def _table(rows: Iterable[Mapping[str, str]]) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    printable = [[_printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*printable, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in printable)
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _printable(text: str) -> str:
-    """Replace unprintable characters, which could control the terminal."""
+def printable(text: str) -> str:
+    """Return a line with its unprintable characters replaced, which could control the terminal or forge a line."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from autothrottle_client.command_line import call_of, completion, context, make_parser
 from autothrottle_client.commands import EXIT_FAILED
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
+from autothrottle_client.tables import printable
 
 EXIT_USAGE, EXIT_MISSING, EXIT_UNAVAILABLE = 2, 3, 4
 EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except AutothrottleError as error:
-        print(f"throttlectl: {error}", file=sys.stderr)
+        print(f"throttlectl: {printable(str(error))}", file=sys.stderr)
         return _STATUSES.get(type(error), EXIT_FAILED)
 
 

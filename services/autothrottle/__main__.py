@@ -24,7 +24,7 @@ from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_scrip
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.garbage_collection import collect_rarely
-from autothrottle.runtime.logs import configure_logs
+from autothrottle.runtime.logs import configure_logs, log_standard_error
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.priority import give_way, take_back
 from autothrottle.runtime.server import Servicer
@@ -231,6 +231,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
 
 def _until_stopped(command: str, configuration: Configuration) -> int:
     collect_rarely()
+    log_standard_error()
     with Shutdown(stop_on_signals()) as shutdown:
         tracing = configure_tracing(f"autothrottle-{command}")
         shutdown.callback(tracing.close)
@@ -248,6 +249,7 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
 
 
 def _uninstall(configuration: Configuration) -> int:
+    log_standard_error()
     with Shutdown() as shutdown:
         count = Composition(configuration, shutdown).uninstall()
     log.info("Uninstalled: restored %d configs; overrides and the term remain", count)

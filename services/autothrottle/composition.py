@@ -82,6 +82,7 @@ from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
+from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
@@ -114,6 +115,9 @@ _CHECK_TIMEOUT = timedelta(seconds=1)
 
 _CHECK_KEY_TIMEOUT = timedelta(seconds=5)
 
+_DISK_TIMEOUT = timedelta(seconds=1.5)
+"""How long the end of a process waits for the decision log. The next start rolls the spools that are left."""
+
 _ROUTE_POLL_SECONDS = 0.25
 
 
@@ -138,7 +142,7 @@ class Composition:
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.on_failure = stack.fail
         self.health = Health()
-        self._sample_sources: list[SampleSource] = [self.health.samples]
+        self._sample_sources: list[SampleSource] = [self.health.samples, log_samples]
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
         self._tls = Tls(configuration.tls) if configuration.tls else None
@@ -214,6 +218,7 @@ class Composition:
         self._sample_sources.append(planner.samples)
         self._needs_state_store("autothrottle.v1.PlannerService")
         self.health.add("discovery", planner.unreadable, service="autothrottle.v1.PlannerService")
+        self.health.add("planner", planner.failing, service="autothrottle.v1.PlannerService")
         self.health.add("loop", planner.stall, Scope.LIVENESS, "autothrottle.v1.PlannerService")
         add = planner_pb2_grpc.add_PlannerServiceServicer_to_server
         return (add, PlannerServicer(planner), "autothrottle.v1.PlannerService"), planner
@@ -678,7 +683,7 @@ class Composition:
         configured = self.configuration
         limits = LogLimits(retention=configured.decisions_retention, min_free_bytes=configured.decisions_min_free)
         decisions = DecisionLog(uri, Path(spool) if spool else None, limits)
-        self._stack.callback(lambda: decisions.close(self._stack.grace()))
+        self._stack.callback(lambda: decisions.close(min(self._stack.grace(), _DISK_TIMEOUT)))
         self._sample_sources.append(decisions.samples)
         return decisions
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from autothrottle.ports.state_store import Election
@@ -132,3 +135,84 @@ class ElectionContract:
         assert fences[-1] < fence_of(candidate) < 2**53
         leader = candidate.leader()
         assert leader is not None and leader.fence == fence_of(candidate)
+
+    def test_a_leader_resigns_in_favour_of_a_waiting_candidate_and_stands_again_later(
+        self, subject: ElectionSubject
+    ) -> None:
+        changed = threading.Event()
+        first, second = joined(subject, 2, changed.set)
+        changed.clear()
+        assert first.resign(PAUSE)
+        assert first.term is None and changed.is_set()
+        eventually(lambda: leading(second))
+        assert subject.candidates() == 1
+        eventually(lambda: subject.candidates() == 2)
+        assert leading(second) and not leading(first)
+
+    def test_the_only_candidate_keeps_its_term_when_it_resigns(self, subject: ElectionSubject) -> None:
+        (candidate,) = joined(subject, 1)
+        fence = fence_of(candidate)
+        assert not candidate.resign(PAUSE)
+        assert fence_of(candidate) == fence
+
+    def test_a_candidate_that_does_not_lead_cannot_resign(self, subject: ElectionSubject) -> None:
+        first, second = joined(subject, 2)
+        assert not second.resign(PAUSE)
+        assert leading(first) and subject.candidates() == 2
+
+    def test_leaders_that_all_resign_change_at_most_once_per_pause(self, subject: ElectionSubject) -> None:
+        first, second, third = joined(subject, 3)
+        assert first.resign(PAUSE)
+        resigned = time.monotonic()
+        eventually(lambda: leading(second))
+        assert not second.resign(PAUSE)
+        eventually(lambda: second.resign(PAUSE))
+        assert time.monotonic() - resigned >= PAUSE.total_seconds() * 0.9
+        eventually(lambda: leading(third) or leading(first))
+        assert not leading(second)
+
+    def test_a_candidate_that_resigned_leads_at_once_if_no_other_is_left(self, subject: ElectionSubject) -> None:
+        first, second = joined(subject, 2)
+        assert first.resign(timedelta(minutes=10))
+        eventually(lambda: leading(second))
+        second.leave()
+        eventually(lambda: leading(first))
+
+    def test_a_candidate_that_leaves_while_it_rests_never_leads(self, subject: ElectionSubject) -> None:
+        first, second = joined(subject, 2)
+        assert first.resign(timedelta(seconds=0.2))
+        first.leave()
+        eventually(lambda: leading(second))
+        second.leave()
+        time.sleep(0.5)
+        assert first.term is None and subject.candidates() == 0
+
+    def test_a_candidate_that_left_may_join_again(self, subject: ElectionSubject) -> None:
+        first, second = joined(subject, 2)
+        fence = fence_of(first)
+        first.leave()
+        eventually(lambda: leading(second))
+        first.join("host0:1", nothing)
+        eventually(lambda: subject.candidates() == 2)
+        assert leading(second)
+        second.leave()
+        eventually(lambda: leading(first))
+        assert fence_of(first) > fence + 1
+
+
+PAUSE = timedelta(seconds=1.5)
+
+
+def has_candidates(subject: ElectionSubject, count: int) -> bool:
+    return subject.candidates() == count
+
+
+def joined(subject: ElectionSubject, count: int, on_change: Callable[[], None] = nothing) -> list[Election]:
+    """Return candidates in the order in which they wait; the first one leads and calls `on_change`."""
+    candidates = [subject.candidate() for _ in range(count)]
+    candidates[0].join("host0:1", on_change)
+    eventually(lambda: leading(candidates[0]))
+    for number, candidate in enumerate(candidates[1:], start=1):
+        candidate.join(f"host{number}:1", nothing)
+        eventually(partial(has_candidates, subject, number + 1))
+    return candidates

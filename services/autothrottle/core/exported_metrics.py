@@ -58,6 +58,11 @@ BUILD_INFO = ExportedMetric("autothrottle_build_info", "Version of the service; 
 HEALTH_CHECK = ExportedMetric(
     "autothrottle_health_check_ok", "Last result of a health check of the process; 1: ok, 0: failed", ("check",)
 )
+LOG_DROPS = ExportedMetric(
+    "autothrottle_log_lines_dropped_total",
+    "Log lines of the process that were not written, because the reader of the log did not accept them",
+    kind=MetricKind.COUNTER,
+)
 
 # The planner.
 LEADER = ExportedMetric("autothrottle_leader", "Whether this planner leads; 1: yes, 0: no")

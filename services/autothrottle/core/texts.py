@@ -26,3 +26,16 @@ def json_integer(text: str) -> int | float:
     `int` refuses more than 4,300 digits, and with them the whole text.
     """
     return int(text) if len(text) < 20 else float(text)
+
+
+def escape_unprintable(text: str) -> str:
+    r"""Return the text with all characters escaped that control a terminal or a line.
+
+    These are control characters, line ends, bidirectional and invisible marks, unusual blanks and lone surrogates.
+
+    >>> print(escape_unprintable("orders\n2026/01/01 forged \x1b[2J\u202e"))
+    orders\n2026/01/01 forged \x1b[2J\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

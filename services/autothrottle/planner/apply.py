@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.control.changes import OutcomeStatus
+from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.control.cycle import (
     Action,
     ActionResult,
@@ -23,6 +23,7 @@ from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.planner import traces
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
+from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import Term
 
 
@@ -32,6 +33,7 @@ class Applier:
 
     dependencies: PlannerDependencies
     submissions: Submissions
+    watchdog: Watchdog
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
@@ -44,7 +46,7 @@ class Applier:
         try:
             with traces.applying(self.dependencies.tracer, decision.changes, outcomes):
                 if decision.changes:
-                    outcomes += self.dependencies.writer.apply(self._renewed(term), decision.changes, CLUSTER_TIMEOUT)
+                    outcomes += self.write(term, decision.changes, CLUSTER_TIMEOUT)
         except AutothrottleError as error:
             return CycleResults(self.now(), self.clock(), tuple(outcomes), error=error, are_written=False)
         at, clock = self.now(), self.clock()
@@ -52,8 +54,19 @@ class Applier:
         results, failure = self._act(term, decision.actions, refused)
         return CycleResults(at, clock, tuple(outcomes), results, failure)
 
+    def write(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+        """Write changes.
+
+        Raises:
+            NotLeader: the term is over, or given up.
+        """
+        with self.watchdog.waiting("writing", timeout):
+            return self.dependencies.writer.apply(self._renewed(term), changes, timeout)
+
     def _renewed(self, term: Term) -> Term:
         """The term with its current lease, which may have been extended since the cycle began."""
+        if term.fence <= self.watchdog.abandoned_fence:
+            raise NotLeader(f"term {term.fence} was given up because the loop was stuck; nothing more is written")
         current = self.dependencies.election.term
         return current if current == term else term
 
@@ -73,7 +86,8 @@ class Applier:
 
     def _tried(self, term: Term, action: Action) -> ActionResult:
         try:
-            return self._carry_out(term, action)
+            with self.watchdog.waiting("an action", CLUSTER_TIMEOUT):
+                return self._carry_out(self._renewed(term), action)
         except AutothrottleError as error:
             return ActionResult(action, done=False, error=error)
 
@@ -96,7 +110,7 @@ class Applier:
         with self.dependencies.tracer.span("submit") if action.start else nullcontext():
             try:
                 submit = self.dependencies.reassigner.submit_reassignments
-                refused = submit(self._renewed(term), action.start, CLUSTER_TIMEOUT) if action.start else {}
+                refused = submit(term, action.start, CLUSTER_TIMEOUT) if action.start else {}
             except AutothrottleError as error:
                 return ActionResult(action, error=error)
         return ActionResult(action, refused=refused)

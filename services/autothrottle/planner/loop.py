@@ -6,16 +6,24 @@ import logging
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
 from autothrottle.core.control.changes import OutcomeStatus
-from autothrottle.core.control.cycle import CycleDecision, CycleRecord, CycleResults, PlannerState, Settled, WakeUp
+from autothrottle.core.control.cycle import (
+    CycleDecision,
+    CycleObservation,
+    CycleRecord,
+    CycleResults,
+    PlannerState,
+    Settled,
+    WakeUp,
+)
 from autothrottle.core.control.guards import below_min_isr
 from autothrottle.core.control.ramp_state import RampState
 from autothrottle.core.control.settings import PlannerSettings
@@ -27,14 +35,16 @@ from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.planner import traces
 from autothrottle.planner.apply import Applier
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.exposition import PlannerMetrics
 from autothrottle.planner.observe import Observer, SettingsReader
 from autothrottle.planner.report import Journal, Reporter, cycle_record
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
+from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import SnapshotEvent, Term
 from autothrottle.ports.state_store import Leader
+from autothrottle.runtime.shutdown import places
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +60,17 @@ _STALL_INTERVALS, _STALL_LEAST = 3, timedelta(minutes=1)
 _CYCLES_KEPT = 100
 """Cycles to keep for watchers that are slower than the cycles."""
 
+_NOT_READY, _GIVES_UP = 3, 6
+"""Unexpected failures in a row after which a leader is not ready, and after which it gives up its term."""
+
+_NO_FAILURES = {"cycles": 0, "ramp steps": 0}
+
+_REST = timedelta(minutes=1)
+"""Time until a leader that has given up its term stands again."""
+
+_STOP_SECONDS = 3.0
+"""How long `stop` waits for the current cycle; calls to other services are cancelled before."""
+
 
 @dataclass(slots=True)
 class _Cycle:
@@ -60,6 +81,7 @@ class _Cycle:
     settled: Settled = Settled()  # noqa: RUF009 (frozen)
     findings: tuple[str, ...] = ()
     error: AutothrottleError | None = None
+    failed_unexpectedly: bool = False
 
 
 class Planner:
@@ -85,8 +107,9 @@ class Planner:
         self._state = ControllerState()
         self._copying: tuple[TopicReassignment, ...] = ()
         self._reader = SettingsReader(dependencies.settings, self._on_settings)
-        self._observer = Observer(dependencies, settings, self._submissions, self._reader, now, clock)
-        self._applier = Applier(dependencies, self._submissions, now, clock)
+        self._watchdog = Watchdog(self._on_stall, self._on_recovery)
+        self._observer = Observer(dependencies, settings, self._submissions, self._reader, self._watchdog, now, clock)
+        self._applier = Applier(dependencies, self._submissions, self._watchdog, now, clock)
         self._reporter = Reporter(dependencies.events, settings, self._request)
         self._metrics = PlannerMetrics(settings.interval, now, clock)
         log_settings = LogSettings(settings.cluster, settings.limits, settings.interval, settings.policy.name)
@@ -95,6 +118,9 @@ class Planner:
         self._leader: Leader | None = None
         self._last_turn = clock()
         self._unreadable = ""
+        self._address, self._host = "", ""
+        self._failures = Counter(_NO_FAILURES)
+        """Unexpected failures in a row."""
         self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
@@ -113,6 +139,7 @@ class Planner:
 
     def start(self, address: str, host: str = "") -> None:
         """Join the election as `address` on `host`, and run a cycle whenever one is due."""
+        self._address, self._host = address, host
         self._thread.start()
         self._dependencies.election.join(address, self._triggers.restart, host)
 
@@ -125,7 +152,10 @@ class Planner:
             Unavailable("the planner is stopping: nothing was submitted; try again in a few seconds")
         )
         if self._thread.is_alive():  # it is not if a step before `start` failed
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)
+        self._watchdog.close()
+        if self._thread.is_alive():
+            self._abandon_term()
         self._dependencies.election.leave()
         self._reporter.stop()
         self._reader.close()
@@ -134,6 +164,8 @@ class Planner:
 
     def stall(self) -> str:
         """Return since when the loop has not finished a cycle or found that it does not lead; "": recently."""
+        if where := self._watchdog.stall:
+            return f"the planner's loop is stuck in {where}; restart the process"
         age = timedelta(seconds=self._clock() - self._last_turn)
         limit = max(_STALL_INTERVALS * self._settings.interval, _STALL_LEAST)
         if age <= limit:
@@ -143,6 +175,13 @@ class Planner:
     def unreadable(self) -> str:
         """Return why the last snapshot failed; "": it succeeded, or this planner does not lead."""
         return self._unreadable
+
+    def failing(self) -> str:
+        """Return why this leader does not control the cluster, although it leads; "": it does, or it does not lead."""
+        what, count = self._failures.most_common(1)[0]
+        if count < _NOT_READY or self._dependencies.election.term is None:
+            return ""
+        return f"{count} {what} in a row failed unexpectedly; the log has the traceback. Fix: report it"
 
     def request_cycle(self, reason: str) -> None:
         """Request a cycle and return without waiting for it.
@@ -283,10 +322,13 @@ class Planner:
             log.exception("The planner's loop failed; this process ends, and another planner can lead")
             self._submissions.fail(Unavailable("the planner failed: nothing was submitted; call the next leader"))
             self._dependencies.election.leave()
+            self._watchdog.close()
             self._dependencies.on_failure()
 
     def _run_cycles(self) -> None:
+        self._watchdog.start()
         while (trigger := self._triggers.wait()) is not None:
+            self._watchdog.enter("the beginning of a cycle")
             term = self._dependencies.election.term
             if trigger.step:
                 self.run_step(term)
@@ -297,6 +339,47 @@ class Planner:
                 self._submissions.begin_term(0)
                 self._last_turn, self._unreadable = self._clock(), ""
                 self._metrics.note_idle()
+            if max(self._failures.values()) >= _GIVES_UP:
+                self._resign()
+            self._watchdog.rest()
+
+    def _resign(self) -> None:
+        """Give up the term, if another candidate can lead: this one fails, perhaps for a reason of its own."""
+        what, count = self._failures.most_common(1)[0]
+        with self._watchdog.waiting("the election", CLUSTER_TIMEOUT):
+            if not self._dependencies.election.resign(_REST):
+                return
+        self._failures = Counter(_NO_FAILURES)
+        self._submissions.fail(Unavailable("the planner failed: nothing was submitted; call the next leader"))
+        log.error(
+            "%d %s in a row failed unexpectedly: giving up the term, throttles stay. This planner stands for election "
+            "again in %g s. Fix: report the traceback above",
+            count,
+            what,
+            _REST.total_seconds(),
+        )
+
+    def _on_stall(self, where: str) -> None:
+        """End the candidacy of a planner whose loop is stuck. Called from the watchdog's thread."""
+        place = places((self._thread,))
+        self._abandon_term()
+        self._dependencies.election.leave()
+        log.error(
+            "The planner's loop is stuck in %s, at %s: the term is given up, throttles stay, another planner can lead. "
+            "Fix: restart the process, and report this line",
+            where,
+            place,
+        )
+
+    def _abandon_term(self) -> None:
+        """Let the current cycle, which is stuck, write nothing when it continues."""
+        term = self._dependencies.election.term
+        self._watchdog.abandoned_fence = max(self._state.term.fence, term.fence if term else 0)
+        self._submissions.fail(Unavailable("the planner is stuck: nothing was submitted; call the next leader"))
+
+    def _on_recovery(self) -> None:
+        log.warning("The planner's loop turns again: this planner stands for election again")
+        self._dependencies.election.join(self._address, self._triggers.restart, self._host)
 
     def _publish(self, record: CycleRecord) -> None:
         with self._ended:
@@ -307,23 +390,28 @@ class Planner:
         """Write the ramp steps that are due. If one fails, request a cycle, which reads the current throttles."""
         if term is None or term.fence != self._state.term.fence:
             return
-        wanted = ramp_steps(self._state, self._clock())
         try:
-            outcomes = self._dependencies.writer.apply(term, wanted, _STEP_TIMEOUT) if wanted else ()
+            self._run_step(term)
+            self._failures["ramp steps"] = 0
         except NotLeader as error:
             log.warning("The ramp ended: %s", error)
-            return self._end_ramp()
+            self._end_ramp()
         except AutothrottleError as error:
             self._end_ramp()
-            return self._retry_step(str(error))
+            self._retry_step(str(error))
         except Exception:  # a bug must not end the loop: no other planner can lead while we hold the term
             log.exception("a ramp step failed unexpectedly")
+            self._failures["ramp steps"] += 1
             self._end_ramp()
-            return self._retry_step("the log has the traceback")
+            self._retry_step("the log has the traceback")
+
+    def _run_step(self, term: Term) -> None:
+        steps = ramp_steps(self._state, self._clock())
+        outcomes = self._applier.write(term, steps, _STEP_TIMEOUT) if steps else ()
         if refused := [outcome for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED]:
             self._retry_step(f"{refused[0].resource}: {refused[0].reason}")
         self._metrics.note_writes(outcomes)
-        self._state = settle_ramp(self._state, wanted, tuple(outcomes), self._now(), self._clock())
+        self._state = settle_ramp(self._state, steps, tuple(outcomes), self._now(), self._clock())
         self._schedule_step()
 
     def _retry_step(self, reason: str) -> None:
@@ -345,25 +433,46 @@ class Planner:
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> CycleRecord:
-        if term.fence != self._state.term.fence:
-            self._begin_term(term.fence)
-        start = self._now()
-        cycle = _Cycle(trigger)
-        try:
+        start, cycle = self._now(), _Cycle(trigger)
+        with self._contained(cycle):
             self._run_parts(term, cycle)
-        except Exception as error:  # a bug must not end the loop: no other planner can lead while we hold the term
-            log.exception("The cycle failed unexpectedly")
-            cycle.error = AutothrottleError(f"unexpected {type(error).__name__}; the log has the traceback")
-            self._state = self._state.after_bug(is_counted=cycle.decision is not None)
-            self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
-        if troubles := self._state.term.troubles:
+        record = None
+        with self._contained(cycle):
+            self._watchdog.enter("reporting", _size(cycle.decision))
+            record = self._record(cycle, start)
+            self._note_cycle(cycle, record, trace_id)
+        if cycle.failed_unexpectedly or cycle.error is None:
+            self._failures["cycles"] = self._failures["cycles"] + 1 if cycle.failed_unexpectedly else 0
+        if troubles := max(self._state.term.troubles, self._failures["cycles"]):
             wait = back_off(troubles, self._settings.interval, self._chance())
             self._triggers.request("retrying after a failure", wait)
+        record = record or self._record(_Cycle(trigger), start)
+        return replace(record, error=str(cycle.error), sentence="") if cycle.failed_unexpectedly else record
+
+    @contextmanager
+    def _contained(self, cycle: _Cycle) -> Iterator[None]:
+        """Let an unexpected error fail this cycle only: no other planner can lead while we hold the term."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("The cycle failed unexpectedly")
+            is_counted = cycle.decision is not None or cycle.failed_unexpectedly
+            cycle.error = AutothrottleError(f"unexpected {type(error).__name__}; the log has the traceback")
+            cycle.failed_unexpectedly = True
+            self._state = self._state.after_bug(is_counted)
+            self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
+
+    def _record(self, cycle: _Cycle, start: datetime) -> CycleRecord:
+        """Return the record of a finished cycle."""
         reason = str(cycle.error) if cycle.error else ""
-        decision = cycle.decision or CycleDecision(self._state, start, trigger.scheduled)
-        record = cycle_record(
-            decision, cycle.settled, cycle.findings, reason, start, self._now(), trigger.reason, self._settings
+        decision = cycle.decision or CycleDecision(self._state, start, cycle.trigger.scheduled)
+        return cycle_record(
+            decision, cycle.settled, cycle.findings, reason, start, self._now(), cycle.trigger.reason, self._settings
         )
+
+    def _note_cycle(self, cycle: _Cycle, record: CycleRecord, trace_id: str) -> None:
+        """Write a finished cycle to the metrics and the decision log."""
+        decision = cycle.decision or CycleDecision(self._state, record.start, cycle.trigger.scheduled)
         self._metrics.note_cycle(record, decision, self._state.term)
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         if decision.view.read.version:
@@ -371,16 +480,20 @@ class Planner:
             history = self._state.term.history
             seen = CycleSeen(record, view.read, view.copying, decision.loads, history, rates, trace_id=trace_id)
             self._journal.write(seen)
-        return record
 
     def _run_parts(self, term: Term, cycle: _Cycle) -> None:
         """Observe, decide, apply, settle and report."""
-        tracer = self._dependencies.tracer
+        if term.fence != self._state.term.fence:
+            self._begin_term(term.fence)
+        tracer, enter = self._dependencies.tracer, self._watchdog.enter
+        enter("observing", sum(len(r.partitions) for r in self._copying))
         observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
         self._unreadable = "" if isinstance(observation.snapshot, Snapshot) else str(observation.snapshot)
+        enter("deciding", _size(observation))
         with tracer.span("plan") if isinstance(observation.snapshot, Snapshot) else nullcontext():
             cycle.decision = decision = step(self._settings, self._state, observation)
         self._state = decision.state
+        enter("applying", _size(decision))
         cycle.findings = self._reporter.report_decision(decision)
         for wake_up in decision.wake_ups:
             self._request(wake_up)
@@ -394,6 +507,7 @@ class Planner:
             results = self._applier.apply(term, decision)
         else:
             results = CycleResults(observation.at, observation.clock, error=decision.error, are_written=False)
+        enter("settling", _size(decision))
         self._state, cycle.settled = settle(self._settings, decision, results)
         if decision.ticket and cycle.settled.answer is not None:
             self._submissions.answer(decision.ticket, cycle.settled.answer)
@@ -403,6 +517,7 @@ class Planner:
         if results.are_written:
             if not self._settings.shadow:
                 self._schedule_step()
+            enter("reporting", _size(decision))
             cycle.findings = self._reporter.report(decision, cycle.settled, results, cycle.findings)
         for wake_up in cycle.settled.wake_ups:
             self._request(wake_up)
@@ -413,6 +528,7 @@ class Planner:
         self._metrics.note_idle()
         self._submissions.begin_term(fence)
         self._triggers.step_in(None)
+        self._failures = Counter(_NO_FAILURES)
 
     def _report_failure(self, error: AutothrottleError) -> None:
         """Log why a cycle failed, and fail the submission that waits for it."""
@@ -429,6 +545,12 @@ class Planner:
         """Request a cycle if partitions are below min.insync.replicas. Called from the reader's thread."""
         if below_min_isr(self._copying, self._reader.reading.settings):
             self._triggers.request("partitions are below min.insync.replicas", urgent=True)
+
+
+def _size(source: CycleObservation | CycleDecision | None) -> int:
+    """The number of partitions in reassignment."""
+    snapshot = source.snapshot if isinstance(source, CycleObservation) else source.view.read if source else None
+    return sum(len(r.partitions) for r in snapshot.reassignments) if isinstance(snapshot, Snapshot) else 0
 
 
 def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
@@ -38,6 +38,7 @@ from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
+from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import FetchSettingsSource
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,9 @@ SETTINGS_TIMEOUT = timedelta(seconds=5)
 
 CLIENTS_TIMEOUT = timedelta(seconds=5)
 """Timeout for reading the known clients, beside the cluster and the loads: an old reading is good enough."""
+
+_STORE_TIMEOUT = timedelta(seconds=10)
+"""Timeout of one read from the state store: two requests to ZooKeeper."""
 
 RETRY_SECONDS = 60.0
 """Minimum time between two reads of the same settings, also after a failed read."""
@@ -68,6 +72,7 @@ class Observer:
     settings: PlannerSettings
     submissions: Submissions
     reader: SettingsReader
+    watchdog: Watchdog
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
@@ -80,11 +85,11 @@ class Observer:
             newest_event: minimum version of the snapshot.
         """
         read = SourceReadings(
-            _attempt(self.dependencies.pauses.read_pause),
-            _attempt(self.dependencies.overrides.read_overrides),
-            _attempt(self.dependencies.catch_ups.read_catch_ups),
-            _attempt(self.dependencies.temporary_quotas.read_temporary_quotas),
-            _attempt(self.dependencies.yield_rules.read_rules),
+            self._read_store(self.dependencies.pauses.read_pause),
+            self._read_store(self.dependencies.overrides.read_overrides),
+            self._read_store(self.dependencies.catch_ups.read_catch_ups),
+            self._read_store(self.dependencies.temporary_quotas.read_temporary_quotas),
+            self._read_store(self.dependencies.yield_rules.read_rules),
         )
         wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
@@ -102,8 +107,9 @@ class Observer:
                 fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))
                 reading = self._begin(executor, self._fetch_clients) if are_clients_due else None
                 snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
-                quotas = None if fetching is None else fetching.result()
-                clients = None if reading is None else reading.result()
+                with self.watchdog.waiting("reading quotas", CLUSTER_TIMEOUT):
+                    quotas = None if fetching is None else fetching.result()
+                    clients = None if reading is None else reading.result()
         return CycleObservation(
             at=self.now(),
             clock=self.clock(),
@@ -135,7 +141,8 @@ class Observer:
             except AutothrottleError as error:
                 snapshot, held = error, term.held
             if fetching is not None:
-                return snapshot, held, fetching.result()
+                with self.watchdog.waiting("reading loads", LONGEST_METRICS_WAIT):
+                    return snapshot, held, fetching.result()
         if not is_paused:
             with self.dependencies.tracer.span("metrics") as span:
                 if term.loads.error:
@@ -151,17 +158,24 @@ class Observer:
         partitions are known only after the first reading, so a change of them needs a second one.
         """
         fetch = partial(
-            self.dependencies.snapshots.fetch_snapshot,
+            self._fetch_from_discovery,
             min_version=max(term.version, newest_event),
             replicas_of=asked.replicas_of,
             catching_up=asked.catching_up,
-            timeout=CLUSTER_TIMEOUT,
         )
         snapshot = fetch(partitions=asked.partitions)
         held = partitions_on(snapshot, asked.with_known_isr(snapshot))
         if not held <= term.held:
             snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
         return snapshot, held
+
+    def _fetch_from_discovery(self, **request: Any) -> Snapshot:
+        with self.watchdog.waiting("reading the cluster", CLUSTER_TIMEOUT):
+            return self.dependencies.snapshots.fetch_snapshot(timeout=CLUSTER_TIMEOUT, **request)
+
+    def _read_store(self, read: Callable[[], T]) -> T | AutothrottleError:
+        with self.watchdog.waiting("reading the state store", _STORE_TIMEOUT):
+            return _attempt(read)
 
     @staticmethod
     def _begin(executor: ThreadPoolExecutor, fetch: Callable[[], T]) -> Future[T]:

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -39,7 +40,6 @@ from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, R
 from autothrottle.planner import narration
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
 from autothrottle.ports.telemetry import DecisionSink, Event, EventSink
-from autothrottle.runtime.logs import batched_lines
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Reporter:
         self._window: ScheduleWindow | None = None
 
     def stop(self) -> None:
-        """Post the queued events for at most the timeout of one post."""
+        """Post the queued events for at most one second."""
         self._poster.stop()
 
     def queue_length(self) -> MetricSample:
@@ -125,13 +125,12 @@ class Reporter:
         self, decision: CycleDecision, settled: Settled, results: CycleResults, findings: tuple[str, ...]
     ) -> tuple[str, ...]:
         """Log a cycle and post its events; return the findings of its decision and of its results."""
-        with batched_lines():
-            findings = self._report(decision, settled, findings)
-            for line in narration.quota_lines(decision.changes, settled.outcomes):
+        findings = self._report(decision, settled, findings)
+        for line in narration.quota_lines(decision.changes, settled.outcomes):
+            log.info("%s", line)
+        for result in results.actions:
+            if line := _action_line(result, settled):
                 log.info("%s", line)
-            for result in results.actions:
-                if line := _action_line(result, settled):
-                    log.info("%s", line)
         return findings
 
     def _report(self, decision: CycleDecision, settled: Settled, findings: tuple[str, ...]) -> tuple[str, ...]:
@@ -267,6 +266,7 @@ class EventPoster:
     """Posts events from its own thread: a slow sink never delays a cycle."""
 
     _LIMIT = 100
+    _STOP_SECONDS = 1.0
 
     def __init__(self, sink: EventSink, timeout: timedelta, cluster: str) -> None:
         """Start the thread.
@@ -295,12 +295,10 @@ class EventPoster:
         return self._waiting.qsize()
 
     def stop(self) -> None:
-        """Post the queued events for at most the timeout of one post, then end the thread."""
-        try:
-            self._waiting.put(None, timeout=self._timeout.total_seconds())
-        except queue.Full:
-            return
-        self._thread.join(self._timeout.total_seconds())
+        """Post the queued events for at most one second; the rest is lost. With a full queue, do not wait."""
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+            self._thread.join(self._STOP_SECONDS)
 
     def _run(self) -> None:
         while (waiting := self._waiting.get()) is not None:

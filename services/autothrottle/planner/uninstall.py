@@ -34,5 +34,5 @@ def take_back_everything(
     outcomes = [*found.refused, *of_quotas.refused, *writer.apply(Term(term.fence), changes, _TIMEOUT)]
     left = [f"{o.resource}: {o.reason}" for o in outcomes if o.status is OutcomeStatus.REFUSED]
     if left:
-        raise Conflict("some configs could not be restored; fix the cause and run this again:\n  " + "\n  ".join(left))
+        raise Conflict("some configs could not be restored; fix the cause and run this again: " + "; ".join(left))
     return outcomes

@@ -59,8 +59,23 @@ class Election(Protocol):
         """
         ...
 
+    def resign(self, pause: timedelta) -> bool:
+        """Give up the term to another candidate, and stand again after `pause`, or as soon as no candidate is left.
+
+        Returns False and keeps the term if no other candidate waits or the answer is unknown. It also returns False if
+        this candidate took over from another one less than `pause` ago. So one candidate always leads, and the leader
+        changes at most once per `pause` while all candidates resign.
+
+        Args:
+            pause: > 0.
+        """
+        ...
+
     def leave(self) -> None:
-        """Give up the term and the candidacy at once, so that another candidate can lead. Idempotent."""
+        """Give up the term and the candidacy at once, so that another candidate can lead. Idempotent.
+
+        The candidate may join again.
+        """
         ...
 
 

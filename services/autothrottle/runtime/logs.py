@@ -2,24 +2,58 @@
 
 Times are UTC in both formats, whatever the machine's time zone (Go's default is local time), so that the lines of
 several hosts sort together. Libraries (ZooKeeper's and Kafka's clients) log warnings and errors only.
+
+No thread waits for the reader of the log. Lines go into a bounded queue, and one thread writes them. While the reader
+accepts nothing, further lines are dropped and counted. The text format escapes control characters, so that a name of
+another party cannot forge a line or control a terminal; JSON escapes them, too.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
+import select
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from datetime import UTC, datetime
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import TracebackType
 from typing import TextIO
+
+from autothrottle.core.exported_metrics import LOG_DROPS, MetricSample
+from autothrottle.core.texts import escape_unprintable
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
 CONTEXT = ("trace_id", "cycle", "audit")
 """Attributes of a record (`extra={"cycle": 7}`) that the JSON format prints if present."""
+
+
+_QUEUE_CHARACTERS = 4_000_000
+"""Size of the queue. A line beyond it is dropped, unless the queue is empty."""
+
+_WRITE_CHARACTERS = 65_536
+"""Lines are joined up to this size for one write."""
+
+_COLLECT_SECONDS = 0.01
+"""Lines of this time share a write. A write for each would pass the interpreter's lock to and fro."""
+
+_DROPS_REPORT_SECONDS = 60.0
+"""Time between two lines about dropped lines while the queue never empties."""
+
+FLUSH = timedelta(seconds=1)
+"""How long a process that ends waits for its last lines to be written."""
+
+_LAST_LINE_SECONDS = 0.2
+
+_STANDARD_ERROR = 2
 
 
 def configure_logs(format: str = "text", level: str = "info", stream: TextIO | None = None) -> None:
@@ -31,15 +65,82 @@ def configure_logs(format: str = "text", level: str = "info", stream: TextIO | N
         stream: destination; None: standard error.
     """
     threshold = getattr(logging, level.upper())
-    lines = _Lines(stream or sys.stderr)
+    lines = _Lines(_writer(stream or sys.stderr))
     lines.setFormatter(JsonFormat() if format == "json" else TextFormat())
     root = logging.getLogger()
-    for handler in [h for h in root.handlers if isinstance(h, _Lines)]:
+    for handler in _handlers():
         root.removeHandler(handler)
+        handler.close()
     root.addHandler(lines)
     root.setLevel(max(threshold, logging.WARNING))
     for package in ("autothrottle", "autothrottle_client"):
         logging.getLogger(package).setLevel(threshold)
+
+
+def log_standard_error() -> None:
+    """Log what libraries write to standard error, from now to the end of the process.
+
+    gRPC's core and Python's hooks for exceptions write there themselves, and would wait for its reader. They write into
+    a pipe of this process instead, which never blocks them. Call it once, after `configure_logs`.
+    """
+    if sys.stderr is None or sys.stderr is not sys.__stderr__:
+        return  # closed, or replaced by a test
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.dup2(writing, _STANDARD_ERROR)
+    os.close(writing)
+    sys.excepthook = _log_exception
+    thread = threading.Thread(target=_log_lines, args=(reading,), name="standard-error", daemon=True)
+    thread.start()
+    atexit.register(_end_standard_error, thread)
+
+
+def _log_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger("autothrottle").critical("The process ends", exc_info=(kind, error, trace))
+
+
+def _end_standard_error(reader: threading.Thread) -> None:
+    """Let the reader reach the end of the pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_ERROR)
+    reader.join(FLUSH.total_seconds())
+
+
+def _log_lines(reading: int) -> None:
+    log, rest = logging.getLogger("stderr"), b""
+    while data := os.read(reading, _WRITE_CHARACTERS):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _WRITE_CHARACTERS:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            log.warning("%s", line.decode(errors="backslashreplace"))
+
+
+def flush_logs(limit: timedelta = FLUSH) -> None:
+    """Wait until all lines are written, for at most `limit`; not at all if an earlier wait had no result."""
+    for handler in _handlers():
+        handler.wait(limit)
+
+
+def log_last_line(log: logging.Logger, level: int, message: str, *arguments: object) -> None:
+    """Log a line before `os._exit`, and wait for its write for at most 0.2 s, whatever blocks."""
+
+    def write() -> None:
+        log.log(level, message, *arguments)
+        flush_logs()
+
+    with suppress(RuntimeError):  # no further thread can start
+        thread = threading.Thread(target=write, name="last-line", daemon=True)
+        thread.start()
+        thread.join(_LAST_LINE_SECONDS)
+
+
+def log_samples() -> Iterator[MetricSample]:
+    """Return the exported metrics of the log, without waiting."""
+    yield LOG_DROPS.sample(sum(handler.dropped for handler in _handlers()))
+
+
+def _handlers() -> list[_Lines]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
 
 
 def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
@@ -53,7 +154,7 @@ def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
             record.trace_id = trace_id()
         return True
 
-    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
+    handlers = _handlers()
     for handler in handlers:
         handler.addFilter(mark)
 
@@ -68,10 +169,13 @@ class TextFormat(logging.Formatter):
     """`2020/02/27 22:28:13 message`; warnings and errors have the level's name before the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, followed by the traceback if present."""
-        text = super().format(record)
+        """Return the line, followed by the indented traceback if present: only a record begins in the first column."""
         prefix = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
-        return f"{_time(record):%Y/%m/%d %H:%M:%S} {prefix}{text}"
+        lines = [f"{_time(record):%Y/%m/%d %H:%M:%S} {prefix}{escape_unprintable(record.getMessage())}"]
+        trace = [self.formatException(record.exc_info)] if record.exc_info else []
+        trace += [record.stack_info] if record.stack_info else []
+        lines += (f"    {escape_unprintable(line)}" for text in trace for line in text.split("\n"))
+        return "\n".join(lines)
 
 
 class JsonFormat(logging.Formatter):
@@ -91,56 +195,131 @@ class JsonFormat(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-@contextmanager
-def batched_lines() -> Iterator[None]:
-    """Write this thread's log lines in batches until the context ends.
+class _Lines(logging.Handler):
+    """Queues lines for the thread that writes them; `emit` never waits for the destination."""
 
-    Each write releases the interpreter's lock. A thread that writes 4,000 single lines among 100 busy clients has to
-    reacquire it 4,000 times.
-    """
-    if _held.lines is not None:
-        yield
-        return
-    _held.lines = {}
-    try:
-        yield
-    finally:
-        held, _held.lines = _held.lines, None
-        for handler, lines in held.items():
-            handler.write(lines)
-
-
-class _Batch(threading.local):
-    lines: dict[_Lines, list[str]] | None = None
-    """Unwritten lines of this thread by handler; None: the thread writes at once."""
-
-
-_held = _Batch()
-
-_BLOCK_LINES = 200
-
-
-class _Lines(logging.StreamHandler[TextIO]):
-    """The handler of `configure_logs`, as a type of its own to distinguish it from foreign handlers."""
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__()
+        self._write = write
+        self._changed = threading.Condition()
+        self._queue: deque[str] = deque()
+        self._queued_characters = 0
+        """Including the lines that are being written."""
+        self.dropped = 0
+        """Number of lines that were not written."""
+        self._reported_drops = 0
+        self._reported_at = time.monotonic()
+        self._writes = 0
+        self._writes_at_timeout = -1
+        self._closed = False
+        threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or add it to the current batch."""
-        if _held.lines is None:
-            return super().emit(record)
+        """Queue a record, or drop it if the queue is full."""
         try:
-            lines = _held.lines.setdefault(self, [])
-            lines.append(self.format(record))
+            line = f"{self.format(record)}\n"
         except Exception:  # as in every handler of logging
             return self.handleError(record)
-        if len(lines) >= _BLOCK_LINES:
-            del _held.lines[self]
-            self.write(lines)
+        with self._changed:
+            if self._queue and self._queued_characters + len(line) > _QUEUE_CHARACTERS:
+                self.dropped += 1
+                return
+            self._queue.append(line)
+            self._queued_characters += len(line)
+            self._changed.notify_all()
 
-    def write(self, lines: Sequence[str]) -> None:
-        """Write lines in one call. A failed write loses them, as in the standard handler."""
-        with suppress(OSError, ValueError), self.lock or nullcontext():
-            self.stream.write("".join(line + self.terminator for line in lines))
-            self.flush()
+    def wait(self, limit: timedelta) -> None:
+        """Wait until the queue is written; at once if the writer is stuck since an earlier wait."""
+        with self._changed:
+            if self._writes_at_timeout == self._writes and self._queued_characters:
+                return
+            if not self._changed.wait_for(lambda: not self._queued_characters, limit.total_seconds()):
+                self._writes_at_timeout = self._writes
+
+    def flush(self) -> None:
+        """Wait for the last lines; `logging` calls this at the end of the process."""
+        self.wait(FLUSH)
+
+    def close(self) -> None:
+        """Let the thread end after it has written the queue."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        super().close()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                if not self._queue:
+                    return
+            time.sleep(_COLLECT_SECONDS)
+            with self._changed:
+                lines = self._next_lines()
+            text = "".join(lines)
+            is_written = self._is_written(text)
+            with self._changed:
+                self.dropped += 0 if is_written else len(lines)
+                self._queued_characters -= len(text)
+                self._writes += 1
+                self._changed.notify_all()
+            self._report_drops()
+
+    def _next_lines(self) -> list[str]:
+        lines = [self._queue.popleft()]
+        size = len(lines[0])
+        while self._queue and size + len(self._queue[0]) <= _WRITE_CHARACTERS:
+            lines.append(self._queue.popleft())
+            size += len(lines[-1])
+        return lines
+
+    def _is_written(self, text: str) -> bool:
+        try:
+            self._write(text)
+        except (OSError, ValueError):  # the reader has gone, the disk is full, or a test has closed the stream
+            return False
+        return True
+
+    def _report_drops(self) -> None:
+        """Write how many lines were dropped, when the destination has accepted the others."""
+        count, now = self.dropped - self._reported_drops, time.monotonic()
+        if not count or (self._queue and now - self._reported_at < _DROPS_REPORT_SECONDS):
+            return
+        message = f"{count} log lines were dropped: the reader of the log did not accept them. Fix: check it"
+        report = logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
+        if self._is_written(f"{self.format(report)}\n"):
+            self._reported_drops += count
+            self._reported_at = now
+
+
+def _writer(stream: TextIO | None) -> Callable[[str], None]:
+    """Return a function that writes text to a stream.
+
+    A stream with a file descriptor is not used itself: Python waits for its lock when the interpreter ends.
+    """
+    if stream is None:
+        return lambda _: None
+    try:
+        descriptor = os.dup(stream.fileno())
+    except (OSError, ValueError):  # a stream in memory
+        return partial(_write_and_flush, stream)
+    encoding = stream.encoding or "utf-8"
+    return lambda text: _write_all(descriptor, text.encode(encoding, "backslashreplace"))
+
+
+def _write_and_flush(stream: TextIO, text: str) -> None:
+    stream.write(text)
+    stream.flush()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # the process that started this one has made it non-blocking
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
 
 
 def _time(record: logging.LogRecord) -> datetime:

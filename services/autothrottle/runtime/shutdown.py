@@ -13,11 +13,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Self
+
+from autothrottle.runtime.logs import FLUSH, flush_logs, log_last_line
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ SESSIONS = timedelta(seconds=2.5)
 
 _GRACE = timedelta(seconds=3)
 """Time from the request to stop until servers no longer wait for calls in progress."""
+
+_LOGS = timedelta(seconds=4)
+"""Time from the request to stop until the process no longer waits for the reader of its last log lines."""
 
 _LIMIT = timedelta(seconds=4.5)
 """Time from the request to stop until the process ends without closing the rest. Only a defect takes so long."""
@@ -82,6 +87,7 @@ class Shutdown(ExitStack):
         finally:
             for thread in _blocking_threads() - self._older_threads:
                 thread.join()
+            flush_logs(max(timedelta(0), min(FLUSH, self._left(_LOGS))))
             self._ended.set()
 
     def _left(self, limit: timedelta) -> timedelta:
@@ -98,10 +104,12 @@ class Shutdown(ExitStack):
                 return
             self._cancel(limit, what)
         if not self._ended.wait(self._left(_LIMIT).total_seconds()):
-            log.error(
+            log_last_line(
+                log,
+                logging.ERROR,
                 "Not stopped after %g s: ending the process. Fix: report this line. Running: %s",
                 _LIMIT.total_seconds(),
-                _places(_blocking_threads() - self._older_threads | {threading.main_thread()}),
+                places(_blocking_threads() - self._older_threads | {threading.main_thread()}),
             )
             os._exit(_EXIT_UNFINISHED)
 
@@ -111,7 +119,8 @@ class Shutdown(ExitStack):
         if cancels:
             log.warning("Not stopped after %g s: %s", limit.total_seconds(), what)
         for cancel in cancels:
-            threading.Thread(target=cancel, name="shutdown-cancel", daemon=True).start()
+            with suppress(RuntimeError):  # no further thread can start
+                threading.Thread(target=cancel, name="shutdown-cancel", daemon=True).start()
 
 
 def _blocking_threads() -> frozenset[threading.Thread]:
@@ -119,7 +128,7 @@ def _blocking_threads() -> frozenset[threading.Thread]:
     return frozenset(thread for thread in threading.enumerate() if not thread.daemon)
 
 
-def _places(threads: frozenset[threading.Thread]) -> str:
+def places(threads: Iterable[threading.Thread]) -> str:
     """Where these threads are, for example `MainThread in autothrottle.planner.loop.stop`."""
     frames = sys._current_frames()
     return ", ".join(f"{thread.name} in {_place(frames.get(thread.ident or 0))}" for thread in threads)

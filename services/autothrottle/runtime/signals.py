@@ -7,11 +7,15 @@ and a separate thread reads it without any lock.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import sys
 import threading
 from types import FrameType
+
+from autothrottle.runtime.logs import log_last_line
+
+log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -46,6 +50,5 @@ def _stop_or_exit(reading: int, stop: threading.Event) -> None:
 
 
 def _exit_at_once(signum: int) -> None:
-    name = signal.Signals(signum).name
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"{name} again: exiting at once\n".encode())
+    log_last_line(log, logging.WARNING, "%s again: exiting at once", signal.Signals(signum).name)
     os._exit(128 + signum)

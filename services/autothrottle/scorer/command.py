@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.scoring.score import REFERENCE_RATIO
+from autothrottle.core.texts import escape_unprintable
 from autothrottle.scorer import report
 from autothrottle.scorer.scoring import ScoreSettings, score
 from autothrottle.scorer.session import location, open_session, write_text
@@ -87,4 +88,4 @@ def write_report(spark: SparkSession, results: report.Results, out: str) -> None
 
 
 def _print_progress(line: str) -> None:
-    print(f"score: {line}", file=sys.stderr, flush=True)
+    print(f"score: {escape_unprintable(line)}", file=sys.stderr, flush=True)

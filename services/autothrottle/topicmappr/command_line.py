@@ -16,6 +16,7 @@ from typing import TypeVar
 from autothrottle import __version__
 from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.texts import escape_unprintable
 from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
@@ -102,7 +103,7 @@ def _main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     except AutothrottleError as error:
-        print(error, file=sys.stderr)
+        print(escape_unprintable(str(error)), file=sys.stderr)
         return EXIT_FAILED
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import without_no_ops
+from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
 from autothrottle.topicmappr.options import PlanningOptions
 from autothrottle_client.admin import AdminClient
@@ -40,11 +41,11 @@ def execute(options: PlanningOptions, result: Result) -> int:
         print(f"Estimate: {estimate_line(admin.estimate_reassignment(targets))}")
         submission = admin.submit_reassignment(targets, validate_only=options.dry_run)
     for warning in submission.warnings:
-        print(f"Warning: {warning}")
+        print(f"Warning: {escape_unprintable(warning)}")
     verb = "would be submitted" if options.dry_run else "submitted under throttle"
     print(f"{submission.submitted} partitions {verb}, {submission.already_in_progress} already move there")
     for (topic, partition), reason in submission.refused.items():
-        print(f"Kafka refused {topic} p{partition}: {reason}")
+        print(escape_unprintable(f"Kafka refused {topic} p{partition}: {reason}"))
     return 1 if submission.refused else 0
 
 

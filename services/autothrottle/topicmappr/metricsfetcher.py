@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from autothrottle import __version__
 from autothrottle.core.errors import AutothrottleError, Incomplete
+from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.placement import StorageMetrics
 from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
@@ -42,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _run(options)
         return 0
     except AutothrottleError as error:
-        print(error, file=sys.stderr)
+        print(escape_unprintable(str(error)), file=sys.stderr)
         return 1
 
 
 def _run(options: FetcherOptions) -> None:
-    metrics = fetch_metrics(options, print)
+    metrics = fetch_metrics(options, lambda line: print(escape_unprintable(line)))
     for problem in metrics.problems if options.verbose else metrics.problems[:_SHOWN_PROBLEMS]:
-        print(f"Skipped: {problem}", file=sys.stderr)
+        print(f"Skipped: {escape_unprintable(problem)}", file=sys.stderr)
     stored = None if options.dry_run or options.accept_smaller else stored_metrics(options)
     require_complete(metrics, stored)
     size = f"{len(metrics.sizes)} partitions and {len(metrics.storage_free)} brokers"

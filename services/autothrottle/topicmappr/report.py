@@ -10,6 +10,7 @@ from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import PlacementPlan, explain
 from autothrottle.core.placement.statistics import PlacementStatistics, StorageSpread
+from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
 from autothrottle.topicmappr.map_files import MapFile
 from autothrottle.topicmappr.options import (
@@ -57,7 +58,7 @@ def files_block(directory: str, files: Sequence[MapFile]) -> str:
 
 
 def _section(title: str, lines: Iterable[str]) -> str:
-    return "\n".join([title, *(f"  {line}" for line in lines)])
+    return "\n".join([title, *(f"  {escape_unprintable(line)}" for line in lines)])
 
 
 def _rebuild_blocks(result: Result) -> list[str]:

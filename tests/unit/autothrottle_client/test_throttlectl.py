@@ -22,7 +22,18 @@ from hypothesis import strategies as st
 from autothrottle import __version__
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
-from autothrottle_client import Basis, ClusterState, Cycle, Decision, Invalid, Member, Reason, ReplicaRole, tables
+from autothrottle_client import (
+    AdminClient,
+    Basis,
+    ClusterState,
+    Cycle,
+    Decision,
+    Invalid,
+    Member,
+    Reason,
+    ReplicaRole,
+    tables,
+)
 from autothrottle_client.command_line import SHELLS, make_parser
 from autothrottle_client.expiry import parse_expiry, parse_span
 from autothrottle_client.rates import format_rate, parse_rate
@@ -467,6 +478,26 @@ def test_the_state_shows_decisions_and_findings_without_control_characters() -> 
     assert tables.cycle_line(cycle) == "2026-11-02T12:00:00Z  2/9  interval: 1 rate set"
     nothing = tables.state_text(ClusterState(2, "h:1", None, ()))
     assert "last cycle  none yet" in nothing
+
+
+def test_names_and_reasons_of_the_server_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only tables and a few lines replaced control characters; warnings, refusals and errors printed them."""
+    hostile = "a\x1b]0;x\x07\u202e\nthrottlectl: forged"
+    monkeypatch.setattr(tables, "overrides_table", lambda _: f"1001 {hostile}")
+    monkeypatch.setattr(AdminClient, "list_overrides", lambda _: ((), (hostile,)))
+    out, err = output(capsys, "get", "--addr=127.0.0.1:1")
+    assert (
+        out == "1001 a?]0;x??\nthrottlectl: forged\n" and err == "throttlectl: warning: a?]0;x???throttlectl: forged\n"
+    )
+
+    def refuse(_: object) -> None:
+        raise Invalid(hostile)
+
+    monkeypatch.setattr(AdminClient, "list_overrides", refuse)
+    assert main(["get", "--addr=127.0.0.1:1"]) == 2
+    assert capsys.readouterr().err == "throttlectl: a?]0;x???throttlectl: forged\n"
 
 
 def test_measured_rates_are_shown_with_two_decimals() -> None:

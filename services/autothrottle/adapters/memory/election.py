@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.errors import NotLeader
@@ -23,6 +24,8 @@ class MemoryElectorate(Outages):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._candidates: list[MemoryElection] = []
+        self._resting: list[MemoryElection] = []
+        """Candidates that have resigned, in that order."""
         self._leader: Leader | None = None
         self._terms = 0
         """Number of terms, also of those before `wipe`."""
@@ -78,9 +81,12 @@ class MemoryElectorate(Outages):
 
     def _elect(self) -> None:
         with self._lock:
+            if not self._candidates and self._resting:
+                self._candidates.append(self._resting.pop(0))
             if not self._candidates or any(c.term for c in self._candidates):
                 return
             winner = self._candidates[0]
+            winner.led_since = time.monotonic()
             self._leader = Leader(self._next_fence(), winner.address, datetime.now(UTC), winner.host)
             winner.term = Term(self.fence)
         _notify([winner])
@@ -88,13 +94,38 @@ class MemoryElectorate(Outages):
     def _add(self, candidate: MemoryElection) -> None:
         with self._lock:
             if candidate not in self._candidates:
+                candidate.has_waited = bool(self._candidates)
                 self._candidates.append(candidate)
         self._elect()
+
+    def _resign(self, candidate: MemoryElection, pause: timedelta) -> bool:
+        with self._lock:
+            is_new = candidate.has_waited and time.monotonic() - candidate.led_since < pause.total_seconds()
+            if candidate.term is None or is_new or len(self._candidates) < 2:
+                return False
+            candidate.term = None
+            self._candidates.remove(candidate)
+            self._resting.append(candidate)
+        timer = threading.Timer(pause.total_seconds(), self._end_rest, (candidate,))
+        timer.daemon = True
+        timer.start()
+        _notify([candidate])
+        self._elect()
+        return True
+
+    def _end_rest(self, candidate: MemoryElection) -> None:
+        with self._lock:
+            if candidate not in self._resting:
+                return
+            self._resting.remove(candidate)
+        self._add(candidate)
 
     def _remove(self, candidate: MemoryElection) -> None:
         with self._lock:
             if candidate in self._candidates:
                 self._candidates.remove(candidate)
+            if candidate in self._resting:
+                self._resting.remove(candidate)
             led, candidate.term = candidate.term is not None, None
         if led:
             _notify([candidate])
@@ -114,6 +145,9 @@ class MemoryElection:
         self.term: Term | None = None
         self.address, self.host = "", ""
         self.on_change: Callable[[], None] = lambda: None
+        self.has_waited = False
+        """Whether another candidate led or waited when it joined."""
+        self.led_since = 0.0
 
     def leader(self) -> Leader | None:
         return self._electorate._read()
@@ -121,6 +155,9 @@ class MemoryElection:
     def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
         self.address, self.host, self.on_change = address, host, on_change
         self._electorate._add(self)
+
+    def resign(self, pause: timedelta) -> bool:
+        return self._electorate._resign(self, pause)
 
     def leave(self) -> None:
         self._electorate._remove(self)

@@ -41,6 +41,8 @@ _RETRY_SECONDS = 0.2
 _LEAVE_SECONDS = 3.0
 """How long `leave` waits at most for ZooKeeper to answer."""
 
+_REST_POLL_SECONDS = 1.0
+
 _SEQUENCE_DIGITS = 10
 
 
@@ -55,9 +57,14 @@ class ZooKeeperElection:
         self._candidate = ""
         self._leaving = threading.Event()
         self._wake = threading.Event()
+        self._term_ended = threading.Event()
         self._lock = threading.Lock()
         self._term: Term | None = None
         self._last_contact = 0.0
+        self._has_waited = False
+        """Whether another candidate was before this one."""
+        self._led_since = 0.0
+        self._rests_until = 0.0
         self._thread: threading.Thread | None = None
         self._address, self._host = "", ""
         self._on_change: Callable[[], None] = lambda: None
@@ -90,34 +97,64 @@ class ZooKeeperElection:
     def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
         """Start to campaign in a background thread."""
         self._address, self._host, self._on_change = address, host, on_change
-        self._thread = threading.Thread(target=self._campaign, name="election", daemon=True)
-        self._thread.start()
+        with self._lock:
+            self._leaving.clear()
+            self._rests_until = 0.0
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._campaign, name="election", daemon=True)
+                self._thread.start()
+
+    def resign(self, pause: timedelta) -> bool:
+        """Give up the term if another candidate waits."""
+        is_new = self._has_waited and time.monotonic() - self._led_since < pause.total_seconds()
+        if self.term is None or is_new:
+            return False
+        try:
+            if not self._others():
+                return False
+        except (KazooException, KazooTimeoutError):
+            return False
+        self._rests_until = time.monotonic() + pause.total_seconds()
+        self._end_term()
+        return True
 
     def leave(self) -> None:
         """Give up the term at once, and withdraw the candidacy as soon as ZooKeeper answers."""
-        self._leaving.set()
+        with self._lock:
+            self._leaving.set()
+            thread = self._thread
         self._end_term()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(_LEAVE_SECONDS)
-            if self._thread.is_alive():
+        if thread is not None:
+            thread.join(_LEAVE_SECONDS)
+            if thread.is_alive():
                 log.warning("ZooKeeper does not answer; the candidacy ends when the session expires")
 
     # Campaigning.
 
     def _campaign(self) -> None:
         self._client.add_listener(self._wake_up)
-        while not self._leaving.is_set():
+        while not self._has_left():
+            rests = False
             try:
                 self._withdraw()
-                self._run_candidacy()
+                if not (rests := time.monotonic() < self._rests_until and bool(self._others())):
+                    self._run_candidacy()
             except (KazooException, KazooTimeoutError) as error:
                 log.warning("election interrupted, trying again: %s %s", type(error).__name__, error)
             except Exception:  # a bug must not end the thread: this planner would never lead again
                 log.exception("election failed unexpectedly, trying again")
-            self._leaving.wait(_RETRY_SECONDS)
+            self._leaving.wait(_REST_POLL_SECONDS if rests else _RETRY_SECONDS)
         self._client.remove_listener(self._wake_up)
-        self._withdraw_for_good()
+
+    def _has_left(self) -> bool:
+        """Whether the campaign is over: this candidate leaves, its nodes are deleted, and it has not joined again."""
+        if self._leaving.is_set():
+            self._withdraw_for_good()
+        with self._lock:
+            if self._leaving.is_set():
+                self._thread = None
+            return self._thread is None
 
     def _wake_up(self, _what: object) -> None:
         """Wake the campaign: the connection or the candidate before us changed."""
@@ -126,6 +163,7 @@ class ZooKeeperElection:
     def _run_candidacy(self) -> None:
         """Become a candidate, wait for our turn and lead; return when the candidacy or the term is over."""
         path = f"{self._own.election}/{self._name}"
+        self._has_waited = False
         created = self._client.create_async(path, b"", ephemeral=True, sequence=True, makepath=True)
         self._candidate = self._answer(created).rpartition("/")[2]
         while not self._leaving.is_set():
@@ -136,6 +174,7 @@ class ZooKeeperElection:
             place = queue.index(self._candidate)
             if place == 0:
                 return self._lead()
+            self._has_waited = True
             before_us = f"{self._own.election}/{queue[place - 1]}"
             if self._answer(self._client.exists_async(before_us, watch=self._wake_up)) is not None:
                 self._wake.wait(self._silence_limit)
@@ -151,13 +190,18 @@ class ZooKeeperElection:
 
     def _withdraw_for_good(self) -> None:
         """Delete our candidate nodes, retrying until ZooKeeper answers, because they would block other candidates."""
-        while True:
+        while self._leaving.is_set():
             try:
                 return self._withdraw()
             except ConnectionClosedError:
                 return  # the session ended, and the node with it
             except (KazooException, KazooTimeoutError):
                 time.sleep(_RETRY_SECONDS)
+
+    def _others(self) -> list[str]:
+        """The nodes of other candidates."""
+        names = self._answer(self._client.get_children_async(self._own.election))
+        return [name for name in names if not name.startswith(self._name)]
 
     def _answer(self, result: Any) -> Any:
         return result.get(timeout=self._silence_limit)
@@ -173,7 +217,8 @@ class ZooKeeperElection:
         with self._lock:
             if self._leaving.is_set():
                 return
-            self._last_contact, self._term = started, Term(fence)
+            self._last_contact, self._led_since, self._term = started, started, Term(fence)
+            self._term_ended.clear()
         try:
             self._on_change()
             self._hold(fence)
@@ -184,7 +229,7 @@ class ZooKeeperElection:
         """Return when the term is over."""
         while True:
             until = self._last_contact + self._silence_limit
-            if self._leaving.wait(max(0.0, min(self._heartbeat_seconds, until - time.monotonic()))):
+            if self._term_ended.wait(max(0.0, min(self._heartbeat_seconds, until - time.monotonic()))):
                 return
             request_time = time.monotonic()
             if request_time >= until:
@@ -237,6 +282,7 @@ class ZooKeeperElection:
     def _end_term(self) -> None:
         with self._lock:
             ended, self._term = self._term, None
+            self._term_ended.set()
         if ended is not None:
             self._on_change()
 

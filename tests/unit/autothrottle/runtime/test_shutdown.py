@@ -13,6 +13,7 @@ import pytest
 
 from autothrottle.runtime import shutdown
 from autothrottle.runtime.shutdown import Shutdown
+from tests.pipes import full_pipe
 
 SECONDS = 60.0
 SOON = timedelta(seconds=0.05)
@@ -127,3 +128,15 @@ def test_the_process_ends_at_the_limit_and_names_what_still_runs(hangs: str, thr
     assert line.startswith("Not stopped after 0.2 s: ending the process. Fix: report this line. Running: ")
     assert f"{thread} in autothrottle.part.autothrottle_part" in line
     assert (ended.returncode, ended.stdout) == (1, "")
+
+
+def test_the_process_ends_at_the_limit_while_nothing_reads_the_log() -> None:
+    """The forced exit logged what still ran, and waited for the reader of the log for ever."""
+    program = textwrap.dedent(HANGING).replace("HANG", "stopping.callback(autothrottle_part)")
+    program = program.replace('logging.basicConfig(format="{message}", style="{")', CONFIGURED)
+    with full_pipe() as (_, writing):
+        ended = subprocess.run([sys.executable, "-c", program], stderr=writing, timeout=SECONDS / 2, check=False)
+    assert ended.returncode == 1
+
+
+CONFIGURED = "from autothrottle.runtime.logs import *; configure_logs(); log_standard_error()"

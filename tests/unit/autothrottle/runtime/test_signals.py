@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.pipes import full_pipe
+
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 
@@ -78,3 +80,21 @@ def test_a_signal_stops_the_process_while_the_main_thread_holds_the_events_lock(
     """A signal handler that sets the event itself would deadlock here, and the process would never stop."""
     with process(LOCKED) as child:
         assert child.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    "first", ["", "from autothrottle.runtime.logs import *; configure_logs(); log_standard_error()\n"]
+)
+def test_the_second_signal_ends_the_process_while_nothing_reads_the_log(first: str) -> None:
+    """The process wrote a line to standard error before its exit, and waited for the reader of the log for ever."""
+    command = [sys.executable, "-c", first + textwrap.dedent(STUBBORN)]
+    with (
+        full_pipe() as (_, writing),
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writing, text=True) as child,
+    ):
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout.readline() == "stopping\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=10) == 128 + signal.SIGTERM

@@ -26,7 +26,7 @@ from autothrottle.core.traffic.loads import Loads
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.ports.telemetry import UNTRACED, Event
-from autothrottle.runtime.logs import configure_logs
+from autothrottle.runtime.logs import configure_logs, flush_logs
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.runtime.tracing import Tracing, configure_tracing
 from autothrottle.v1 import discovery_pb2, discovery_pb2_grpc, metrics_pb2, metrics_pb2_grpc
@@ -60,6 +60,14 @@ def silence() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+class LogText(io.StringIO):
+    """A stream with all lines that were logged so far."""
+
+    def getvalue(self) -> str:
+        flush_logs()
+        return super().getvalue()
+
+
 @pytest.fixture
 def lines() -> Iterator[Callable[[str], io.StringIO]]:
     """Configure logs to write to memory; restore the previous configuration afterwards."""
@@ -67,7 +75,7 @@ def lines() -> Iterator[Callable[[str], io.StringIO]]:
     before = (root.level, ours.level, list(root.handlers))
 
     def configure(format: str) -> io.StringIO:
-        stream = io.StringIO()
+        stream = LogText()
         configure_logs(format, "debug", stream)
         return stream
 

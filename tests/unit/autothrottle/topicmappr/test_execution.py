@@ -12,6 +12,7 @@ from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.ports.placement import PlacementCluster
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.command_line import main
+from autothrottle_client import AdminClient, Submission, Unavailable
 from tests.builders import eventually
 from tests.unit.autothrottle.gateway.front import Front
 
@@ -73,3 +74,22 @@ def test_a_refusal_of_the_admin_service_is_a_failure(
     front.services.cluster.brokers.discard(1003)
     assert main([*arguments, "--brokers", "1001,1003"]) == 1
     assert "1003" in capsys.readouterr().err
+
+
+def test_refusals_and_errors_of_the_service_cannot_control_the_terminal(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reason from the service was printed as it is, with its escape sequences and line ends."""
+    hostile = "a\x1b[2J\n\u202eforged"
+    submission = Submission(0, 0, 0, refused={("t", 0): hostile}, warnings=(hostile,))
+    monkeypatch.setattr(AdminClient, "submit_reassignment", lambda *_, **__: submission)
+    assert main([*arguments, "--brokers", "1001,1003"]) == 1
+    out = capsys.readouterr().out
+    assert r"Warning: a\x1b[2J\n\u202eforged" in out and r"Kafka refused t p0: a\x1b[2J\n\u202eforged" in out
+
+    def refuse(*_: object, **__: object) -> Submission:
+        raise Unavailable(hostile)
+
+    monkeypatch.setattr(AdminClient, "submit_reassignment", refuse)
+    assert main([*arguments, "--brokers", "1001,1003"]) == 1
+    assert capsys.readouterr().err == "a\\x1b[2J\\n\\u202eforged\n"

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -195,6 +196,18 @@ def test_full_queue_drops_and_counts_cycles_without_blocking(tmp_path: Path, mon
     gate.set()
     log.close()
     assert log.written == 3
+
+
+def test_stuck_disk_delays_neither_a_cycle_nor_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, log = threading.Event(), opened(tmp_path, waiting=5)
+    monkeypatch.setattr(os, "fsync", lambda _: gate.wait(60))
+    cycle, started = of_cycle(logged_records(), 1), time.monotonic()
+    for _ in range(20):
+        log.append(*cycle)
+    log.close(timedelta(seconds=0.2))
+    assert time.monotonic() - started < 2
+    assert log.dropped >= 14
+    gate.set()
 
 
 def test_unwritable_file_stays_in_the_spool_until_the_next_start(tmp_path: Path) -> None:

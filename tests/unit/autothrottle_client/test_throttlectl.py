@@ -245,6 +245,7 @@ def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pyt
         "leader_address",
         "leader_host",
         "cluster_name",
+        "warnings",
         "leader_since",
         "last_cycle",
         "overrides",

@@ -204,6 +204,14 @@ def _written(part: Any) -> str:
     return json.dumps(part)
 
 
+def is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def damaged(data: bytes, choices: Choices) -> bytes:
     """Return a text that is cut off, or in which some bytes are wrong."""
     kind, place = choices.below(6), choices.below(len(data) + 1)

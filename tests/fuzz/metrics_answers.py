@@ -197,7 +197,7 @@ class MetricsAnswers:
         # Broken JSON around an item is an error of the whole answer.
         is_inside = not isinstance(items[1], hostile.Verbatim) and kind != "headers"
         body = hostile.encoded(answer.wrap(items))
-        return Attack(kind, query, body, is_inside and _is_json(body), {})
+        return Attack(kind, query, body, is_inside and hostile.is_json(body), {})
 
     def check(self, attack: Attack) -> None:
         if attack.kind == "headers":
@@ -231,14 +231,6 @@ class MetricsAnswers:
         """End the threads of all sources."""
         for source in (self._prometheus, self._prometheus_storage, self._datadog, self._datadog_storage):
             source.close()
-
-
-def _is_json(body: bytes) -> bool:
-    try:
-        hostile.json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _headers(choices: Choices) -> Mapping[str, str]:

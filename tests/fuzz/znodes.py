@@ -14,17 +14,15 @@ from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfi
 from autothrottle.adapters.zookeeper import codec
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state import (
-    catch_ups,
-    membership,
-    request_quotas,
-    storage_metrics,
-    temporary_quotas,
-    yield_rules,
-)
+from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
+from autothrottle.adapters.zookeeper_state.membership import parse_member
+from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
+from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
+from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
+from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, format_replicas, parse_rate, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.quotas.keys import QuotaKey, parse_value
 from autothrottle.wire import admin as admin_wire
 from autothrottle.wire import quotas as quotas_wire
@@ -35,6 +33,8 @@ from tests.fuzz.hostile import Choices
 from tests.fuzz.series import MOST_ID, require, require_ids, require_same
 
 PATH = "/autothrottle/node"
+_CLIENT = KazooClient()
+"""Never connected."""
 MADE = datetime(2026, 11, 2, 12, tzinfo=UTC)
 
 REGISTRATION = {
@@ -130,7 +130,17 @@ RULES = {
             "keys": ["producer_byte_rate"],
             "author": "anna",
             "time": "2026-11-02T12:00:00+00:00",
-        }
+        },
+        "other": {
+            "user": "anna",
+            "client_id": None,
+            "at_most": None,
+            "at_most_share": 0.5,
+            "floor": 1,
+            "keys": ["consumer_byte_rate"],
+            "author": "",
+            "time": "2026-11-02T12:00:00+00:00",
+        },
     },
 }
 REQUEST_QUOTAS = {
@@ -150,11 +160,17 @@ SIZES = {"t": {"0": {"Size": 1.5e9}, "1": {"Size": 7}}}
 FREE = {"1001": {"StorageFree": 1.2e12}, "1002": {"StorageFree": 7}}
 
 
+MAPS = {"catch-ups": "brokers", "temporary quotas": "quotas", "yield rules": "rules", "request quotas": "quotas"}
+"""Kind of a node that holds many entries -> the field with the entries."""
+
+
 class Attack(NamedTuple):
     """The text of one node."""
 
     kind: str
     data: bytes
+    is_inside: bool = False
+    """Whether only the last entry of a map is hostile, so that the first one applies."""
 
 
 class Znodes:
@@ -164,10 +180,26 @@ class Znodes:
 
     def make(self, choices: Choices) -> Attack:
         kind = choices.of(tuple(KINDS))
-        return Attack(kind, hostile.json_text(KINDS[kind].documents, choices))
+        if kind not in MAPS or choices.one_in(3):
+            return Attack(kind, hostile.json_text(KINDS[kind].documents, choices))
+        (document,), field = KINDS[kind].documents, MAPS[kind]
+        entries = document[field]
+        last = len(entries) - 1 if isinstance(entries, list) else [*entries][-1]
+        attacked = hostile.mutated(entries[last], choices)
+        if isinstance(entries, list):
+            whole = {**document, field: [*entries[:-1], attacked]}
+        else:
+            name = choices.of(hostile.TEXTS) if choices.one_in(4) else last
+            whole = {**document, field: {**{key: entries[key] for key in [*entries][:-1]}, name: attacked}}
+        data = hostile.encoded(whole)
+        return Attack(kind, data, hostile.is_json(data))
 
     def check(self, attack: Attack) -> None:
-        KINDS[attack.kind].check(attack.data)
+        try:
+            KINDS[attack.kind].check(attack.data)
+        except AutothrottleError:
+            require(not attack.is_inside, f"one hostile entry makes all {attack.kind} unreadable")
+            raise
 
     def close(self) -> None:
         """Nothing to release."""
@@ -286,10 +318,6 @@ def check_views(topics: Mapping[str, bytes], attacked: str) -> None:
     sent(Snapshot(1, replicas=nodes.replicas_on(frozenset({1001, 1002}))))
 
 
-_CLIENT = KazooClient()
-"""Never connected."""
-
-
 # Our own nodes.
 
 
@@ -322,45 +350,58 @@ def check_pause(data: bytes) -> None:
 
 def check_audit(data: bytes) -> None:
     record = codec.parse_audit_record(data, 1, MADE, 7)
-    admin_wire.audit_to_list([record]).SerializeToString()
+    admin_wire._record_to_message(record).SerializeToString()
     codec.format_audit_record(record)
 
 
+_OWN = OwnPaths("autothrottle")
+_STORES: Any = {
+    "catch-ups": ZooKeeperCatchUps(_CLIENT, _OWN),
+    "temporary quotas": ZooKeeperTemporaryQuotas(_CLIENT, _OWN),
+    "yield rules": ZooKeeperYieldRules(_CLIENT, _OWN),
+    "request quotas": ZooKeeperRequestQuotas(_CLIENT, _OWN),
+}
+
+
+def _stored(name: str, data: bytes, read: str) -> Mapping[Any, Any]:
+    """Let the store of a map read these data, without a connection."""
+    store = _STORES[name]
+    store._node._node.read = lambda: (data, 1)
+    entries: Mapping[Any, Any] = getattr(store, read)()
+    return entries
+
+
 def check_catch_ups(data: bytes) -> None:
-    found = catch_ups.parse_catch_ups(data, PATH)
-    require_ids("the catch-ups", found)
-    for catch_up in found.values():
+    entries = _stored("catch-ups", data, "read_catch_ups")
+    require_ids("the catch-ups", entries)
+    for catch_up in entries.values():
         admin_wire.catch_up_to_message(catch_up).SerializeToString()
-    require_same("the catch-ups", found, catch_ups.parse_catch_ups(catch_ups.format_catch_ups(found), PATH))
 
 
 def check_temporary_quotas(data: bytes) -> None:
-    found = temporary_quotas.parse_quotas(data, PATH)
-    for quota in found.values():
-        quotas_wire.quota_to_message(quota.entity, quota.values, quota).SerializeToString()
-    require_same("temporary quotas", found, temporary_quotas.parse_quotas(temporary_quotas.format_quotas(found), PATH))
+    for entity, quota in _stored("temporary quotas", data, "read_temporary_quotas").items():
+        quotas_wire.quota_to_message(entity, quota.values, quota).SerializeToString()
 
 
 def check_rules(data: bytes) -> None:
-    found = yield_rules.parse_rules(data, PATH)
-    for rule in found.values():
+    for rule in _stored("yield rules", data, "read_rules").values():
         quotas_wire.rule_to_message(rule).SerializeToString()
-    require_same("yield rules", found, yield_rules.parse_rules(yield_rules.format_rules(found), PATH))
 
 
 def check_request_quotas(data: bytes) -> None:
-    found = request_quotas.parse_request_quotas(data, PATH)
-    admin_wire.request_quotas_to_list(found).SerializeToString()
-    again = request_quotas.parse_request_quotas(request_quotas.format_request_quotas(found), PATH)
-    require_same("request quotas", found, again)
+    entries = _stored("request quotas", data, "read_request_quotas")
+    for rate in entries.values():
+        require(type(rate) is int and 0 < rate < 2**31, "a request rate is outside 1..2^31-1")
+    for entity in entries:
+        str(entity).encode()
 
 
 def check_member(data: bytes) -> None:
-    admin_wire.member_to_message(membership.parse_member(data)).SerializeToString()
+    admin_wire.member_to_message(parse_member(data)).SerializeToString()
 
 
 def check_sizes(data: bytes) -> None:
-    sizes, problems = storage_metrics.parse_partition_sizes(data)
+    sizes, problems = parse_partition_sizes(data)
     for (topic, partition), size in sizes.items():
         require(topic, "a partition size has no topic")
         require_ids("the partition sizes", [partition])
@@ -369,7 +410,7 @@ def check_sizes(data: bytes) -> None:
 
 
 def check_free(data: bytes) -> None:
-    free, problems = storage_metrics.parse_storage_free(data)
+    free, problems = parse_storage_free(data)
     require_ids("the brokers' free storage", free)
     require(all(type(size) is int and 0 <= size < 2**63 for size in free.values()), "free storage is outside 0..2^63-1")
     "".join(problems).encode()

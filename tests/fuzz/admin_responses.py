@@ -39,7 +39,6 @@ CLEAN, ATTACKED = 1, 2
 TOPICS = ("clean", "t")
 
 
-
 def _config(name: str, value: str, source: int) -> dict[str, Any]:
     synonyms = [{"name": name, "value": value, "source": source}, {"name": name, "value": "9", "source": 5}]
     return {"name": name, "value": value, "config_source": source, "synonyms": synonyms}
@@ -52,8 +51,16 @@ def _configs(kind: int, names: Sequence[str]) -> dict[str, Any]:
         else {LEADER_RATE: "5", FOLLOWER_RATE: "7", "replica.fetch.response.max.bytes": "10485760", "log.dirs": "/a,/b"}
     )
     level = 3 if names == [""] else (1 if kind == 2 else 2)
-    configs = [_config(key, text, level) for key, text in keys.items()]
-    return {"results": [{"resource_type": kind, "resource_name": name, "configs": configs} for name in names]}
+    return {
+        "results": [
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "configs": [_config(key, text, level) for key, text in keys.items()],
+            }
+            for name in names
+        ]
+    }
 
 
 def _partition(number: int) -> dict[str, Any]:
@@ -286,12 +293,16 @@ class AdminResponses:
         if attack.is_inside:
             require_same("the configs of another topic", self._clean_topics["clean"], answers.values.get("clean"))
         _check_configs({f"topics/{topic}": values for topic, values in answers.values.items()})
-        settings_to_message(KafkaFetchSettings(self._kafka).fetch_settings([CLEAN], TOPICS, TIMEOUT)).SerializeToString()
+        settings_to_message(
+            KafkaFetchSettings(self._kafka).fetch_settings([CLEAN], TOPICS, TIMEOUT)
+        ).SerializeToString()
 
     def _check_broker_configs(self, attack: Attack) -> None:
         answers = self._kafka.broker_configs([CLEAN, ATTACKED])
         require_same("the configs of another broker", self._clean_brokers[CLEAN], answers.values.get(CLEAN))
-        require(ATTACKED in answers.values or ATTACKED in answers.failures, "a broker has neither configs nor a failure")
+        require(
+            ATTACKED in answers.values or ATTACKED in answers.failures, "a broker has neither configs nor a failure"
+        )
         _check_configs({f"brokers/{broker}": values for broker, values in answers.values.items()})
         settings = KafkaFetchSettings(self._kafka).fetch_settings([CLEAN, ATTACKED], TOPICS, TIMEOUT)
         require(CLEAN in settings.brokers, "the settings of another broker are lost")
@@ -371,7 +382,9 @@ class AdminResponses:
 
 def _check_configs(configs: Mapping[str, Mapping[str, ConfigValue]]) -> None:
     throttles = {
-        path: {key: value.current for key, value in values.items() if key in THROTTLE_KEYS and value.current is not None}
+        path: {
+            key: value.current for key, value in values.items() if key in THROTTLE_KEYS and value.current is not None
+        }
         for path, values in configs.items()
     }
     for values in throttles.values():
@@ -442,5 +455,3 @@ def _scalar(kind: str, choices: Choices) -> Any:
     if kind == "string":
         return None if choices.one_in(12) else choices.of(_SENDABLE)[:30_000]
     return b"" if kind == "bytes" else None
-
-

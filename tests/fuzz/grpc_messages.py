@@ -93,17 +93,20 @@ class GrpcMessages:
         if self._inputs % RESET_INPUTS == 0:
             reset(self.services)
         code, details = self._call(attack)
+        for entity in self.services.request_quotas.read_request_quotas():  # it would delay our next requests
+            self.services.request_quotas.remove_request_quota(entity)
         name = attack.method.rpartition("/")[2]
         is_late = code is Code.DEADLINE_EXCEEDED and name in SLOW
         require(code in EXPECTED or is_late, f"{name} answers {code.name}{_cause(details)}")
         require(code is Code.OK or is_late or details, f"{name} answers {code.name} without a message")
 
     def _call(self, attack: Attack) -> tuple[Code, str]:
-        channel, name = self._channels[attack.server], attack.method.rpartition("/")[2]
+        channel: Any = self._channels[attack.server]
+        name = attack.method.rpartition("/")[2]
         seconds = SLOW_SECONDS if name in SLOW else SECONDS
         try:
             if attack.is_stream:
-                call: Any = channel.unary_stream(attack.method)(attack.request, timeout=seconds)
+                call = channel.unary_stream(attack.method)(attack.request, timeout=seconds)
                 for _ in islice(call, 1 if "Watch" in name else MOST_ANSWERS):
                     pass
                 call.cancel()
@@ -128,7 +131,19 @@ def _cause(details: str) -> str:
 # Requests.
 
 VALID_TEXTS = (
-    *("t", "t", "users/a", "brokers/1001", "topics/t", "clients/<default>", "producer_byte_rate", "anna", "a", "b1", "10.0.0.7"),
+    *(
+        "t",
+        "t",
+        "users/a",
+        "brokers/1001",
+        "topics/t",
+        "clients/<default>",
+        "producer_byte_rate",
+        "anna",
+        "a",
+        "b1",
+        "10.0.0.7",
+    ),
     *("leader.replication.throttled.rate", "leader.replication.throttled.replicas", "0:1001", "50000000", ".*", "1-1"),
 )
 VALID_INTEGERS = (0, 1, 1, 2, 3, 7, 100, 1001, 1001, 1002, 1003, 1004, 50_000_000)
@@ -155,7 +170,7 @@ def request_of(method: MethodDescriptor, choices: Choices) -> Message:
         places = {choices.below(len(fields)) for _ in range(choices.below(3)) if fields}
         _fill(message, choices, frozenset(fields[place] for place in places))
         return message
-    json_format.ParseDict(EXAMPLES.get(method.name, {}), message)
+    json_format.ParseDict(dict(EXAMPLES.get(method.name, {})), message)
     for _ in range(1 + choices.below(3) // 2):
         _attack_field(message, choices)
     return message
@@ -217,7 +232,9 @@ def _fill_field(message: Any, field: FieldDescriptor, choices: Choices, attacked
         setattr(message, field.name, _scalar(field, choices, field.full_name in attacked))
 
 
-def _fill_repeated(message: Any, field: FieldDescriptor, choices: Choices, attacked: frozenset[str], depth: int) -> None:
+def _fill_repeated(
+    message: Any, field: FieldDescriptor, choices: Choices, attacked: frozenset[str], depth: int
+) -> None:
     values, is_hostile = getattr(message, field.name), field.full_name in attacked
     count = choices.of((0, 2, 50, 2_000 if depth == 0 else 50)) if is_hostile and choices.one_in(4) else 1
     entry = field.message_type

@@ -22,16 +22,62 @@ INTEGERS = (
 NAN, INFINITY = float("nan"), float("inf")
 FLOATS = (NAN, INFINITY, -INFINITY, 1e308, -1e308, 5e-324, -0.0, 0.5, 7.0, -1.5, 1e19, 9e18, 1.8e12, 253402300800.0)
 TEXTS = (
-    *("", " ", "0", "7", "-1", "+7", " 7 ", "07", "7.0", "7_7", "٧", "٧٧٧", "1e3", "0x7", "7\n", "²"),
+    *(
+        "",
+        " ",
+        "0",
+        "7",
+        "-1",
+        "+7",
+        " 7 ",
+        "07",
+        "7.0",
+        "7_7",
+        "\u0667",
+        "\u0667\u0667\u0667",
+        "1e3",
+        "0x7",
+        "7\n",
+        "\u00b2",
+    ),
     *("2147483648", "4294967297", "9223372036854775807", "9223372036854775808", "-9223372036854775809", LONG_DIGITS),
     *("NaN", "nan", "Infinity", "-inf", "1e999", "true", "null", "None", "*", "*,0:1", "0:1,*", "0:1", "0:1:2", ":"),
-    *(f"0:{LONG_DIGITS}", f"{LONG_DIGITS}:1", "0:4294967297", "٧:٧", "0:1," * 5_000, "," * 40_000, "0:" * 9_000),
+    *(
+        f"0:{LONG_DIGITS}",
+        f"{LONG_DIGITS}:1",
+        "0:4294967297",
+        "\u0667:\u0667",
+        "0:1," * 5_000,
+        "," * 40_000,
+        "0:" * 9_000,
+    ),
     *("\ud800", "\udfff\ud800", "a\udc80b", "\x00", "a\x00b", "\n", "a\r\nERROR forged", "\x1b[2J", "\u202e", "\ufeff"),
     *("é" * 300, "😀", "x" * 40_000, "/", "..", "../..", "a/b", "%00", "%ZZ", "%", "<default>", "%3Cdefault%3E"),
-    *("users/a", "users/a/clients/b", "clients/<default>", "ips/::1", "ips/٧", "brokers/1001", "topics/t"),
+    *("users/a", "users/a/clients/b", "clients/<default>", "ips/::1", "ips/\u0667", "brokers/1001", "topics/t"),
     *("2026-11-02T12:00:00+00:00", "2026-11-02T12:00:00", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"),
-    *("2026-11-02", "1970-01-01T00:00:00Z", "2026-11-02T12:00:00+99:99", "3600s", "315576000001s", "-1s", "0.0000000001s"),
-    *("MODE_KEEP", "keep", "clear", "set", "purge", "host:b1", "b1.example:9100", "[::1", "[", "://", "PLAINTEXT://[", "::1"),
+    *(
+        "2026-11-02",
+        "1970-01-01T00:00:00Z",
+        "2026-11-02T12:00:00+99:99",
+        "3600s",
+        "315576000001s",
+        "-1s",
+        "0.0000000001s",
+    ),
+    *(
+        "MODE_KEEP",
+        "keep",
+        "clear",
+        "set",
+        "purge",
+        "host:b1",
+        "b1.example:9100",
+        "[::1",
+        "[",
+        "://",
+        "PLAINTEXT://[",
+        "::1",
+    ),
     *("(a+)+$", "[", "\\", '"', "'", "{}", "{", "leader.replication.throttled.rate", "producer_byte_rate"),
 )
 OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], [{}], {"": None}, {"a": {}}, [0, "", None, [], {}])
@@ -49,8 +95,31 @@ VERBATIM = tuple(
     map(
         Verbatim,
         (
-            *(LONG_DIGITS, f"-{LONG_DIGITS}", f"0.{LONG_DIGITS}", "1e999", "-1e999", "1E400", "-0", "01", "1.", ".5", "+1"),
-            *("NaN", "Infinity", "-Infinity", "nul", "'a'", '"\\ud800"', '"\\udc00\\ud800"', '"\\u0000"', '"\\x"', '"a'),
+            *(
+                LONG_DIGITS,
+                f"-{LONG_DIGITS}",
+                f"0.{LONG_DIGITS}",
+                "1e999",
+                "-1e999",
+                "1E400",
+                "-0",
+                "01",
+                "1.",
+                ".5",
+                "+1",
+            ),
+            *(
+                "NaN",
+                "Infinity",
+                "-Infinity",
+                "nul",
+                "'a'",
+                '"\\ud800"',
+                '"\\udc00\\ud800"',
+                '"\\u0000"',
+                '"\\x"',
+                '"a',
+            ),
             *('{"a":1,"a":2}', '{"version":1,"version":2}', "[" * DEPTH, '{"a":' * DEPTH, "[" * 500 + "]" * 500, ""),
         ),
     )
@@ -65,7 +134,19 @@ STRUCTURES = tuple(
         {"7": [1], "07": [2], "7 ": [3]},
     )
 )
-BYTES = (b"\xff", b"\xc3\x28", b"\xed\xa0\x80", b"\x00", b"\xf0\x9f", b"\xef\xbb\xbf", b"\x1f\x8b", b"\n", b" ", b"{", b'"')
+BYTES = (
+    b"\xff",
+    b"\xc3\x28",
+    b"\xed\xa0\x80",
+    b"\x00",
+    b"\xf0\x9f",
+    b"\xef\xbb\xbf",
+    b"\x1f\x8b",
+    b"\n",
+    b" ",
+    b"{",
+    b'"',
+)
 
 
 class Choices:
@@ -90,7 +171,8 @@ class Choices:
 def integer(choices: Choices) -> int:
     """Return a number near a limit, or one of any size."""
     if choices.one_in(3):
-        return (1 - 2 * choices.below(2)) * (2 ** choices.below(80) + choices.below(3) - 1)
+        size: int = 2 ** choices.below(80)
+        return (1 - 2 * choices.below(2)) * (size + choices.below(3) - 1)
     return choices.of(INTEGERS)
 
 

@@ -30,7 +30,16 @@ EXPECTED = {200, 400, 401, 403, 404, 405, 408, 409, 413, 421, 429, 503}
 SECONDS = 5.0
 """Time limit of a request, longer than a hang."""
 
-HEADERS = ("content-type", "if-match", "content-length", "traceparent", "tracestate", "x-forwarded-for", "host", "origin")
+HEADERS = (
+    "content-type",
+    "if-match",
+    "content-length",
+    "traceparent",
+    "tracestate",
+    "x-forwarded-for",
+    "host",
+    "origin",
+)
 
 
 class Attack(NamedTuple):
@@ -66,7 +75,9 @@ class HttpRequests:
 
     def make(self, choices: Choices) -> Attack:
         route = choices.of(self._routes)
-        verb = choices.of(("GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "TRACE")) if choices.one_in(30) else route.verb
+        verb = (
+            choices.of(("GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "TRACE")) if choices.one_in(30) else route.verb
+        )
         path = _path(route, choices)
         body = b""
         if route.bodies and not choices.one_in(20):
@@ -83,6 +94,8 @@ class HttpRequests:
         if self._inputs % RESET_INPUTS == 0:
             reset(self._services)
         status, headers, body = self._loop.run_until_complete(asyncio.wait_for(self._answer(attack), SECONDS))
+        for entity in self._services.request_quotas.read_request_quotas():  # it would delay our next requests
+            self._services.request_quotas.remove_request_quota(entity)
         where = f"{attack.verb} {attack.target.partition('?')[0][:30]}"
         require(status in EXPECTED, f"{status} {_message(body)}" if status >= 500 else f"{status} from {where}")
         body.decode()
@@ -175,16 +188,22 @@ def _path(route: _Route, choices: Choices) -> str:
     given = [name for name in route.parameters if choices.one_in(2)]
     pairs = [f"{name}={_text(choices)}" for name in given]
     if choices.one_in(15):
-        pairs.append(choices.of(("x=1", "=", "&", "%ff=%ff", "a=1&a=2", *pairs[:1], *[f"p{n}=1" for n in (1, 2)])) )
+        pairs.append(choices.of(("x=1", "=", "&", "%ff=%ff", "a=1&a=2", *pairs[:1], *[f"p{n}=1" for n in (1, 2)])))
     return path + ("?" + "&".join(pairs) if pairs else "")
 
 
 def _text(choices: Choices) -> str:
     kind = choices.below(4)
-    text = str(hostile.integer(choices)) if kind == 0 else choices.of(hostile.TEXTS if kind > 1 else ("a", "1001", "5", "true"))
+    text = (
+        str(hostile.integer(choices))
+        if kind == 0
+        else choices.of(hostile.TEXTS if kind > 1 else ("a", "1001", "5", "true"))
+    )
     return quote(text[:2_000], safe="", errors="surrogatepass")
 
 
 def _header(choices: Choices) -> str:
     texts = [text for text in hostile.TEXTS if text.isascii() and text.isprintable()]
-    return choices.of(('"5"', '"7","8"', "*", "W/\"1\"", "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "\xff", *texts))[:8_000]
+    return choices.of(('"5"', '"7","8"', "*", 'W/"1"', "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "\xff", *texts))[
+        :8_000
+    ]

@@ -59,7 +59,11 @@ def _points(broker: int) -> dict[str, Any]:
 
 
 def _sizes(topic: str) -> dict[str, Any]:
-    return {"scope": f"topic:{topic},partition:0", "pointlist": [[NOW * 1000, 5e6]], "tag_set": [f"topic:{topic}", "partition:0"]}
+    return {
+        "scope": f"topic:{topic},partition:0",
+        "pointlist": [[NOW * 1000, 5e6]],
+        "tag_set": [f"topic:{topic}", "partition:0"],
+    }
 
 
 def _free(broker: int) -> dict[str, Any]:
@@ -79,15 +83,21 @@ PROMETHEUS: Mapping[str, Answer] = {
     "transmit": Answer(_counter(CLEAN), _counter(ATTACKED), _prometheus),
     "receive": Answer(_counter(CLEAN), _counter(ATTACKED), _prometheus),
     "speed": Answer(
-        _gauge({"pod": "kafka-1"}, "1e9"), _gauge({"pod": "kafka-2"}, "1e9"), lambda series: _prometheus(series, "vector")
+        _gauge({"pod": "kafka-1"}, "1e9"),
+        _gauge({"pod": "kafka-2"}, "1e9"),
+        lambda series: _prometheus(series, "vector"),
     ),
     "kafka_broker_info": Answer(
-        _gauge({"id": "7", "address": "b7"}, "1"), _gauge({"id": "8", "address": "b8"}, "1"), lambda s: _prometheus(s, "vector")
+        _gauge({"id": "7", "address": "b7"}, "1"),
+        _gauge({"id": "8", "address": "b8"}, "1"),
+        lambda s: _prometheus(s, "vector"),
     ),
 }
 PROMETHEUS_STORAGE: Mapping[str, Answer] = {
     "node_filesystem": Answer(
-        _gauge({"pod": "kafka-1"}, "1e9"), _gauge({"pod": "kafka-2", "device": "d"}, "1e9"), lambda s: _prometheus(s, "vector")
+        _gauge({"pod": "kafka-1"}, "1e9"),
+        _gauge({"pod": "kafka-2", "device": "d"}, "1e9"),
+        lambda s: _prometheus(s, "vector"),
     ),
     "max by": Answer(
         _gauge({**_SIZE, "topic": "clean"}, "7"), _gauge(_SIZE, "7.5"), lambda series: _prometheus(series, "vector")
@@ -110,7 +120,14 @@ KINDS = {
     "prometheus storage": PROMETHEUS_STORAGE,
     "datadog storage": DATADOG_STORAGE,
 }
-HEADERS = ("date", "x-ratelimit-reset", "x-ratelimit-remaining", "x-ratelimit-period", "retry-after", "x-ratelimit-name")
+HEADERS = (
+    "date",
+    "x-ratelimit-reset",
+    "x-ratelimit-remaining",
+    "x-ratelimit-period",
+    "retry-after",
+    "x-ratelimit-name",
+)
 HEADER_TEXTS = (
     *(text for text in hostile.TEXTS if text.isascii() and not {*text} & {*"\r\n\0"}),
     *("Fri, 31 Dec 9999 23:59:59 GMT", "Mon, 02 Nov 2026 12:00:00 +9999", "99999", "9" * 5, "1e9", "-1", "0"),
@@ -157,7 +174,13 @@ def _prometheus_name(url: str) -> str:
 
 
 def _datadog_name(url: str) -> str:
-    for text, name in {"/tags/": "tags", "/validate": "validate", "sent": "sent", "rcvd": "rcvd", "size": "sizes"}.items():
+    for text, name in {
+        "/tags/": "tags",
+        "/validate": "validate",
+        "sent": "sent",
+        "rcvd": "rcvd",
+        "size": "sizes",
+    }.items():
         if text in url:
             return name
     return "free"
@@ -192,7 +215,9 @@ class MetricsAnswers:
         answer = KINDS[kind][query]
         if choices.one_in(4):
             whole = [answer.wrap([answer.clean, answer.attacked])]
-            return Attack(kind, query, hostile.json_text(whole, choices), False, {}, choices.of((200, 200, 200, 500, 429)))
+            return Attack(
+                kind, query, hostile.json_text(whole, choices), False, {}, choices.of((200, 200, 200, 500, 429))
+            )
         items = [answer.clean, hostile.mutated(answer.attacked, choices)]
         # Broken JSON around an item is an error of the whole answer.
         is_inside = not isinstance(items[1], hostile.Verbatim) and kind != "headers"

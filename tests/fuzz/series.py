@@ -231,7 +231,9 @@ def require(condition: object, what: str) -> None:
 
 
 def require_ids(name: str, numbers: Any, least: int = 0) -> None:
-    require(all(type(n) is int and least <= n <= MOST_ID for n in numbers), f"{name} has a number outside {least}..2^31-1")
+    require(
+        all(type(n) is int and least <= n <= MOST_ID for n in numbers), f"{name} has a number outside {least}..2^31-1"
+    )
 
 
 def require_same(name: str, value: object, again: object) -> None:

@@ -28,7 +28,13 @@ _SCOPE = {"topics": ["t", "x.*"], "topicsExclude": ["y"], "brokers": [1001, 1002
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "GetOverride": {"brokerId": 1001},
     "SetOverride": {
-        "override": {"brokerId": 1001, "rateBytesPerSecond": "50000000", "autoremove": True, "expireTime": LATER, "etag": ""}
+        "override": {
+            "brokerId": 1001,
+            "rateBytesPerSecond": "50000000",
+            "autoremove": True,
+            "expireTime": LATER,
+            "etag": "",
+        }
     },
     "RemoveOverride": {"brokerId": 1001, "etag": ""},
     "ListAuditRecords": {"limit": 10},
@@ -143,4 +149,3 @@ def reset(services: InProcessServices) -> None:
         services.temporary_quotas.remove_temporary_quota(quota)
     for name in services.yield_rules.read_rules():
         services.yield_rules.remove_rule(name)
-

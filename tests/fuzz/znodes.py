@@ -23,6 +23,7 @@ from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRule
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, format_replicas, parse_rate, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey, parse_value
 from autothrottle.wire import admin as admin_wire
 from autothrottle.wire import quotas as quotas_wire
@@ -145,7 +146,10 @@ RULES = {
 }
 REQUEST_QUOTAS = {
     "version": 1,
-    "quotas": [{"user": "anna", "client_id": "c", "config": {"request_rate": "100"}}, {"user": "b", "config": {"request_rate": "5"}}],
+    "quotas": [
+        {"user": "anna", "client_id": "c", "config": {"request_rate": "100"}},
+        {"user": "b", "config": {"request_rate": "5"}},
+    ],
 }
 MEMBER = {
     "service": "planner",
@@ -421,10 +425,10 @@ def check_name(data: bytes) -> None:
     name = data.decode(errors="replace").strip('"').replace("/", "")
     broker_id = codec.broker_id_of(name)
     require(broker_id is None or 0 <= broker_id <= MOST_ID, "a node's name is a broker id outside 0..2^31-1")
-    entity = quotas_wire.entity_of_path(f"users/{name}")
+    entity = entity_of_path(f"users/{name}")
     if entity is not None:
         quotas_wire.entity_to_message(entity).SerializeToString()
-        require_same("an entity", entity, quotas_wire.entity_of_path(entity.path))
+        require_same("an entity", entity, entity_of_path(entity.path))
 
 
 class _Kind(NamedTuple):

@@ -78,7 +78,19 @@ TEXTS = (
         "PLAINTEXT://[",
         "::1",
     ),
-    *("(a+)+$", "[", "\\", '"', "'", "{}", "{", "leader.replication.throttled.rate", "producer_byte_rate"),
+    *(
+        "(a+)+$",
+        "(.*)*x",
+        "(a{1,1000}){1000}",
+        "[",
+        "\\",
+        '"',
+        "'",
+        "{}",
+        "{",
+        "leader.replication.throttled.rate",
+        "producer_byte_rate",
+    ),
 )
 OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], [{}], {"": None}, {"a": {}}, [0, "", None, [], {}])
 

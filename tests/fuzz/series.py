@@ -133,23 +133,28 @@ def bounded_memory() -> Iterator[None]:
 
 
 def _run_round(door: Door, count: int, number: int, result: Result) -> None:
-    examples = -(-count // INPUTS_OF_EXAMPLE)
+    size = ENTROPY_BYTES * INPUTS_OF_EXAMPLE
 
     @seed(number)
-    @settings(
-        max_examples=examples,
+    @example_settings(-(-count // INPUTS_OF_EXAMPLE))
+    @given(st.binary(min_size=size, max_size=size))
+    def attack(entropy: bytes) -> None:
+        for piece in pieces(entropy):
+            attack_once(door, piece, result)
+
+    attack()
+
+
+def example_settings(count: int) -> settings:
+    """Return settings of hypothesis for so many new examples, none of them shrunk: the door collects the defects."""
+    return settings(
+        max_examples=count,
         phases=[Phase.generate],
         database=None,
         deadline=None,
         derandomize=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.binary(min_size=ENTROPY_BYTES * INPUTS_OF_EXAMPLE, max_size=ENTROPY_BYTES * INPUTS_OF_EXAMPLE))
-    def attack(entropy: bytes) -> None:
-        for piece in pieces(entropy):
-            attack_once(door, piece, result)
-
-    attack()
 
 
 def pieces(entropy: bytes) -> Iterator[bytes]:
@@ -158,19 +163,23 @@ def pieces(entropy: bytes) -> Iterator[bytes]:
 
 def attack_once(door: Door, entropy: bytes, result: Result) -> None:
     """Give one input to the product, and add its outcome to the result."""
-    attack = door.make(Choices(entropy))
+    add_outcome(door, door.make(Choices(entropy)), entropy.hex(), result)
+
+
+def add_outcome(door: Door, attack: Any, id: str, result: Result) -> None:
+    """Give an input to the product, and add its outcome to the result; `id` is "" if the input has no entropy."""
     defect, seconds = outcome(door, attack)
     if seconds > HANG_SECONDS:  # twice, since the machine may have been busy
         seconds = min(seconds, outcome(door, attack)[1])
     if seconds > HANG_SECONDS:
         defect = defect or f"takes more than {HANG_SECONDS:g} s"
     if seconds > result.slowest:
-        result.slowest, result.slowest_id = seconds, entropy.hex()
+        result.slowest, result.slowest_id = seconds, id
     result.inputs += 1
     result.accepted += defect is None
     if defect:
         shown = ascii(attack)
-        result.add(Defect(defect, entropy.hex(), shown[:SHOWN], len(shown)))
+        result.add(Defect(defect, id, shown[:SHOWN], len(shown)))
 
 
 def outcome(door: Door, attack: Any) -> tuple[str | None, float]:

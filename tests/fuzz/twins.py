@@ -123,7 +123,12 @@ def twins() -> InProcessServices:
     services.cluster.add_topic("t", {0: (1001, 1002), 1: (1002, 1003)})
     services.cluster.log_bytes = {b: {("t", 0): 1_000, ("t", 1): 5_000} for b in BROKERS}
     brokers = {b: PlacementBroker(b, f"r{b % 2}") for b in BROKERS}
-    partitions = (PartitionReplicas("t", 0, (1001, 1002)), PartitionReplicas("t", 1, (1002, 1003)))
+    partitions = (
+        PartitionReplicas("t", 0, (1001, 1002)),
+        PartitionReplicas("t", 1, (1002, 1003)),
+        # An expression of Python's such as (a+)+$ takes years for this name.
+        PartitionReplicas(f"{'a' * 40}b", 0, (1001, 1002)),
+    )
     services.placement.cluster = PlacementCluster(brokers, partitions)
     services.storage.metrics = StorageMetrics(
         {("t", 0): 1_000, ("t", 1): 5_000}, {b: 10**12 + b for b in BROKERS}, builders.NOON

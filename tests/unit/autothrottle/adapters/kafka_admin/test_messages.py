@@ -70,7 +70,7 @@ def test_an_unreadable_reassignment_keeps_its_last_known_value() -> None:
     ("value", "expected"), [(float("inf"), 2**63 - 1), (1e19, 2**63 - 1), (-5.0, 0), (float("nan"), None)]
 )
 def test_a_quota_beyond_64_bits_limits_nothing_and_the_others_are_read(value: float, expected: int | None) -> None:
-    """Kafka's protocol carries doubles. int() refuses infinity and NaN, and a message refuses 2^63: no quota was read."""
+    """Kafka's protocol has doubles. int() refuses infinity, and a message refuses 2^63: the quotas of all were lost."""
     entries = [
         {
             "entity": [{"entity_type": "user", "entity_name": name}],

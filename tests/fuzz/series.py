@@ -36,7 +36,7 @@ MOST_MESSAGE = 10_000
 MOST_ID = 2**31 - 1
 """Largest broker id and partition number."""
 
-MOST_ADDRESSES = 4_000_000_000
+MOST_ADDRESSES = 6_000_000_000
 """Bytes of address space that a run may add; threads reserve much more than they use."""
 
 SHOWN = 1_000

@@ -115,10 +115,17 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
 """Method -> a request that its service accepts; methods without one take an empty request."""
 
 
-def twins() -> InProcessServices:
+class Twins(InProcessServices):
+    """The services, with what they read and where they post."""
+
+    def __init__(self) -> None:
+        self.metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
+        super().__init__(self.metrics, self.metrics)
+
+
+def twins() -> Twins:
     """Return running services whose cluster has a topic, sizes of its logs, and storage metrics."""
-    metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
-    services = InProcessServices(metrics, metrics)
+    services = Twins()
     services.__enter__()
     services.cluster.add_topic("t", {0: (1001, 1002), 1: (1002, 1003)})
     services.cluster.log_bytes = {b: {("t", 0): 1_000, ("t", 1): 5_000} for b in BROKERS}
@@ -138,8 +145,12 @@ def twins() -> InProcessServices:
     return services
 
 
-def reset(services: InProcessServices) -> None:
-    """Remove what accepted requests have set."""
+def reset(services: Twins) -> None:
+    """Remove what accepted requests have set, and what the twins have recorded of them."""
+    cluster = services.cluster
+    for record in (cluster.writes, cluster.submissions, cluster.notifications, services.quotas.notifications):
+        record.clear()
+    services.metrics.events.clear()
     services.pauses.remove_pause()
     services.quotas.quotas.clear()
     services.cluster.configs.clear()

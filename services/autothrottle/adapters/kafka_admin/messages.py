@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, ParamSpec, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import kafka
@@ -66,12 +66,14 @@ def _malformed(what: str, error: Exception) -> Unavailable:
     )
 
 
-def _ids(values: Iterable[int]) -> tuple[int, ...]:
-    """Return broker ids. The protocol limits them to 32 bits; a negative one is an error of the broker."""
-    ids = tuple(values)
-    if ids and min(ids) < 0:
-        raise ValueError(f"broker id {min(ids)} is negative")
-    return ids
+def _refuse_negative(what: str, columns: Iterable[Iterable[int]], least: int = 0) -> None:
+    """Check numbers that the protocol limits to 32 bits; a negative one is an error of the broker.
+
+    It checks all columns at once, because a function for each of 100,000 partitions takes half as long as reading them.
+    """
+    smallest = min(chain.from_iterable(columns), default=least)
+    if smallest < least:
+        raise ValueError(f"{what} {smallest} is negative")
 
 
 def _partition(number: int) -> int:
@@ -133,17 +135,15 @@ def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
     if topic.error_code:
         raise code_error(topic.error_code, None, f"topic {topic.name}")
     # A partition's error only says that its leader or a replica is down, which its fields show too.
-    return {
-        _partition(p.partition_index): PartitionMetadata(_leader(p), _ids(p.replica_nodes), _ids(p.isr_nodes))
+    found = {
+        p.partition_index: PartitionMetadata(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
         for p in topic.partitions
     }
-
-
-def _leader(partition: Any) -> int:
-    leader: int = partition.leader_id
-    if leader < NO_LEADER:
-        raise ValueError(f"leader {leader} is below {NO_LEADER}")
-    return leader
+    rows = found.values()
+    _refuse_negative("partition", [found])
+    _refuse_negative("leader", [[row.leader for row in rows]], NO_LEADER)
+    _refuse_negative("broker id", chain([row.replicas for row in rows], [row.isr for row in rows]))
+    return found
 
 
 # Configs
@@ -245,12 +245,17 @@ def reassignments(response: Any) -> Answers[str, Mapping[int, PartitionReassignm
 
 
 def _reassignments(topic: Any) -> Mapping[int, PartitionReassignment]:
-    return {
-        _partition(p.partition_index): PartitionReassignment(
-            _ids(p.replicas), _ids(p.adding_replicas), _ids(p.removing_replicas)
+    found = {
+        p.partition_index: PartitionReassignment(
+            tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
         )
         for p in topic.partitions
     }
+    rows = found.values()
+    _refuse_negative("partition", [found])
+    _refuse_negative("broker id", (ids for row in rows for ids in (row.replicas, row.adding_replicas)))
+    _refuse_negative("broker id", [row.removing_replicas for row in rows])
+    return found
 
 
 def alter_reassignments(replicas: Mapping[TopicPartition, Sequence[int] | None], timeout_milliseconds: int) -> Any:

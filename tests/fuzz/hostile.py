@@ -12,6 +12,9 @@ T = TypeVar("T")
 LONG_DIGITS = "9" * 5_000
 """More digits than `int` accepts in a text."""
 
+MOST_REPEATED = 20_000
+"""Bytes of an input that are repeated, so that no input has more than about 1 MB."""
+
 DEPTH = 10_000
 """More levels than any parser's stack has."""
 
@@ -319,7 +322,9 @@ def damaged(data: bytes, choices: Choices) -> bytes:
         return data[:place] + data[place + 1 + choices.below(8) :]
     if kind == 4:
         return data + data
-    return choices.of((b"", b" ", b"null", b"[]", b"{}", b"0", b'""', b"\x00" * 100, b"\xff" * 100, data * 50))
+    return choices.of(
+        (b"", b" ", b"null", b"[]", b"{}", b"0", b'""', b"\x00" * 100, b"\xff" * 100, data[:MOST_REPEATED] * 50)
+    )
 
 
 def json_text(documents: Sequence[Any], choices: Choices) -> bytes:

@@ -158,6 +158,8 @@ _LIMITS = {
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
 MOST_DEPTH = 4
+MOST_BYTES = 500_000
+"""Bytes of a repeated message; a request beyond the limit of its size tests nothing else."""
 MOST_REPEATED = 100
 """Characters of a text that a field repeats."""
 
@@ -248,7 +250,7 @@ def _fill_repeated(
     elif entry is not None:
         part = values.add()
         _fill(part, choices, attacked, depth + 1)
-        for _ in range(1, count):
+        for _ in range(1, min(count, MOST_BYTES // (part.ByteSize() + 1))):
             values.add().CopyFrom(part)
     else:
         scalar = _scalar(field, choices, is_hostile)

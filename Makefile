@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test test-unit test-all chaos check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock helm clean java
+.PHONY: help install demo score test test-unit test-all chaos fuzz check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock helm clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -59,7 +59,7 @@ score: $(STAMP) java ## score what was decided (DECISIONS=place, of the demo if 
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 4
 UNIT_WORKERS ?= 7
-UNIT := tests/unit tests/contract tests/chaos -m "not server" -n $(UNIT_WORKERS) --dist worksteal
+UNIT := tests/unit tests/contract tests/chaos tests/fuzz -m "not server" -n $(UNIT_WORKERS) --dist worksteal
 SERVER := tests/chaos tests/system tests/contract -m "server and not measures" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 MEASURES := tests/contract tests/system -m measures -n 2 --dist loadgroup --no-loadscope-reorder
 run_tests = status=0; \
@@ -79,6 +79,10 @@ test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versi
 
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+fuzz: $(STAMP) ## attack each edge with 100,000 hostile inputs; ARGS="--door znodes --count 2000 --seed 7" chooses
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/fuzz/requirements.txt
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what they measured
 	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(ARGS)
@@ -129,6 +133,9 @@ lock: ## resolve requirements.txt anew from pyproject.toml, and deploy/requireme
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra service --extra decisions \
 	  --group build --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 	  --output-file deploy/requirements.txt pyproject.toml
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --group fuzz \
+	  --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
+	  --output-file tests/fuzz/requirements.txt
 
 helm: ## build helm with go in the cache, for the checks and tests of the chart
 	GOBIN="$${XDG_CACHE_HOME:-$$HOME/.cache}/autothrottle/helm" go install helm.sh/helm/v3/cmd/helm@v3.22.0

@@ -16,6 +16,7 @@ from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.steps import steps
 from autothrottle.ports.placement import ClusterSource, PlacementCluster, StorageMetricsSource
+from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
 from autothrottle.wire.common import validate_fields
@@ -34,7 +35,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         partitions, cluster = self._read(request.scope, context, options.strategy is Strategy.STORAGE)
         chosen = select_brokers(partitions, wanted, cluster.brokers)
         evacuation = leadership_evacuation(
-            partitions, request.leader_evacuation_brokers, request.leader_evacuation_topics
+            partitions, request.leader_evacuation_brokers, request.leader_evacuation_topics, compile_pattern
         )
         plan = rebuild(partitions, chosen.brokers, replace(options, evacuation=evacuation))
         divided = request.phased or request.brokers_per_step
@@ -77,7 +78,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         """Return the partitions of the scope's topics, and the cluster; `with_metrics` None: if there are any."""
         cluster = self._cluster.fetch_cluster(time_left(context))
         names = {one.topic for one in cluster.partitions}
-        topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude))
+        topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude, compile_pattern))
         if not topics:
             raise Missing(f"no topic matches {', '.join(scope.topics)[:200]}; the cluster has {len(names)} topics")
         if with_metrics is not False:

@@ -155,9 +155,9 @@ def test_running_reassignment_lists_adding_and_removing_replicas(each_cluster: K
         until(lambda: rates(admin, 1005), lambda found: found == {FOLLOWER_RATE: "1"})
         assert admin.alter_reassignments({(topic, 0): [1005]}) == {}
         expected = PartitionReassignment((1005, 1001), (1005,), (1001,))
-        until(lambda: admin.reassignments().get(topic), lambda moving: moving == {0: expected})
+        until(lambda: admin.reassignments().values.get(topic), lambda moving: moving == {0: expected})
         assert admin.alter_reassignments({(topic, 0): None}) == {}
-        until(admin.reassignments, lambda moving: topic not in moving)
+        until(lambda: admin.reassignments().values, lambda moving: topic not in moving)
     finally:
         admin.alter_broker_configs(1005, [deletion(FOLLOWER_RATE)])
         each_cluster.delete_topic(topic)
@@ -454,7 +454,7 @@ def test_frozen_broker_exhausts_only_its_own_deadline(secured: SecuredCluster) -
                 admin.alter_broker_configs(2, [set_to(LEADER_RATE, "1")], until=soon)
             for _ in range(3):
                 assert 1 in admin.brokers()
-                assert admin.reassignments() == {}
+                assert admin.reassignments().values == {}
                 assert admin.topic_configs([]).values == {}
         finally:
             frozen.thaw()

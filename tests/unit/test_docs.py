@@ -51,6 +51,7 @@ FLAG_SOURCES = (
     "services/autothrottle_lab/simulate/command.py",
     "services/autothrottle/scorer/command.py",
     "tests/chaos/__main__.py",
+    "tests/fuzz/__main__.py",
     "tests/benchmarks/control/contest.py",
     "tests/benchmarks/links/contest.py",
     "tests/benchmarks/placement_bench.py",
@@ -221,6 +222,7 @@ def check_completion(words: list[str], directory: Path) -> None:
 MAKE_MODULES = {
     "demo": "services/autothrottle_lab/demo/command.py",
     "chaos": "tests/chaos/__main__.py",
+    "fuzz": "tests/fuzz/__main__.py",
     "bench-control": "tests/benchmarks/control/contest.py",
     "bench-links": "tests/benchmarks/links/contest.py",
     "bench-placement": "tests/benchmarks/placement_bench.py",

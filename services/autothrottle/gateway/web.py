@@ -199,7 +199,8 @@ class _Limits:
         """Count a request before anything else, and a heavy one twice."""
         host = request.client.host if request.client else ""
         length = request.headers.get("content-length", "")
-        size = int(length) if length.isdecimal() else most_bytes  # chunked
+        # A text of thousands of digits is no number for int(); absent: chunked.
+        size = int(length) if length.isdecimal() and len(length) <= 20 else most_bytes
         is_heavy = request.method != "GET" and min(size, most_bytes) > HEAVY_REQUEST
         try:
             with self._requests.slot(host), self._heavy.slot(host) if is_heavy else nullcontext():

@@ -27,6 +27,7 @@ from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.steps import steps
 from autothrottle.ports.placement import PlacementCluster
+from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.options import (
     DecommissionCommandOptions,
     PlanningOptions,
@@ -73,7 +74,9 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
     _check_rebuild(options)
     partitions = _partitions(options, cluster)
     chosen = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
-    evacuation = leadership_evacuation(partitions, options.leader_evac_brokers, options.leader_evac_topics)
+    evacuation = leadership_evacuation(
+        partitions, options.leader_evac_brokers, options.leader_evac_topics, compile_pattern
+    )
     plan = rebuild(
         partitions,
         chosen.brokers,
@@ -162,7 +165,7 @@ def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> P
     if not options.topics:
         raise Invalid("no topic is given; give --topics, '.*' for all topics")
     topics = {one.topic for one in known}
-    chosen = frozenset(matching_topics(topics, options.topics, options.topics_exclude))
+    chosen = frozenset(matching_topics(topics, options.topics, options.topics_exclude, compile_pattern))
     if not chosen:
         raise Missing(f"no topic of the cluster matches --topics {','.join(options.topics)}; it has {len(topics)}")
     return ordered(one for one in known if one.topic in chosen)
@@ -204,7 +207,7 @@ def _result(
 ) -> Result:
     topics = tuple(sorted({one.topic for one in plan.before}))
     known = {one.topic for one in cluster.partitions} if cluster else set()
-    excluded = matching_topics(known, options.topics_exclude) if options.topics_exclude else ()
+    excluded = matching_topics(known, options.topics_exclude, compile=compile_pattern) if options.topics_exclude else ()
     warnings = [*plan.warnings]
     if chosen.missing:
         warnings.append(f"{chosen.missing} provided brokers not found in the cluster")

@@ -55,7 +55,7 @@ class PlacementScope(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names, or regular expressions that match whole names. At least one."""
+        """Names, or regular expressions of RE2 that match whole names. At least one."""
 
     @_builtins.property
     def topics_exclude(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -25,7 +25,7 @@ from autothrottle.core.request_quotas import (
 )
 from autothrottle.messages import Conversion
 from autothrottle.v1 import admin_pb2
-from autothrottle.wire.common import SAME_NAMES, time_from_message
+from autothrottle.wire.common import SAME_NAMES, expire_time_from_message
 
 
 def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.Override:
@@ -46,12 +46,8 @@ def override_from_message(message: admin_pb2.Override) -> tuple[int | None, Over
         Invalid: the broker id, the rate, the expire time or the etag is out of range.
     """
     broker_id = validate_broker_id(message.broker_id) if message.HasField("broker_id") else None
-    try:
-        expire_time = time_from_message(message.expire_time) if message.HasField("expire_time") else None
-    except (ValueError, OverflowError) as error:
-        raise Invalid(f"expire_time is not a valid time: {error}; give one in UTC, before the year 10000") from error
     rate, version = validate_rate(message.rate_bytes_per_second), parse_etag(message.etag)
-    return broker_id, Override(rate, message.autoremove, version, expire_time)
+    return broker_id, Override(rate, message.autoremove, version, expire_time_from_message(message))
 
 
 def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:

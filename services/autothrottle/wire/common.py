@@ -34,7 +34,7 @@ from autothrottle.core.errors import (
 )
 from autothrottle.core.forecast.progress import remainder
 from autothrottle.messages import Conversion, Converter
-from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, types_pb2
+from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, quotas_pb2, types_pb2
 
 SAME_NAMES = Conversion(converters={ConfigResource: Converter(attrgetter("path"), ConfigResource)})
 """Converts types whose fields have the names of the message's fields."""
@@ -61,6 +61,18 @@ def optional_time(time: datetime | None) -> Timestamp | None:
 
 def time_from_message(message: Timestamp) -> datetime:
     return message.ToDatetime(tzinfo=UTC)
+
+
+def expire_time_from_message(message: admin_pb2.Override | quotas_pb2.Quota) -> datetime | None:
+    """Return the expire time of a request; None: it has none.
+
+    Raises:
+        Invalid: the seconds or the nanoseconds are out of range.
+    """
+    try:
+        return time_from_message(message.expire_time) if message.HasField("expire_time") else None
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"expire_time is not a valid time: {error}; give one in UTC, before the year 10000") from error
 
 
 # Errors as gRPC statuses.

@@ -18,7 +18,7 @@ from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_senten
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import discovery_pb2, quotas_pb2
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
-from autothrottle.wire.common import optional_time, time_from_message
+from autothrottle.wire.common import expire_time_from_message, optional_time
 
 
 def entity_from_message(message: quotas_pb2.QuotaEntity) -> QuotaEntity:
@@ -92,9 +92,9 @@ def temporary_from_message(
     """Return the temporary quota of a request; None: the quota is permanent.
 
     Raises:
-        Invalid: the expire time is not after `now`.
+        Invalid: the expire time is not a time after `now`.
     """
-    expire_time = time_from_message(message.expire_time) if message.HasField("expire_time") else None
+    expire_time = expire_time_from_message(message)
     if expire_time is None and not message.until_recovered:
         return None
     if expire_time is not None:

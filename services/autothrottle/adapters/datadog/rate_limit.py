@@ -28,7 +28,8 @@ class RateLimit:
         """Raise Failure while the limit is used up."""
         seconds = self._until - time.monotonic()
         if seconds > 0:
-            raise Failure(f"allows no request for {math.ceil(seconds)} s (rate limit {self._name})", TOO_MANY_REQUESTS)
+            name = self._name.encode("unicode_escape").decode()  # a header may contain terminal escapes
+            raise Failure(f"allows no request for {math.ceil(seconds)} s (rate limit {name})", TOO_MANY_REQUESTS)
 
     def note(self, status: int, headers: Mapping[str, str]) -> None:
         """Remember how long the limit is used up after a response."""

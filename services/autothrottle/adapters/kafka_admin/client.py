@@ -68,13 +68,11 @@ class KafkaAdmin:
 
     def brokers(self, *, timeout: timedelta | None = None) -> frozenset[int]:
         """Return the ids of the brokers that are registered and not fenced."""
-        metadata = self._routing.metadata(self._deadline(timeout))
-        return frozenset(broker.node_id for broker in metadata.brokers)
+        return frozenset(messages.hosts(self._routing.metadata(self._deadline(timeout))))
 
     def racks(self, *, timeout: timedelta | None = None) -> Mapping[int, str]:
         """Return broker id -> rack of the brokers that are registered and not fenced; "": it has none."""
-        metadata = self._routing.metadata(self._deadline(timeout))
-        return {broker.node_id: broker.rack or "" for broker in metadata.brokers}
+        return messages.racks(self._routing.metadata(self._deadline(timeout)))
 
     @property
     def has_controllers(self) -> bool:
@@ -87,9 +85,10 @@ class KafkaAdmin:
 
     def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
         """Return broker id -> its host at the listener that this client uses."""
-        return {broker.node_id: (broker.host,) for broker in self._routing.metadata(self._deadline(timeout)).brokers}
+        found = messages.hosts(self._routing.metadata(self._deadline(timeout)))
+        return {broker_id: (host,) if host else () for broker_id, host in found.items()}
 
-    def reassignments(self, *, timeout: timedelta | None = None) -> Mapping[str, Mapping[int, PartitionReassignment]]:
+    def reassignments(self, *, timeout: timedelta | None = None) -> Answers[str, Mapping[int, PartitionReassignment]]:
         """Return topic -> partition -> reassignment, for all reassignments in progress."""
         deadline = self._deadline(timeout)
         build = _bounded(messages.list_reassignments, deadline)
@@ -139,12 +138,7 @@ class KafkaAdmin:
         """
         builds = {b: partial(messages.describe_configs, messages.BROKER, [str(b)], keys) for b in broker_ids}
         answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
-        return _split(
-            {
-                b: answer if isinstance(answer, AutothrottleError) else messages.configs(answer)[str(b)]
-                for b, answer in answers.items()
-            }
-        )
+        return _split({b: _read(answer, partial(_described, name=str(b))) for b, answer in answers.items()})
 
     def default_broker_configs(
         self, keys: Collection[str] | None = RATE_KEYS, *, timeout: timedelta | None = None
@@ -152,7 +146,7 @@ class KafkaAdmin:
         """Return key -> value of the cluster-wide default broker config (`<default>`); absent: not set there."""
         deadline = self._deadline(timeout)
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.BROKER, [""], keys), deadline)
-        described = messages.configs(response)[""]
+        described = _described(response, "")
         if isinstance(described, AutothrottleError):
             raise described
         return {key: value.default for key, value in described.items() if value.default is not None}
@@ -174,7 +168,7 @@ class KafkaAdmin:
         """Return broker id -> all log sizes and free storage, queried in parallel."""
         builds = {b: partial(messages.describe_log_dirs, None) for b in broker_ids}
         answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
-        return _split({b: _log_dirs(b, answer) for b, answer in answers.items()})
+        return _split({b: _read(answer, partial(messages.log_dirs, b)) for b, answer in answers.items()})
 
     def client_quotas(self, *, timeout: timedelta | None = None) -> ClientQuotas:
         """Return entity -> its client quotas, for all entities."""
@@ -190,9 +184,7 @@ class KafkaAdmin:
         Before Kafka 2.6, groups without members are included.
         """
         answers = self._routing.each(dict.fromkeys(broker_ids, messages.list_groups), self._deadline(timeout))
-        return _split(
-            {b: one if isinstance(one, AutothrottleError) else messages.groups(b, one) for b, one in answers.items()}
-        )
+        return _split({b: _read(answer, partial(messages.groups, b)) for b, answer in answers.items()})
 
     def group_clients(
         self, groups: Mapping[int, Mapping[str, str]], *, timeout: timedelta | None = None
@@ -213,10 +205,11 @@ class KafkaAdmin:
         ):
             answers = self._routing.each({b: build for b, (_, build) in asked.items()}, deadline)
             for b, (names, _) in asked.items():
-                if isinstance(answer := answers[b], AutothrottleError):
-                    found |= dict.fromkeys([*names, *(name for some, _ in left.pop(b) for name in some)], answer)
+                clients = _read(answers[b], messages.group_clients)
+                if isinstance(clients, AutothrottleError):
+                    found |= dict.fromkeys([*names, *(name for some, _ in left.pop(b) for name in some)], clients)
                 else:
-                    found |= messages.group_clients(answer)
+                    found |= clients
         return _split(found)
 
     # Writing. A write is sent at most once; after Unavailable it is unknown whether Kafka carried it out. `until` is a
@@ -319,18 +312,31 @@ class KafkaAdmin:
         One value over 32,767 bytes makes the whole request fail; only a direct write to ZooKeeper can create one.
         """
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.TOPIC, topics, keys), deadline)
-        answers = _split(messages.configs(response))
+        described = messages.configs(response)
+        answers = _split({topic: described.get(topic, _not_described(f"topic {topic}")) for topic in topics})
         if len(topics) == 1 or answers.values or not _all_unexplained(answers.failures):
             return answers
         middle = len(topics) // 2
         return _together(self._topic_configs(half, keys, deadline) for half in (topics[:middle], topics[middle:]))
 
 
-def _log_dirs(broker_id: int, answer: Any) -> LogDirs | AutothrottleError:
+def _read(answer: Any, read: Callable[[Any], T | AutothrottleError]) -> T | AutothrottleError:
+    """Read the answer of one broker; an error concerns that broker alone."""
     try:
-        return answer if isinstance(answer, AutothrottleError) else messages.log_dirs(broker_id, answer)
+        return answer if isinstance(answer, AutothrottleError) else read(answer)
     except AutothrottleError as error:
         return error
+
+
+def _described(response: Any, name: str) -> Mapping[str, ConfigValue] | AutothrottleError:
+    """Return the configs of the only broker in a response; "" is `<default>`."""
+    return messages.configs(response).get(name, _not_described(f"broker {name or '<default>'}"))
+
+
+def _not_described(what: str) -> Unavailable:
+    return Unavailable(
+        f"Kafka's answer does not describe {what}. Fix: check the broker's log; autothrottle tries again"
+    )
 
 
 def _all_unexplained(failures: Mapping[str, AutothrottleError]) -> bool:

@@ -25,6 +25,8 @@ _PROTOCOL = (
     "Fix: check that the broker is healthy, and that security.protocol in the file that kafka-client-config names "
     "fits this TCP port"
 )
+_MAX_REASON = 500
+"""Characters of a broker's own message."""
 _UNREACHABLE = "Fix: start it, or check the network to it; autothrottle tries again"
 
 
@@ -57,7 +59,7 @@ def code_error(code: int, message: str | None, what: str) -> AutothrottleError:
     """Translate Kafka's error code about `what`: Missing, Unavailable if a retry may help, else Invalid."""
     kind = kafka.errors.for_code(code)
     name = kind.__name__
-    text = f"Kafka answers for {what}: {name}" + (f", {message.rstrip('.')}" if message else "")
+    text = f"Kafka answers for {what}: {name}" + (f", {message[:_MAX_REASON].rstrip('.')}" if message else "")
     if name in _MISSING:
         return Missing(f"{text}. Fix: check the name; it may have been deleted, or the reassignment may have ended")
     if "Authorization" in name:

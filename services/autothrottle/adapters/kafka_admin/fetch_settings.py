@@ -14,6 +14,9 @@ _SAMPLES = "replication.quota.window.num"
 _SAMPLE_SECONDS = "replication.quota.window.size.seconds"
 _MIN_IN_SYNC = "min.insync.replicas"
 
+_MAX_NUMBER = 2**31 - 1
+_DIGITS = 10
+
 
 class KafkaFetchSettings:
     """A `FetchSettingsSource`: each broker reports its own configuration. Thread-safe."""
@@ -40,12 +43,14 @@ class KafkaFetchSettings:
 def _settings(values: Mapping[str, ConfigValue]) -> FetchSettings:
     return FetchSettings(
         response_max_bytes=_number(values, _RESPONSE, DEFAULT_RESPONSE_BYTES),
-        window_seconds=_number(values, _SAMPLES, 11) * _number(values, _SAMPLE_SECONDS, 1),
+        window_seconds=min(_number(values, _SAMPLES, 11) * _number(values, _SAMPLE_SECONDS, 1), _MAX_NUMBER),
     )
 
 
 def _number(values: Mapping[str, ConfigValue], key: str, default: int) -> int:
-    """Parse a number > 0; the default if the broker has no such value."""
+    """Parse a number in 1..2^31-1, as Kafka has it; the default if the broker has no such value."""
     value = values.get(key)
-    text = value.value if value else None
-    return int(text) if text and text.isascii() and text.isdigit() and int(text) > 0 else default
+    text = (value.value if value else None) or ""
+    # int() refuses thousands of digits.
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
+    return number if 0 < number <= _MAX_NUMBER else default

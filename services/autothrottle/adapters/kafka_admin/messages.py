@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import groupby
-from typing import Any, TypeVar
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial, wraps
+from itertools import chain, groupby
+from typing import Any, ParamSpec, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
@@ -19,12 +21,20 @@ from autothrottle.adapters.kafka_admin.values import (
     PartitionReassignment,
 )
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
-from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, TopicPartition
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.entities import DEFAULT, Default, QuotaEntity
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues
+from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, stored_value
 
 K = TypeVar("K")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
+"""Errors at a field that is absent or null, although Kafka's protocol requires it."""
+
+_MAX_BYTES = 2**63 - 1
+_TOPIC = re.compile(TOPIC_NAME)
 
 TOPIC = 2
 """Kafka's number of the resource type."""
@@ -36,7 +46,72 @@ DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG = 1, 
 """Kafka's numbers of the levels at which a key is set: on a topic, on a broker, and on `<default>` for all brokers."""
 
 
+def _checked(read: Callable[P, T]) -> Callable[P, T]:
+    """Let a reader of responses raise Unavailable for a malformed response."""
+
+    @wraps(read)
+    def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return read(*arguments, **keywords)
+        except _MALFORMED as error:
+            raise _malformed("a request", error) from error
+
+    return checked
+
+
+def _malformed(what: str, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"Kafka's answer to {what} is malformed ({type(error).__name__}: {str(error)[:100]}). "
+        "Fix: check the broker's version and its log; autothrottle tries again"
+    )
+
+
+def _refuse_negative(what: str, columns: Iterable[Iterable[int]], least: int = 0) -> None:
+    """Check numbers that the protocol limits to 32 bits; a negative one is an error of the broker.
+
+    It checks all columns at once, because a function for each of 100,000 partitions takes half as long as reading them.
+    """
+    smallest = min(chain.from_iterable(columns), default=least)
+    if smallest < least:
+        raise ValueError(f"{what} {smallest} is negative")
+
+
+def _partition(number: int) -> int:
+    if number < 0:
+        raise ValueError(f"partition {number} is negative")
+    return number
+
+
+def _by_topic(topics: Iterable[Any], read: Callable[[Any], T]) -> Answers[str, T]:
+    """Read each topic of a response; a malformed one is a failure of that topic alone."""
+    values: dict[str, T] = {}
+    failures: dict[str, AutothrottleError] = {}
+    for topic in topics:
+        # Kafka has no topic without a name, or with another kind of name.
+        if topic.name is None or not _TOPIC.fullmatch(topic.name):
+            continue
+        try:
+            values[topic.name] = read(topic)
+        except AutothrottleError as error:
+            failures[topic.name] = error
+        except _MALFORMED as error:
+            failures[topic.name] = _malformed(f"a request for topic {topic.name}", error)
+    return Answers(values, failures)
+
+
 # Metadata
+
+
+@_checked
+def hosts(response: Any) -> Mapping[int, str]:
+    """Return broker id -> host at the listener of the request, for the live brokers."""
+    return {broker.node_id: broker.host or "" for broker in response.brokers if broker.node_id >= 0}
+
+
+@_checked
+def racks(response: Any) -> Mapping[int, str]:
+    """Return broker id -> rack of the live brokers; "": it has none."""
+    return {broker.node_id: broker.rack or "" for broker in response.brokers if broker.node_id >= 0}
 
 
 def describe_topics(topics: Collection[str] | None) -> Any:
@@ -50,20 +125,25 @@ def describe_topics(topics: Collection[str] | None) -> Any:
     )
 
 
+@_checked
 def partitions(response: Any) -> Answers[str, Mapping[int, PartitionMetadata]]:
     """Return topic -> partition -> leader, replicas and ISR."""
-    values: dict[str, Mapping[int, PartitionMetadata]] = {}
-    failures: dict[str, AutothrottleError] = {}
-    for topic in response.topics:
-        if topic.error_code:
-            failures[topic.name] = code_error(topic.error_code, None, f"topic {topic.name}")
-            continue
-        # A partition's error only says that its leader or a replica is down, which its fields show too.
-        values[topic.name] = {
-            p.partition_index: PartitionMetadata(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
-            for p in topic.partitions
-        }
-    return Answers(values, failures)
+    return _by_topic(response.topics, _partitions)
+
+
+def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
+    if topic.error_code:
+        raise code_error(topic.error_code, None, f"topic {topic.name}")
+    # A partition's error only says that its leader or a replica is down, which its fields show too.
+    found = {
+        p.partition_index: PartitionMetadata(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        for p in topic.partitions
+    }
+    rows = found.values()
+    _refuse_negative("partition", [found])
+    _refuse_negative("leader", [[row.leader for row in rows]], NO_LEADER)
+    _refuse_negative("broker id", chain([row.replicas for row in rows], [row.isr for row in rows]))
+    return found
 
 
 # Configs
@@ -84,6 +164,7 @@ def describe_configs(kind: int, names: Collection[str], keys: Collection[str] | 
     )
 
 
+@_checked
 def configs(response: Any) -> Mapping[str, Mapping[str, ConfigValue] | AutothrottleError]:
     """Return resource name -> key -> value, or the resource's error."""
     return {result.resource_name: _described(result) for result in response.results}
@@ -92,7 +173,7 @@ def configs(response: Any) -> Mapping[str, Mapping[str, ConfigValue] | Autothrot
 def _described(result: Any) -> Mapping[str, ConfigValue] | AutothrottleError:
     if result.error_code:
         return code_error(result.error_code, result.error_message, _resource(result))
-    return {config.name: _config_value(config) for config in result.configs}
+    return {config.name: _config_value(config) for config in result.configs if config.name is not None}
 
 
 def _config_value(config: Any) -> ConfigValue:
@@ -134,6 +215,7 @@ def sendable(
     return {name: of_one for name, of_one in edits.items() if name not in refused}, refused
 
 
+@_checked
 def refused_configs(response: Any, names: Collection[K]) -> dict[K, AutothrottleError]:
     """Return resource name -> why Kafka refused its edits."""
     wrong = {r.resource_name: r for r in response.responses if r.error_code}
@@ -156,17 +238,24 @@ def list_reassignments(timeout_milliseconds: int) -> Any:
     return kafka.protocol.admin.ListPartitionReassignmentsRequest(timeout_ms=timeout_milliseconds, topics=None)
 
 
-def reassignments(response: Any) -> Mapping[str, Mapping[int, PartitionReassignment]]:
+@_checked
+def reassignments(response: Any) -> Answers[str, Mapping[int, PartitionReassignment]]:
     """Return topic -> partition -> reassignment."""
-    return {
-        topic.name: {
-            p.partition_index: PartitionReassignment(
-                tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
-            )
-            for p in topic.partitions
-        }
-        for topic in response.topics
+    return _by_topic(response.topics, _reassignments)
+
+
+def _reassignments(topic: Any) -> Mapping[int, PartitionReassignment]:
+    found = {
+        p.partition_index: PartitionReassignment(
+            tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+        )
+        for p in topic.partitions
     }
+    rows = found.values()
+    _refuse_negative("partition", [found])
+    _refuse_negative("broker id", (ids for row in rows for ids in (row.replicas, row.adding_replicas)))
+    _refuse_negative("broker id", [row.removing_replicas for row in rows])
+    return found
 
 
 def alter_reassignments(replicas: Mapping[TopicPartition, Sequence[int] | None], timeout_milliseconds: int) -> Any:
@@ -188,6 +277,7 @@ def alter_reassignments(replicas: Mapping[TopicPartition, Sequence[int] | None],
     )
 
 
+@_checked
 def refused_reassignments(response: Any) -> Mapping[TopicPartition, AutothrottleError]:
     """Return partition -> why Kafka refused it."""
     return {
@@ -212,11 +302,12 @@ def describe_log_dirs(wanted: Mapping[str, Collection[int]] | None) -> Any:
     return request_type(topics=[topic(topic=name, partitions=sorted(numbers)) for name, numbers in wanted.items()])
 
 
+@_checked
 def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
     """Return partition -> log size in bytes on this broker, or raise why it is unknown."""
     codes = [getattr(response, "error_code", 0) or 0, *(directory.error_code for directory in response.results)]
     found = {
-        (topic.name, p.partition_index): p.partition_size
+        (topic.name, _partition(p.partition_index)): _size(topic.name, p)
         for directory in response.results
         for topic in directory.topics
         for p in topic.partitions
@@ -229,6 +320,14 @@ def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
     return found
 
 
+def _size(topic: str | None, partition: Any) -> int:
+    size: int = partition.partition_size
+    if topic is None or size < 0:
+        raise ValueError(f"the log of {topic}-{partition.partition_index} has {size} bytes")
+    return size
+
+
+@_checked
 def log_dirs(broker_id: int, response: Any) -> LogDirs:
     """Return a broker's log sizes and free storage, or raise why they are unknown.
 
@@ -241,8 +340,8 @@ def log_dirs(broker_id: int, response: Any) -> LogDirs:
     usable = {(directory.total_bytes, directory.usable_bytes) for directory in known if not directory.is_cordoned}
     return LogDirs(
         sizes,
-        sum(size for size, _ in total) if known else None,
-        sum(free for _, free in usable) if known else None,
+        min(sum(size for size, _ in total), _MAX_BYTES) if known else None,
+        min(sum(max(free, 0) for _, free in usable), _MAX_BYTES) if known else None,
         bool(online) and all(directory.is_cordoned for directory in online),
     )
 
@@ -255,6 +354,7 @@ def describe_client_quotas() -> Any:
     return kafka.protocol.admin.DescribeClientQuotasRequest(components=[], strict=False)
 
 
+@_checked
 def client_quotas(response: Any) -> Mapping[QuotaEntity, QuotaValues]:
     """Return entity -> its quotas. Kinds of entities and keys of newer versions of Kafka are absent."""
     known, found = set(QuotaKey), dict[QuotaEntity, QuotaValues]()
@@ -262,10 +362,11 @@ def client_quotas(response: Any) -> Mapping[QuotaEntity, QuotaValues]:
         parts = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entry.entity}
         if not parts.keys() <= {"user", "client-id", "ip"}:
             continue
-        values = {QuotaKey(one.key): one.value for one in entry.values if one.key in known}
+        # Kafka compares with a value; NaN compares as false and limits nothing.
+        values = {QuotaKey(v.key): v.value for v in entry.values if v.key in known and not math.isnan(v.value)}
         if values:
             entity = QuotaEntity(parts.get("user"), parts.get("client-id"), parts.get("ip"))
-            found[entity] = {key: int(value) if key.is_integer else value for key, value in values.items()}
+            found[entity] = {key: stored_value(key, value) for key, value in values.items()}
     return found
 
 
@@ -290,6 +391,7 @@ def alter_client_quotas(entity: QuotaEntity, edits: QuotaEdits, validate_only: b
     )
 
 
+@_checked
 def refused_client_quotas(response: Any, entity: QuotaEntity) -> AutothrottleError | None:
     """Return why Kafka refused the edits of an entity; None: it did not."""
     wrong = (entry for entry in response.entries if entry.error_code)
@@ -309,6 +411,7 @@ def list_groups() -> Any:
     return kafka.protocol.admin.ListGroupsRequest(states_filter=[], types_filter=[])
 
 
+@_checked
 def groups(broker_id: int, response: Any) -> Mapping[str, str] | AutothrottleError:
     """Return group -> its type, for groups that have members; Kafka before 3.8 names neither type nor members."""
     if response.error_code:
@@ -316,7 +419,7 @@ def groups(broker_id: int, response: Any) -> Mapping[str, str] | AutothrottleErr
     return {
         group.group_id: (getattr(group, "group_type", "") or _CLASSIC).lower()
         for group in response.groups
-        if getattr(group, "group_state", "") not in ("Empty", "Dead")
+        if group.group_id is not None and getattr(group, "group_state", "") not in ("Empty", "Dead")
     }
 
 
@@ -353,11 +456,13 @@ def _describe_consumer(names: Sequence[str]) -> Any:
     return ConsumerGroupDescribeRequest(group_ids=list(names), include_authorized_operations=False)
 
 
+@_checked
 def group_clients(response: Any) -> Mapping[str, frozenset[str] | AutothrottleError]:
     """Return group -> the client ids of its members, none if the group is gone."""
     return {
         group.group_id: code_error(group.error_code, getattr(group, "error_message", None), f"group {group.group_id}")
         if group.error_code not in (0, _GONE)
-        else frozenset(member.client_id for member in group.members)
+        else frozenset(member.client_id for member in group.members if member.client_id is not None)
         for group in response.groups
+        if group.group_id is not None
     }

@@ -27,14 +27,15 @@ class AdminClusterSource:
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         racks = self._kafka.racks(timeout=timeout)
+        listing = self._kafka.reassignments(timeout=time_left(deadline))
         reassigning = {
             (topic, partition): tuple(b for b in one.replicas if b not in one.removing_replicas)
-            for topic, partitions in self._kafka.reassignments(timeout=time_left(deadline)).items()
+            for topic, partitions in listing.values.items()
             for partition, one in partitions.items()
         }
         answers = self._kafka.partitions(None, timeout=time_left(deadline))
         # A topic that is deleted between two requests is missing.
-        for topic, failure in answers.failures.items():
+        for topic, failure in (*listing.failures.items(), *answers.failures.items()):
             if not isinstance(failure, Missing):
                 raise Incomplete(f"topic {topic} cannot be read: {failure}")
         current = (

@@ -78,25 +78,27 @@ def read_reassignments(
         Unavailable, Invalid: the reassignments cannot be read.
     """
     deadline = time.monotonic() + timeout.total_seconds()
-    listed = kafka.reassignments(timeout=time_left(deadline))
+    listing = kafka.reassignments(timeout=time_left(deadline))
+    listed, malformed = listing.values, listing.failures
     wanted = None if topics is None else listed.keys() | set(topics)
-    if wanted is not None and not wanted:
+    if wanted is not None and not wanted and not malformed:
         return ReassignmentReading()
     found = kafka.partitions(wanted, timeout=time_left(deadline))
     unread = listed.keys() - found.values.keys()
     if any(isinstance(found.failures.get(topic, Missing()), Missing) for topic in unread):
         # Deleted since the list was read, or so new that the queried broker does not know the topic yet.
-        still = kafka.reassignments(timeout=time_left(deadline))
+        still = kafka.reassignments(timeout=time_left(deadline)).values
         listed = {
             topic: reassignment for topic, reassignment in listed.items() if topic not in unread or topic in still
         }
     problems = {t: e for t, e in found.failures.items() if t in listed and not isinstance(e, Missing)}
+    problems.update(malformed)
     return ReassignmentReading(
         reassignments={
             topic: known[topic]
             if topic in problems and topic in known
             else _reassignment(topic, partitions, found.values.get(topic, {}))
-            for topic, partitions in sorted(listed.items())
+            for topic, partitions in sorted({**{t: {} for t in malformed if t in known}, **listed}.items())
         },
         metadata=found.values,
         listed=listed,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.even_counts import even_counts
-from autothrottle.core.placement.partition_map import PartitionMap, matching_topics
+from autothrottle.core.placement.partition_map import Compile, PartitionMap, matching_topics
 from autothrottle.core.placement.plan import LeadershipEvacuation
 
 _SWEEPS = 8
@@ -107,7 +108,7 @@ def _lead(replicas: list[int], leader: int) -> None:
 
 
 def leadership_evacuation(
-    partitions: PartitionMap, brokers: Sequence[int], patterns: Sequence[str]
+    partitions: PartitionMap, brokers: Sequence[int], patterns: Sequence[str], compile: Compile = re.compile
 ) -> LeadershipEvacuation | None:
     """Return the evacuation of the brokers and of the topics of a map that match; None: neither is given.
 
@@ -118,7 +119,7 @@ def leadership_evacuation(
         raise Invalid("a leader evacuation needs brokers and topics; give both or neither")
     if not brokers:
         return None
-    topics = matching_topics({entry.topic for entry in partitions}, patterns)
+    topics = matching_topics({entry.topic for entry in partitions}, patterns, compile=compile)
     return LeadershipEvacuation(frozenset(brokers), frozenset(topics))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from autothrottle.core.errors import Invalid
 
@@ -77,7 +77,21 @@ def settled(
     )
 
 
-def matching_topics(topics: Iterable[str], patterns: Iterable[str], excluded: Iterable[str] = ()) -> tuple[str, ...]:
+class Matcher(Protocol):
+    """A compiled regular expression."""
+
+    def fullmatch(self, text: str, /) -> object | None:
+        """Return a true value if the expression matches the whole text."""
+        ...
+
+
+Compile = Callable[[str], Matcher]
+"""Compiles a regular expression; raises re.error or Invalid."""
+
+
+def matching_topics(
+    topics: Iterable[str], patterns: Iterable[str], excluded: Iterable[str] = (), compile: Compile = re.compile
+) -> tuple[str, ...]:
     """Return the topics that match a pattern and no excluded pattern, in order.
 
     A pattern is a topic's name, or a regular expression that matches a whole name. A name beats an expression: `a.b`
@@ -93,17 +107,18 @@ def matching_topics(topics: Iterable[str], patterns: Iterable[str], excluded: It
     wanted = [pattern for pattern in patterns if pattern]
     if not wanted:
         raise Invalid("no topic is given; name topics or regular expressions, for example `.*`")
-    return tuple(sorted(_matching(names, wanted) - _matching(names, [pattern for pattern in excluded if pattern])))
+    without = [pattern for pattern in excluded if pattern]
+    return tuple(sorted(_matching(names, wanted, compile) - _matching(names, without, compile)))
 
 
-def _matching(names: frozenset[str], patterns: Iterable[str]) -> frozenset[str]:
+def _matching(names: frozenset[str], patterns: Iterable[str], compile: Compile) -> frozenset[str]:
     found: set[str] = set()
     for pattern in patterns:
         if pattern in names:
             found.add(pattern)
             continue
         try:
-            expression = re.compile(pattern)
+            expression = compile(pattern)
         except re.error as error:
             raise Invalid(f"topic pattern {pattern!r} is not a regular expression: {error}") from error
         found.update(name for name in names if expression.fullmatch(name))

@@ -76,10 +76,12 @@ def _check(options: RebuildOptions) -> None:
 def _resize(table: ReplicaTable, replication_factor: int) -> None:
     """Give each set the wanted length.
 
-    Dropped first are replicas that leave, then those that share a rack, then the last.
+    Dropped first are replicas that leave, then those that share a rack, then the last. No more replicas are added than
+    brokers exist, and one, which stays unplaced and so becomes a warning: a factor of 2^31 must not take the memory.
     """
     if replication_factor <= 0:
         return
+    replication_factor = min(replication_factor, table.count + 1)
     for replicas in table.sets:
         while len(replicas) > replication_factor:
             del replicas[_dispensable(table, replicas)]

@@ -97,14 +97,14 @@ def parse_value(key: QuotaKey, text: str) -> float:
 
 
 def stored_value(key: QuotaKey, number: float) -> float:
-    """Return a finite number that Kafka stores, as a 64-bit integer if the key takes only integers.
+    """Return a number that Kafka stores, as a 64-bit integer if the key takes only integers.
 
     Kafka's "unlimited", 2^63-1, is 2^63 as the double that Kafka stores, which no 64-bit integer holds.
 
     >>> stored_value(QuotaKey.PRODUCER_BYTE_RATE, 2.0**63), stored_value(QuotaKey.PRODUCER_BYTE_RATE, 1024.0)
     (9223372036854775807, 1024)
     """
-    return max(-MAX_RATE - 1, min(int(number), MAX_RATE)) if key.is_integer else number
+    return int(max(-MAX_RATE - 1, min(number, MAX_RATE))) if key.is_integer else number
 
 
 def format_value(key: QuotaKey, value: float) -> str:

@@ -54,7 +54,7 @@ class MemoryKafka(KafkaAdmin):
         self._called("brokers")
         return frozenset(self.cluster.brokers - self.fenced)
 
-    def reassignments(self, *, timeout: timedelta | None = None) -> Mapping[str, Mapping[int, PartitionReassignment]]:
+    def reassignments(self, *, timeout: timedelta | None = None) -> Answers[str, Mapping[int, PartitionReassignment]]:
         self._called("reassignments")
         reassignments = {
             topic: {
@@ -65,7 +65,7 @@ class MemoryKafka(KafkaAdmin):
             for topic, partitions in dict(self.cluster.topics).items()
         }
         self.after_listing()
-        return {topic: partitions for topic, partitions in reassignments.items() if partitions}
+        return Answers({topic: partitions for topic, partitions in reassignments.items() if partitions}, {})
 
     def partitions(
         self, topics: Collection[str] | None, *, timeout: timedelta | None = None

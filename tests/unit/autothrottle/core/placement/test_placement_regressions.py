@@ -252,3 +252,11 @@ def test_select_brokers_orders_its_messages() -> None:
         "Broker 6 not found in the cluster",
     )
     assert (found.replaced, found.added, found.missing, found.old_missing) == (2, 1, 3, 0)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_huge_replication_factor_takes_no_more_replicas_than_brokers(force: bool) -> None:
+    """A viewer's request with the factor 2^31 - 1 made lists of as many holes. It took 20 GB, and the process died."""
+    plan = rebuild(partitions((1, 2)), brokers(1, 2, 3), RebuildOptions(replication_factor=2**31 - 1, force=force))
+    assert [sorted(replicas) for replicas in sets_of(plan)] == [[1, 2, 3]]
+    assert plan.warnings == ("t p0: No additional brokers that meet Constraints",)

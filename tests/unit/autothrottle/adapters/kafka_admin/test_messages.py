@@ -1,0 +1,116 @@
+"""Malformed answers of Kafka concern the topic, broker or entity that they are about, and no other."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from autothrottle.adapters.kafka_admin import messages
+from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
+from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.wire.discovery import settings_to_message
+from tests.fuzz.admin_responses import KINDS, AdminResponses, Attack, built
+
+TIMEOUT = timedelta(seconds=20)
+
+
+def reading(kind: str, document: dict[str, Any]) -> AdminResponses:
+    """Return a client that gets this answer."""
+    door = AdminResponses()
+    door._routing.attack = Attack(kind, True, built(KINDS[kind].response, document))
+    return door
+
+
+@pytest.mark.parametrize("name", [None, "7", ""])
+def test_a_broker_that_describes_nothing_is_a_failure_of_that_broker(name: str | None) -> None:
+    """One broker's answer without its own configs was a KeyError. No broker's rates were read, in any cycle."""
+    results = [] if name is None else [{"resource_type": 4, "resource_name": name, "configs": []}]
+    answers = reading("broker configs", {"results": results})._kafka.broker_configs([1, 2])
+    assert [*answers.values] == [1]
+    assert "does not describe broker 2. Fix: " in str(answers.failures[2])
+
+
+def test_a_topic_that_is_not_described_is_a_failure_and_not_absent() -> None:
+    """A requested topic that the answer left out had neither configs nor a failure: its list counted as not set."""
+    answers = reading("topic configs", {"results": []})._kafka.topic_configs(["clean"])
+    assert isinstance(answers.failures["clean"], Unavailable)
+
+
+@pytest.mark.parametrize("replicas", [[1, -5], [-(2**31)]])
+def test_a_reassignment_of_negative_brokers_is_a_problem_of_its_topic(replicas: list[int]) -> None:
+    """The ids passed into the snapshot, whose messages and lists cannot hold them. Other topics were lost with it."""
+    moves: dict[str, Any] = {
+        "topics": [
+            {"name": name, "partitions": [{"partition_index": 0, "replicas": [1, 2], "adding_replicas": ids}]}
+            for name, ids in (("clean", [2]), ("t", replicas))
+        ]
+    }
+    found = read_reassignments(reading("reassignments", moves)._kafka, TIMEOUT, {})
+    assert [*found.reassignments] == ["clean"]
+    (problem,) = found.problems
+    assert problem.path == "topics/t" and "is negative" in problem.reason
+
+
+def test_an_unreadable_reassignment_keeps_its_last_known_value() -> None:
+    """Without it the topic counted as done, and its throttles were removed while it moved."""
+    door = AdminResponses()
+    known = read_reassignments(door._kafka, TIMEOUT, {}).reassignments
+    listed = {"topics": [{"name": "t", "partitions": [{"partition_index": -1}]}]}
+    found = read_reassignments(reading("reassignments", listed)._kafka, TIMEOUT, known)
+    assert found.reassignments == {"t": known["t"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(float("inf"), 2**63 - 1), (1e19, 2**63 - 1), (-5.0, 0), (float("nan"), None)]
+)
+def test_a_quota_beyond_64_bits_limits_nothing_and_the_others_are_read(value: float, expected: int | None) -> None:
+    """Kafka's protocol has doubles. int() refuses infinity, and a message refuses 2^63: the quotas of all were lost."""
+    entries = [
+        {
+            "entity": [{"entity_type": "user", "entity_name": name}],
+            "values": [{"key": "producer_byte_rate", "value": v}],
+        }
+        for name, v in (("clean", 1024.0), ("a", value))
+    ]
+    found = messages.client_quotas(built(kafka.protocol.admin.DescribeClientQuotasResponse, {"entries": entries}))
+    assert found[QuotaEntity("clean")] == {QuotaKey.PRODUCER_BYTE_RATE: 1024}
+    assert found.get(QuotaEntity("a"), {}).get(QuotaKey.PRODUCER_BYTE_RATE) == expected
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "2147483648", "\u0667", "-1", ""])
+def test_an_impossible_setting_counts_as_its_default(text: str) -> None:
+    """int() refuses more than 4,300 digits, and a message more than 32 bits. The settings of no broker were known."""
+    config = {"name": "replica.fetch.response.max.bytes", "value": text, "synonyms": []}
+    results = [{"resource_type": 4, "resource_name": "2", "configs": [config]}]
+    settings = KafkaFetchSettings(reading("broker configs", {"results": results})._kafka)
+    found = settings.fetch_settings([1, 2], (), TIMEOUT)
+    assert [b.response_max_bytes for b in found.brokers.values()] == [10_485_760, 10_485_760]
+    settings_to_message(found).SerializeToString()
+
+
+def test_a_log_with_a_negative_size_is_a_failure_of_its_broker() -> None:
+    logs: dict[str, Any] = {
+        "results": [{"topics": [{"name": "t", "partitions": [{"partition_index": 0, "partition_size": -7}]}]}]
+    }
+    answers = reading("log directories", logs)._kafka.log_dirs([1, 2])
+    assert [*answers.values] == [1] and "the log of t-0 has -7 bytes" in str(answers.failures[2])
+
+
+def test_sums_of_storage_stay_within_64_bits() -> None:
+    directory = {"total_bytes": 2**63 - 1, "usable_bytes": 2**63 - 1, "topics": []}
+    logs: dict[str, Any] = {"results": [directory, {**directory, "usable_bytes": 2**63 - 2}]}
+    found = reading("log directories", logs)._kafka.log_dirs([2]).values[2]
+    assert (found.total_bytes, found.usable_bytes) == (2**63 - 1, 2**63 - 1)
+
+
+def test_a_null_list_is_a_malformed_answer() -> None:
+    response = built(kafka.protocol.admin.ListPartitionReassignmentsResponse, {"topics": []})
+    response.topics = None
+    with pytest.raises(Unavailable, match="malformed"):
+        messages.reassignments(response)

@@ -136,7 +136,7 @@ class GatewayServer:
             _AcceptedConnections(RefusalLog(f"HTTP port {self.address}")),
             header_seconds,
         )
-        for lines in (log, logging.getLogger("uvicorn.error")):
+        for lines in (log, logging.getLogger("uvicorn.error"), logging.getLogger("asyncio")):
             lines.addFilter(_once_a_minute)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway-http")
 

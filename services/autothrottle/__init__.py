@@ -15,4 +15,9 @@ them when the reassignments are done. A tour, from the bottom layer up; each lay
 - `composition`: the only module that names concrete adapters. `__main__`: the command line.
 """
 
+import os
+
+# gRPC reads it when it is imported. By default it logs a line for every failed TLS handshake of any caller.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 __version__ = "0.1.0"

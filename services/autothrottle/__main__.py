@@ -23,6 +23,7 @@ from autothrottle.core.members import leader_address
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
 from autothrottle.runtime.garbage_collection import collect_rarely
 from autothrottle.runtime.logs import configure_logs, log_standard_error
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
@@ -231,12 +232,14 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
 
 def _until_stopped(command: str, configuration: Configuration) -> int:
     collect_rarely()
+    raise_descriptor_limit()
     log_standard_error()
     with Shutdown(stop_on_signals()) as shutdown:
         tracing = configure_tracing(f"autothrottle-{command}")
         shutdown.callback(tracing.close)
         try:
             composition = Composition(configuration, shutdown, tracing)
+            composition.health.add("descriptors", descriptors_problem)
             composition.export_metrics(command)
             _SERVICES[command](composition)
         except AutothrottleError:

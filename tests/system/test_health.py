@@ -79,7 +79,7 @@ def test_readiness_follows_zookeeper_and_health_answers_while_it_is_frozen(fresh
             lambda: status() == status("autothrottle.v1.PlannerService") == health_pb2.HealthCheckResponse.SERVING
         )
         names = {one["name"] for one in probe(http_address, "/readyz")[1]["checks"]}
-        assert names == {"state store", "kafka", "discovery", "planner", "admin"}
+        assert names == {"descriptors", "state store", "kafka", "discovery", "planner", "admin"}
         fresh_zookeeper.freeze()
         frozen = time.monotonic()
         eventually(lambda: "state store" in failed(http_address, "/readyz"))

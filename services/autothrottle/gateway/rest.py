@@ -31,6 +31,17 @@ _QUOTED = re.compile(r'"([^"]{1,60})"')
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 _BITS = {FieldDescriptor.CPPTYPE_INT32: 31, FieldDescriptor.CPPTYPE_INT64: 63}
 
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|-?Infinity|NaN", re.ASCII)
+
+_PLAIN: Mapping[str | int, re.Pattern[str]] = {
+    **dict.fromkeys((*_BITS, FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64), _INTEGER),
+    **dict.fromkeys((FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT), _NUMBER),
+    FieldDescriptor.CPPTYPE_ENUM: re.compile(r"[A-Z][A-Z0-9_]*|[0-9]+", re.ASCII),
+    "google.protobuf.Timestamp": re.compile(r"[0-9TtZz:.+-]+", re.ASCII),
+    "google.protobuf.Duration": re.compile(r"-?[0-9]+(?:\.[0-9]+)?s", re.ASCII),
+}
+"""Type of a field -> the form of its values in strings. The conversion checks the rest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -177,10 +188,40 @@ def _read_body(message: Message, binding: Binding, body: bytes) -> None:
             json.dumps(value, ensure_ascii=False).encode()
         if not isinstance(value, dict):
             raise Invalid("the body is not a JSON object; /openapi.json shows the allowed fields")
+        _refuse_loose_values(value, body_of(binding))
         target.SetInParent()
         json_format.ParseDict(value, target)
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, json_format.ParseError) as error:
         raise Invalid(f"the body cannot be read: {error}; give a JSON object as in /openapi.json") from None
+
+
+def _refuse_loose_values(value: Any, message: Descriptor) -> None:
+    """Refuse what Python's own conversion of JSON accepts beyond proto3's format.
+
+    Numbers and times in strings may otherwise have any digits of Unicode, underscores and spaces.
+
+    Raises:
+        Invalid: a field is given in both of its spellings, or such a string is not plain.
+    """
+    fields = {name: field for field in message.fields for name in (field.name, field.json_name)}
+    given: set[str] = set()
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        field = fields.get(name)
+        if field is None:
+            continue  # the conversion names it
+        if field.name in given:
+            raise Invalid(f"the body gives {field.json_name} twice, in both of its spellings; give it once")
+        given.add(field.name)
+        for item in inner if field.is_repeated and isinstance(inner, list) else (inner,):
+            _refuse_loose_value(item, field)
+
+
+def _refuse_loose_value(value: Any, field: FieldDescriptor) -> None:
+    pattern = _PLAIN.get(field.message_type.full_name if field.message_type else field.cpp_type)
+    if pattern and isinstance(value, str) and not pattern.fullmatch(value):
+        raise Invalid(f"{field.json_name} {value[:60]!r} is not plain; give it as /openapi.json shows, in ASCII digits")
+    if field.message_type and not pattern:
+        _refuse_loose_values(value, field.message_type)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

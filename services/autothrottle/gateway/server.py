@@ -1,24 +1,42 @@
-"""The HTTP server of the gateway: uvicorn in a separate thread, with time limits for slow clients."""
+"""The HTTP server of the gateway: uvicorn in a separate thread, with limits of time and of connections.
+
+A connection counts from its accept, before the TLS handshake, until it is closed or dropped. So probes of other hosts
+are answered during a burst of connections of one host.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Collection, Mapping
+import time
+from asyncio.sslproto import SSLProtocol
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from itertools import zip_longest
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 import h11
 import uvicorn
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.gateway.answers import AdminService
 from autothrottle.gateway.web import CERTIFICATE_NAMES, application
 from autothrottle.runtime.access import Access
+from autothrottle.runtime.connections import (
+    LOG_SPACING_SECONDS,
+    RefusalLog,
+    host_of,
+    share_of_descriptors,
+)
 from autothrottle.runtime.health import Health
 from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle_client.addresses import is_loopback_host
@@ -36,7 +54,22 @@ _MOST_CONNECTIONS = 500
 MOST_CONNECTIONS_OF_HOST = 100
 """Beyond it, a new connection ends the host's oldest one that waits for a request."""
 
-_BACKLOG = 128
+_TLS_SHUTDOWN_SECONDS = 2.0
+_MOST_REQUEST_SECONDS = 120.0
+"""Time limit of a request until its client has read the response, after which the connection is dropped."""
+
+_BACKLOG = 4096
+"""Connections that wait for their accept. The kernel drops others, and their clients try again after a second."""
+
+_RETRY_SECONDS = 1.0
+"""Pause after an accept that failed for lack of descriptors or memory."""
+
+# asyncio's buffer for decrypted data, which each TLS connection has: 256 kB by default. A TLS record has at most 16 kB.
+SSLProtocol.max_size = 32 * 1024
+
+_LENGTHS = {b"content-length", b"transfer-encoding"}
+
+log = logging.getLogger(__name__)
 
 
 class GatewayServer:
@@ -84,14 +117,10 @@ class GatewayServer:
         is_local = is_loopback_host(self.bound_to)
         allowed = frozenset({*hosts, *_own_names(listen)})
 
-        class Protocol(_LimitedProtocol):
-            seconds = header_seconds
-            open_by_host: ClassVar[dict[str, dict[_LimitedProtocol, None]]] = {}
-
-        self._server = uvicorn.Server(
+        self._server = _LimitedServer(
             uvicorn.Config(
                 application(admin, body_seconds, access or Access(), allowed, health, metrics, is_local, quotas),
-                http=Protocol,
+                http=_LimitedProtocol,
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -100,12 +129,15 @@ class GatewayServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=_MOST_CONNECTIONS,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
                 ssl_context_factory=(lambda *_: tls) if tls else None,
-            )
+            ),
+            _AcceptedConnections(RefusalLog(f"HTTP port {self.address}")),
+            header_seconds,
         )
+        for lines in (log, logging.getLogger("uvicorn.error"), logging.getLogger("asyncio")):
+            lines.addFilter(_once_a_minute)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway-http")
 
     def start(self) -> None:
@@ -145,6 +177,7 @@ def _bind(listen: str, option: str) -> socket.socket:
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         # Connections inherit it. asyncio sets it only on sockets that name their protocol, which these do not.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.setblocking(False)
         return listening
     except OSError as error:
         raise Unavailable(
@@ -159,36 +192,215 @@ def _names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
     return (*subject, *(value for _, value in certificate.get("subjectAltName", ())))
 
 
+class _OnceAMinute(logging.Filter):
+    """Lets each warning through once per minute: any caller can cause one with each connection or request."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._last: dict[str, float] = {}
+        """Text -> time of its last line; the texts are fixed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log the record."""
+        if record.levelno > logging.WARNING:
+            return True
+        now, text = self._clock(), str(record.msg)
+        if now - self._last.get(text, -LOG_SPACING_SECONDS) < LOG_SPACING_SECONDS:
+            return False
+        self._last[text] = now
+        return True
+
+
+_once_a_minute = _OnceAMinute()
+
+
+class _AcceptedConnections:
+    """The connections of a port by host, in the order of their accept. Only the server's loop uses it."""
+
+    def __init__(self, log: RefusalLog) -> None:
+        self.log = log
+        self._most = share_of_descriptors(_MOST_CONNECTIONS, 8)
+        self.most_of_host = min(MOST_CONNECTIONS_OF_HOST, self._most // 2)
+        self._by_host: dict[str, dict[_LimitedProtocol, None]] = {}
+        self._count = 0
+
+    def has_room(self, host: str) -> bool:
+        """Make room for a connection of a host: drop the oldest one that waits; False: all have requests in progress.
+
+        At the host's limit it is one of the host itself, at the total limit one of the busiest host.
+        """
+        if len(self._by_host.get(host, ())) >= self.most_of_host:
+            return self._dropped_one(host)
+        if self._count < self._most:
+            return True
+        return any(map(self._dropped_one, sorted(self._by_host, key=lambda host: -len(self._by_host[host]))))
+
+    def add(self, connection: _LimitedProtocol) -> None:
+        """Count a connection."""
+        self._by_host.setdefault(connection.host, {})[connection] = None
+        self._count += 1
+
+    def remove(self, connection: _LimitedProtocol) -> None:
+        """Count a connection no longer. Idempotent."""
+        of_host = self._by_host.get(connection.host, {})
+        if connection in of_host:
+            self._count -= 1
+            del of_host[connection]
+        if not of_host:
+            self._by_host.pop(connection.host, None)
+
+    def drop_stuck(self, now: float) -> None:
+        """Drop connections whose request or end takes too long, for example because the client does not read."""
+        for connection in [connection for of_host in self._by_host.values() for connection in of_host]:
+            if connection.busy_seconds(now) > _MOST_REQUEST_SECONDS:
+                connection.drop()
+
+    def _dropped_one(self, host: str) -> bool:
+        waiting = next((connection for connection in self._by_host[host] if connection.is_waiting), None)
+        if waiting is None:
+            return False
+        waiting.drop()
+        self.log.add([host])
+        return True
+
+
+class _LimitedServer(uvicorn.Server):
+    """uvicorn with an accept of its own, which counts a connection before it costs more than its descriptor."""
+
+    def __init__(self, config: uvicorn.Config, connections: _AcceptedConnections, header_seconds: float) -> None:
+        super().__init__(config)
+        self._connections, self._header_seconds = connections, header_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start without uvicorn's listeners, and accept from these sockets."""
+        await super().startup(sockets=[])
+        self._loop = asyncio.get_running_loop()
+        for listening in sockets or ():
+            self._loop.add_reader(listening, self._accept, listening)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and shut down."""
+        for listening in sockets or ():
+            self._loop.remove_reader(listening)
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Drop stuck connections, and log those that were closed since the last line."""
+        self._connections.drop_stuck(self._loop.time())
+        self._connections.log.write()
+        return await super().on_tick(counter)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept all connections that wait, and begin with one of each host: a burst of one host delays no other."""
+        by_host: dict[str, deque[socket.socket]] = {}
+        for connection, host in self._waiting(listening):
+            newest = by_host.setdefault(host, deque())
+            newest.append(connection)
+            if len(newest) > self._connections.most_of_host:
+                newest.popleft().close()
+                self._connections.log.add([host])
+        for round_of_hosts in zip_longest(*by_host.values()):
+            for host, connection in zip(by_host, round_of_hosts, strict=True):
+                if connection is not None:
+                    self._begin(connection, host)
+
+    def _waiting(self, listening: socket.socket) -> Iterator[tuple[socket.socket, str]]:
+        """Yield the connections that wait for their accept, and their hosts."""
+        for _ in range(_BACKLOG):
+            try:
+                connection, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            connection.setblocking(False)
+            yield connection, host_of(address[0])
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Wait for a second, because the process or the host lacks descriptors or memory."""
+        log.warning("Cannot accept connections (%s). The next attempt follows in a second", error.strerror)
+        self._loop.remove_reader(listening)
+        self._loop.call_later(_RETRY_SECONDS, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self.should_exit:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _begin(self, connection: socket.socket, host: str) -> None:
+        """Serve a connection, from its TLS handshake on."""
+        if not self._connections.has_room(host):
+            connection.close()
+            self._connections.log.add([host])
+            return
+        protocol = _LimitedProtocol(self.config, self.server_state, host, self._connections, self._header_seconds)
+        protocol.begin(connection)
+
+
 class _LimitedProtocol(H11Protocol):
-    """Closes connections whose headers arrive too late; uvicorn itself waits forever. Limits connections per host."""
+    """Closes connections whose headers arrive too late; uvicorn itself waits forever."""
 
-    seconds = HEADER_SECONDS
-    open_by_host: ClassVar[dict[str, dict[_LimitedProtocol, None]]]
-    """Host -> its open connections, oldest first."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        host: str,
+        connections: _AcceptedConnections,
+        header_seconds: float,
+    ) -> None:
+        super().__init__(config, server_state, {})
+        self.host, self._connections, self._seconds = host, connections, header_seconds
+        self._is_dropped = False
         self._timer: asyncio.TimerHandle | None = None
+        self._busy: tuple[object, float] = (None, 0.0)
+        """The last request, and when `busy_seconds` has noticed it."""
+
+    def begin(self, connection: socket.socket) -> None:
+        """Serve an accepted connection. It counts from now on."""
+        self._socket = connection
+        self._connections.add(self)
+        self._start = self.loop.create_task(self._connect())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is in progress, so that the connection may be dropped."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def busy_seconds(self, now: float) -> float:
+        """Return for how long the current request or the end of the connection has been in progress."""
+        is_closing = self.transport is not None and self.transport.is_closing()
+        request = "closing" if is_closing else None if self.is_waiting else self.cycle
+        if request is None or request is not self._busy[0]:
+            self._busy = (request, now)
+        return now - self._busy[1]
+
+    def drop(self) -> None:
+        """Close at once. The connection no longer counts."""
+        self._is_dropped = True
+        self._connections.remove(self)
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            with suppress(OSError):  # the client has left
+                self._socket.shutdown(socket.SHUT_RDWR)  # the TLS handshake reads its end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer with the connection, and keep the names in the client's certificate for its requests."""
-        self.app_state = {**self.app_state, CERTIFICATE_NAMES: _names(transport.get_extra_info("peercert") or {})}
+        self.app_state = {CERTIFICATE_NAMES: _names(transport.get_extra_info("peercert") or {})}
         super().connection_made(transport)
-        open_there = self.open_by_host.setdefault(self._host, {})
-        if len(open_there) >= MOST_CONNECTIONS_OF_HOST:
-            waiting = (other for other in open_there if other.conn.their_state is h11.IDLE)
-            next(waiting, self).transport.close()
-        open_there[self] = None
         self._watch()
-
-    @property
-    def _host(self) -> str:
-        return self.client[0] if self.client else ""
 
     def data_received(self, data: bytes) -> None:
         """Receive data; stop the timer when the headers are complete."""
         super().data_received(data)
         self._watch()
+
+    def handle_events(self) -> None:
+        """Handle received data, and let a request of ambiguous length close its connection (RFC 9112, 6.1)."""
+        super().handle_events()
+        if self.headers and {name for name, _ in self.headers} >= _LENGTHS and CLOSE_HEADER not in self.headers:
+            self.headers.append(CLOSE_HEADER)
 
     def on_response_complete(self) -> None:
         """Start the timer if part of another request has arrived; otherwise the connection is idle."""
@@ -200,17 +412,40 @@ class _LimitedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timer."""
         self._forget()
-        open_there = self.open_by_host[self._host]
-        del open_there[self]
-        if not open_there:
-            del self.open_by_host[self._host]
+        self._connections.remove(self)
         super().connection_lost(exc)
+
+    async def _connect(self) -> None:
+        """Start the connection after its TLS handshake, if it has one."""
+        tls = self.config.ssl
+        limits = {"ssl_handshake_timeout": self._seconds, "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS} if tls else {}
+        try:
+            if tls:
+                async with asyncio.timeout(self._seconds):
+                    await self._first_byte()
+            if not self._is_dropped:
+                await self.loop.connect_accepted_socket(lambda: self, self._socket, ssl=tls, **limits)
+        except OSError:  # the client has left, the handshake failed, or the first byte is late
+            pass
+        finally:
+            if self.transport is None:
+                self._connections.remove(self)
+                self._socket.close()
+
+    async def _first_byte(self) -> None:
+        """Wait for the client's first byte: the state of a TLS handshake takes 60 kB."""
+        arrived = asyncio.Event()
+        self.loop.add_reader(self._socket, arrived.set)
+        try:
+            await arrived.wait()
+        finally:
+            self.loop.remove_reader(self._socket)
 
     def _watch(self) -> None:
         if self.conn.their_state is not h11.IDLE:
             self._forget()
         elif self._timer is None:
-            self._timer = self.loop.call_later(self.seconds, self._late)
+            self._timer = self.loop.call_later(self._seconds, self._late)
 
     def _forget(self) -> None:
         if self._timer is not None:
@@ -221,7 +456,7 @@ class _LimitedProtocol(H11Protocol):
         self._timer = None
         if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
             return
-        body = f"the headers did not arrive within {self.seconds:g} s; send them without delay\n".encode()
+        body = f"the headers did not arrive within {self._seconds:g} s; send them without delay\n".encode()
         self.transport.write(
             b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
             + b"content-length: %d\r\n\r\n%b" % (len(body), body)

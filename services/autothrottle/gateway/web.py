@@ -35,7 +35,8 @@ from autothrottle.runtime.call_limits import (
     LimitReached,
     Slots,
 )
-from autothrottle.runtime.health import Health, Scope
+from autothrottle.runtime.connections import host_of
+from autothrottle.runtime.health import Health, Scope, without_addresses
 from autothrottle.runtime.request_quotas import CLIENT_ID, REFUSAL_HEADER, RequestQuotas, RequestThrottle
 from autothrottle.v1 import admin_pb2, placement_pb2, quotas_pb2
 from autothrottle.wire.common import forwarded_metadata
@@ -126,7 +127,7 @@ def application(
             Route(path, _endpoint(actions, limits, _LARGEST.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
             for path, actions in paths.items()
         ]
-        + [Route(path, _probe(health, scope)) for path, scope in _PROBES.items()],
+        + [Route(path, _probe(health, scope, gate)) for path, scope in _PROBES.items()],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
     application.router.redirect_slashes = False
@@ -197,7 +198,7 @@ class _Limits:
     @contextmanager
     def slot(self, request: Request, most_bytes: int) -> Iterator[None]:
         """Count a request before anything else, and a heavy one twice."""
-        host = request.client.host if request.client else ""
+        host = host_of(request.client.host) if request.client else ""
         length = request.headers.get("content-length", "")
         # A text of thousands of digits is no number for int(); absent: chunked.
         size = int(length) if length.isdecimal() and len(length) <= 20 else most_bytes
@@ -245,14 +246,7 @@ class _Gate:
     def admitted(self, request: Request, action: _Action) -> Caller:
         """Return the caller of an allowed request; otherwise respond with 401, 403 or 421, and log that."""
         try:
-            _refuse_other_hosts(request, self.hosts)
-            _refuse_other_sites(request)
-            if action.is_public:
-                return Caller()
-            names = getattr(request.state, CERTIFICATE_NAMES, ())
-            caller = self.access.caller(names, request.headers.get(AUTHORIZATION, ""))
-            require_role(caller, action.role, action.name)
-            return caller
+            return self._caller(request, action)
         except (HTTPException, Unauthenticated, Forbidden) as error:
             refused = error if isinstance(error, HTTPException) else HTTPException(http_status(error), str(error))
             client = request.client.host if request.client else "an unknown address"
@@ -260,6 +254,27 @@ class _Gate:
             self.access.log_refusal(f"HTTP {refused.status_code}", what)
             challenge = {"www-authenticate": "Bearer"} if refused.status_code == 401 else {}
             raise HTTPException(refused.status_code, refused.detail, {**challenge, "connection": "close"}) from None
+
+    def may_see_addresses(self, request: Request) -> bool:
+        """Whether the caller of a probe has a role."""
+        try:
+            self._caller(request, _ADDRESSES)
+        except (HTTPException, Unauthenticated, Forbidden):
+            return False
+        return True
+
+    def _caller(self, request: Request, action: _Action) -> Caller:
+        _refuse_other_hosts(request, self.hosts)
+        _refuse_other_sites(request)
+        if action.is_public:
+            return Caller()
+        names = getattr(request.state, CERTIFICATE_NAMES, ())
+        caller = self.access.caller(names, request.headers.get(AUTHORIZATION, ""))
+        require_role(caller, action.role, action.name)
+        return caller
+
+
+_ADDRESSES = _Action("addresses in probes", lambda request, body: Answer(200, "", ""), Role.VIEWER)
 
 
 def _refuse_other_hosts(request: Request, hosts: frozenset[str]) -> None:
@@ -280,14 +295,18 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _probe(health: Health | None, scope: Scope) -> _Endpoint:
-    """Report the last results of checks; it waits for no thread of the pool, and for no other service."""
+def _probe(health: Health | None, scope: Scope, gate: _Gate) -> _Endpoint:
+    """Report the last results of checks; it waits for no thread of the pool, and for no other service.
+
+    Only callers with a role see addresses in messages.
+    """
 
     async def answer(request: Request) -> Response:
         results = health.results(scope) if health else ()
         ok = all(result.ok for result in results)
+        shown = str if gate.may_see_addresses(request) else without_addresses
         checks = [
-            {"name": r.name, "ok": r.ok, "since": r.since.isoformat(timespec="seconds"), "message": r.message}
+            {"name": r.name, "ok": r.ok, "since": r.since.isoformat(timespec="seconds"), "message": shown(r.message)}
             for r in results
         ]
         return _response(document(200 if ok else 503, {"ok": ok, "checks": checks}))

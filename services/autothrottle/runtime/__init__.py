@@ -4,6 +4,7 @@
   `options` is the table of options, `option_kinds` defines their kinds, and `sources` reads command line, environment
   and TOML file.
 - `server`: `ServiceServer`, a gRPC server with health, reflection, error mapping and graceful shutdown.
+- `connections`: limits of connections and file descriptors.
 - `signals`: SIGTERM and SIGINT as an event.
 - `logs`: log lines in Go's format or JSON.
 - `tracing`: traces, configured by OpenTelemetry's variables.

@@ -15,11 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from enum import Enum
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.runtime.connections import host_of
 from autothrottle.wire.common import abort
 
 SMALL_REQUEST = 64 * 1024
@@ -104,12 +106,17 @@ class LimitReached(Exception):
 
 
 def caller_host(peer: str) -> str:
-    """Return the host of a peer in gRPC's format.
+    """Return the host of a peer in gRPC's format; IPv6 callers count by their /64.
 
     >>> caller_host("ipv4:10.0.0.1:4711"), caller_host("unix:/run/a.sock")
     ('ipv4:10.0.0.1', 'unix')
+    >>> caller_host("ipv6:%5B2001:db8::7:8:9:a%5D:4711")
+    'ipv6:2001:db8::/64'
     """
-    return "unix" if peer.startswith("unix:") else peer.rpartition(":")[0]
+    if peer.startswith("unix:"):
+        return "unix"
+    family, _, address = unquote(peer.rpartition(":")[0]).partition(":")
+    return f"{family}:{host_of(address.strip('[]'))}"
 
 
 class Slots:

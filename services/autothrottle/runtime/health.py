@@ -6,6 +6,7 @@ A thread runs the checks once per second. Callers read the last results, so a fr
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,22 @@ Check = Callable[[], str | None]
 """Returns the problem; "" or None: ok. It takes at most a few seconds. An AutothrottleError is a problem, too."""
 
 log = logging.getLogger(__name__)
+
+
+_ADDRESS = re.compile(
+    r"unix:\S+|\[[0-9A-Fa-f:.]+\](?::\d+)?|[\w.-]+:\d+|\b\d+(?:\.\d+){3}\b"
+    r"|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*|\b[\w-]+(?:\.[\w-]+)*\.[A-Za-z][\w-]+\b"
+)
+"""An address or the name of a host in a message."""
+
+
+def without_addresses(message: str) -> str:
+    """Return a message without addresses and names of hosts, for callers without a role.
+
+    >>> without_addresses("ZooKeeper (zk1:2181,10.0.0.7:2181) has not answered for 7.5 s")
+    'ZooKeeper (...,...) has not answered for 7.5 s'
+    """
+    return _ADDRESS.sub("...", message)
 
 
 class Scope(Enum):

@@ -23,6 +23,7 @@ from grpc_reflection.v1alpha import reflection
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.runtime.call_limits import Admission
+from autothrottle.runtime.connections import ConnectionLimit, grpc_options
 from autothrottle.runtime.health import Health
 from autothrottle.wire.common import abort
 
@@ -124,6 +125,7 @@ class ServiceServer:
         self._started = False
         self._reported: dict[str, int] = {}
         self._admission = Admission(name, pool_size, max_streams)
+        self._connections: ConnectionLimit | None = None
         self._server = grpc.server(
             self._admission.pool,
             interceptors=[
@@ -135,6 +137,7 @@ class ServiceServer:
             # Somewhat more, so that the refusal is ours.
             options=[
                 *_OPTIONS,
+                *(() if listen.startswith("unix:") else grpc_options(credentials is not None)),
                 ("grpc.max_receive_message_length", 2 * self._admission.largest_request(self._services)),
             ],
         )
@@ -152,6 +155,9 @@ class ServiceServer:
         """Start serving; health reports SERVING as soon as all checks are ok."""
         self._server.start()
         self._started = True
+        if not self.address.startswith("unix:"):
+            self._connections = ConnectionLimit(self.name, self.address)
+            self._connections.start()
         if self._checks is not None:
             self._checks.on_results(self._report)
         self._report()
@@ -162,6 +168,8 @@ class ServiceServer:
         Health reports NOT_SERVING, new calls are refused, open streams end (callers see CANCELLED), and unary calls
         finish. Calls that are still running after `grace` are cancelled.
         """
+        if self._connections is not None:
+            self._connections.stop()
         self._health.enter_graceful_shutdown()
         ended = self._server.stop(grace.total_seconds())
         self._streams.end(min(STREAM_LINGER, grace))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
+import ssl
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPSConnection
+from typing import Any
 
 import pytest
 
 from autothrottle.core.request_quotas import RequestQuotaEntity
-from autothrottle.gateway.server import MOST_CONNECTIONS_OF_HOST
+from autothrottle.gateway import server as gateway_server
+from autothrottle.gateway.server import MOST_CONNECTIONS_OF_HOST, GatewayServer
 from autothrottle.gateway.web import LARGE_BODIES, MAX_REQUESTS
 from autothrottle.runtime.call_limits import HEAVY_REQUEST, LARGE_REQUESTS
 from tests.builders import eventually
+from tests.paths import CERTIFICATES
 from tests.unit.autothrottle.gateway.front import SLACK, Front
 
 
@@ -69,6 +75,145 @@ def test_a_host_with_many_connections_loses_its_oldest_idle_one(front: Front, st
         opened(front, stack)
     assert front.ask("GET", "/healthz").status == 200
     assert oldest.recv(1) == b""
+
+
+BUSY_HOST, OTHER_HOST = "127.0.0.2", "127.0.0.3"
+
+
+def tls_context() -> ssl.SSLContext:
+    """The context of a server with a certificate of the tests."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem")
+    return context
+
+
+@contextmanager
+def probed_server(tls: bool, header_seconds: float = SLACK) -> Iterator[tuple[GatewayServer, Callable[[], int]]]:
+    """A server without an API, and a function that returns the status of a probe of another host."""
+
+    def status() -> int:
+        place: Any = {"timeout": SLACK, "source_address": (OTHER_HOST, 0)}
+        connection: Any = (
+            HTTPSConnection(server.address, context=ssl._create_unverified_context(), **place)
+            if tls
+            else HTTPConnection(server.address, **place)
+        )
+        with closing(connection):
+            connection.request("GET", "/healthz")
+            return int(connection.getresponse().status)
+
+    with GatewayServer(None, "127.0.0.1:0", header_seconds, tls=tls_context() if tls else None) as server:
+        yield server, status
+
+
+def burst(server: GatewayServer, stack: ExitStack, count: int) -> list[socket.socket]:
+    """Return connections of the busy host, which it opens at once."""
+    host, _, port = server.address.rpartition(":")
+    clients = []
+    for _ in range(count):
+        client = stack.enter_context(socket.socket())
+        client.bind((BUSY_HOST, 0))
+        client.setblocking(False)
+        with suppress(BlockingIOError):
+            client.connect((host, int(port)))
+        clients.append(client)
+    return clients
+
+
+def is_open(client: socket.socket) -> bool:
+    """Whether the server has not closed the connection."""
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_probes_of_other_hosts_answer_during_a_burst_of_one_host(tls: bool, stack: ExitStack) -> None:
+    """2,000 connections at once were all accepted, since each counted until it was lost. Then all hosts got 503.
+
+    Over TLS 720 were enough, since none counted during its handshake.
+    """
+    with probed_server(tls) as (server, status):
+        assert status() == 200
+        clients = burst(server, stack, 800)
+        begin = time.monotonic()
+        assert status() == 200
+        assert time.monotonic() - begin < 5
+        eventually(lambda: sum(map(is_open, clients)) == MOST_CONNECTIONS_OF_HOST)
+        assert status() == 200
+
+
+def test_a_tls_handshake_that_does_not_end_has_a_time_limit(stack: ExitStack) -> None:
+    """It had a minute, and its connection did not count."""
+    with probed_server(tls=True, header_seconds=0.3) as (server, status):
+        silent, partial = burst(server, stack, 2)
+        eventually(lambda: select.select([], [partial], [], 0)[1])
+        partial.sendall(b"\x16\x03\x01")
+        for client in (silent, partial):
+            client.setblocking(True)
+            client.settimeout(SLACK)
+            with suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+        assert status() == 200
+
+
+def test_a_client_that_does_not_read_loses_its_connection(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn waits for ever for a client to read, and a connection with a response in progress makes no room."""
+    monkeypatch.setattr(gateway_server, "_MOST_REQUEST_SECONDS", 0.3)
+    with GatewayServer(None, "127.0.0.1:0", metrics=lambda: "x" * 10_000_000) as server:
+        host, _, port = server.address.rpartition(":")
+        client = stack.enter_context(socket.create_connection((host, int(port)), SLACK))
+        client.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 3)
+        time.sleep(1.5)
+        received = 0
+        with suppress(ConnectionResetError):
+            while data := client.recv(1_000_000):
+                received += len(data)
+        assert received < 30_000_000
+
+
+def test_the_total_limit_makes_room_at_the_busiest_host(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_server, "_MOST_CONNECTIONS", 20)
+    with probed_server(tls=False) as (server, status):
+        clients = burst(server, stack, 30)
+        eventually(lambda: sum(map(is_open, clients)) == 10)
+        assert status() == 200
+
+
+def test_connections_that_are_dropped_are_logged_once(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
+    with probed_server(tls=False) as (server, status):
+        burst(server, stack, 300)
+        assert status() == 200
+        eventually(lambda: "too many connections" in caplog.text)
+        assert status() == 200
+    (line,) = [message for message in caplog.messages if "too many connections" in message]
+    assert line.startswith(f"HTTP port {server.address} has too many connections: closed ")
+
+
+def test_invalid_requests_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture, stack: ExitStack) -> None:
+    """Each invalid request wrote a line without a limit, and so did clients that left during a response."""
+    with probed_server(tls=False) as (server, _):
+        host, _, port = server.address.rpartition(":")
+        for _ in range(20):
+            client = stack.enter_context(socket.create_connection((host, int(port)), SLACK))
+            client.sendall(b"no request\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 400")
+            logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    assert caplog.messages.count("socket.send() raised exception.") <= 1
+    assert caplog.messages.count("Invalid HTTP request received.") <= 1
+
+
+@pytest.mark.parametrize("path", ["/v1/cycles", "/healthz", "/absent"])
+def test_a_request_with_two_lengths_closes_the_connection(front: Front, stack: ExitStack, path: str) -> None:
+    """RFC 9112, 6.1: a proxy that reads the other length would take the rest of the body for a request."""
+    lengths = "content-length: 5\r\ntransfer-encoding: chunked"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{lengths}\r\n\r\n0\r\n\r\n"
+    connection = opened(front, stack, head + "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    reply = connection.makefile().read()
+    assert reply.count("HTTP/1.1 ") == 1 and "connection: close\n" in reply
 
 
 def test_a_caller_above_its_request_quota_is_delayed_and_learns_for_how_long(front: Front) -> None:

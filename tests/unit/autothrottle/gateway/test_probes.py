@@ -51,6 +51,21 @@ def test_probe_fails_with_its_checks_and_needs_no_token(
     assert front.ask("GET", other).status == 200
 
 
+def test_only_callers_with_a_role_see_addresses_in_probes(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every caller could read the addresses of ZooKeeper from a failing probe."""
+    problem = "ZooKeeper (zk1:2181,[2001:db8::1]:2181,10.0.0.7:2181,zk.internal.example) has not answered for 7 s"
+    monkeypatch.setitem(PROBLEMS, "state store", problem)
+    eventually(lambda: front.ask("GET", "/readyz").status == 503)
+    known = {"authorization": f"Bearer {'a' * 32}"}
+    for headers, shown in (
+        ({}, "ZooKeeper (...,...,...,...) has not answered for 7 s"),
+        ({"authorization": f"Bearer {'b' * 32}"}, "ZooKeeper (...,...,...,...) has not answered for 7 s"),
+        (known, problem),
+    ):
+        (check,) = [c for c in front.ask("GET", "/readyz", headers=headers).json["checks"] if not c["ok"]]
+        assert check["message"] == shown
+
+
 def test_probes_are_read_only_and_outside_the_api(front: Front) -> None:
     assert front.ask("HEAD", "/healthz").text == ""
     assert front.ask("POST", "/healthz").status == 405

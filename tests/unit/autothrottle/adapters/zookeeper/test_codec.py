@@ -26,9 +26,11 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_override,
     parse_reassignments,
     parse_state,
+    parse_states,
     parse_topic,
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import SharedValues
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
@@ -356,3 +358,29 @@ def test_who_is_truncated_to_its_limit() -> None:
 def test_malformed_audit_record_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="the audit record is"):
         parse_audit_record(text.encode(), 1, NOON, 1)
+
+
+STATES = st.lists(
+    st.fixed_dictionaries({"leader": st.integers(-3, 2**33), "isr": st.lists(st.integers(-1, 2**32), max_size=4)}).map(
+        lambda value: json.dumps(value).encode()
+    )
+    | st.sampled_from([b"", b"{}", b'{"leader":1,"isr":[1]},{"leader":2,"isr":[2]}', b'{"leader":3,"isr":[3', b"]}"])
+    | st.binary(max_size=20),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(STATES)
+@example([b'{"leader":1,"isr":[1]},{"leader":2,"isr":[2]}', b'{"leader":3,"isr":[3', b"]}"])
+@example([b'{"leader":1,"isr":[1,2]}', b'{"isr":[3],"leader":-1}'])
+def test_many_states_are_parsed_as_each_of_them_alone(data: list[bytes]) -> None:
+    """They are parsed as one list, where a malformed text could take a part of its neighbour."""
+    parsed = parse_states(data, SharedValues())
+    if parsed is not None:
+        assert parsed == [parse_state(one) for one in data]
+
+
+def test_states_of_a_usual_reassignment_are_parsed_at_once() -> None:
+    data = [json.dumps({"leader": n, "isr": [n, n + 1], "version": 1}).encode() for n in range(100)]
+    assert parse_states(data, SharedValues()) == [StateNode(n, (n, n + 1)) for n in range(100)]

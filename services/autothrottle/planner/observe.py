@@ -19,7 +19,6 @@ from typing import TypeVar
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
-from autothrottle.core.control.catch_up import partitions_on
 from autothrottle.core.control.cycle import (
     CycleObservation,
     SettingsReading,
@@ -158,7 +157,7 @@ class Observer:
             timeout=CLUSTER_TIMEOUT,
         )
         snapshot = fetch(partitions=asked.partitions)
-        held = partitions_on(snapshot, asked.with_known_isr(snapshot))
+        held = asked.held(snapshot)
         if not held <= term.held:
             snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
         return snapshot, held

@@ -8,17 +8,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
 from autothrottle.core.control.cycle import (
     CycleObservation,
     SettingsReading,
@@ -38,6 +38,7 @@ from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
 from autothrottle.ports.kafka import FetchSettingsSource
+from autothrottle.wire.common import MAX_SNAPSHOT_PARTITIONS
 
 log = logging.getLogger(__name__)
 
@@ -156,10 +157,10 @@ class Observer:
             catching_up=asked.catching_up,
             timeout=CLUSTER_TIMEOUT,
         )
-        snapshot = fetch(partitions=asked.partitions)
+        snapshot = _fetch_in_parts(fetch, asked.partitions)
         held = asked.held(snapshot)
         if not held <= term.held:
-            snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
+            snapshot = _fetch_in_parts(fetch, tuple(sorted({*asked.partitions, *held})))
         return snapshot, held
 
     @staticmethod
@@ -180,6 +181,15 @@ class Observer:
             except AutothrottleError as error:
                 span.fail(reason := f"metrics cannot be read: {error}")
                 return KnownLoads(Loads(), self.clock(), reason)
+
+
+def _fetch_in_parts(fetch: Callable[..., Snapshot], partitions: Sequence[TopicPartition]) -> Snapshot:
+    """Return the last snapshot of as many as are needed, since one contains a limited number of assignments."""
+    assignments: dict[TopicPartition, Assignment] = {}
+    for start in range(0, max(1, len(partitions)), MAX_SNAPSHOT_PARTITIONS):
+        snapshot = fetch(partitions=tuple(partitions[start : start + MAX_SNAPSHOT_PARTITIONS]))
+        assignments.update(snapshot.assignments)
+    return snapshot if snapshot.assignments == assignments else replace(snapshot, assignments=assignments)
 
 
 def _attempt(read: Callable[[], T]) -> T | AutothrottleError:

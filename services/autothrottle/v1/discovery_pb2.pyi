@@ -456,7 +456,7 @@ class GetSnapshotRequest(_message.Message):
 
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
-        """The partitions whose assignments the snapshot contains, at most 1,000,000."""
+        """The partitions whose assignments the snapshot contains, at most 100,000."""
 
     @_builtins.property
     def catching_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -246,8 +246,8 @@ def pause_mode_from_number(number: int) -> PauseMode:
 
 # Partitions and reassignments.
 
-MAX_SNAPSHOT_PARTITIONS = 1_000_000
-"""Largest number of partitions whose assignments a snapshot may contain: more than twice `MAX_HELD`."""
+MAX_SNAPSHOT_PARTITIONS = 100_000
+"""Largest number of partitions whose assignments a snapshot may contain."""
 
 
 def targets_to_messages(wanted: Mapping[TopicPartition, Sequence[int]]) -> Iterator[types_pb2.PartitionTarget]:

@@ -80,8 +80,8 @@ test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versi
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what they measured
-	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(ARGS)
+bench: $(STAMP) java ## run the benchmarks in tests/benchmarks; SIZE=3000,2000,500 RUNS=1 (brokers, topics, partitions of each) for the cycles
+	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(if $(SIZE),--size $(SIZE)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 bench-control: $(STAMP) ## let policies compete in virtual time; ARGS="--searches --seeds 1,2,3 --record"
 	$(BIN)/python -m tests.benchmarks.control.contest $(ARGS)

@@ -52,7 +52,6 @@ FLAG_SOURCES = (
     "services/autothrottle_lab/simulate/command.py",
     "services/autothrottle/scorer/command.py",
     "tests/chaos/__main__.py",
-    "tests/benchmarks/conftest.py",
     "tests/benchmarks/control/contest.py",
     "tests/benchmarks/links/contest.py",
     "tests/benchmarks/placement_bench.py",

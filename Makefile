@@ -84,8 +84,8 @@ fuzz: $(STAMP) ## attack each edge with 100,000 hostile inputs; ARGS="--door zno
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/fuzz/requirements.txt
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-bench: $(STAMP) java ## run the benchmarks in tests/benchmarks and print what they measured
-	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(ARGS)
+bench: $(STAMP) java ## run the benchmarks in tests/benchmarks; SIZE=3000,2000,500 RUNS=1 (brokers, topics, partitions of each) for the cycles
+	$(BIN)/python -m pytest tests/benchmarks -s --timeout=0 $(if $(SIZE),--size $(SIZE)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 bench-control: $(STAMP) ## let policies compete in virtual time; ARGS="--searches --seeds 1,2,3 --record"
 	$(BIN)/python -m tests.benchmarks.control.contest $(ARGS)

@@ -35,10 +35,13 @@ _SAMPLE_SECONDS = 0.5
 
 
 class RoomyZooKeeper(ZooKeeperServer):
-    """A ZooKeeper server whose heap is large enough for 200,000 nodes and as many watches."""
+    """A ZooKeeper server whose heap is large enough for 2,000,000 nodes and as many watches."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, java=[*java_command(), "-Xmx2g"])  # the last -Xmx counts
+        # The last of equal options counts. The collector is Java's default for a server: the serial one of the tests
+        # stops a heap of 2,000,000 nodes for seconds.
+        options = ("-Xms4g", "-Xmx4g", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4")
+        super().__init__(directory, java=[*java_command(), *options])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class Size:
     def __str__(self) -> str:
         return f"{self.brokers} brokers, {self.topics * self.partitions_per_topic} partitions"
 
+    @staticmethod
+    def parse(text: str) -> Size:
+        """Return the size in a text such as `3000,2000,500`."""
+        return Size(*map(int, text.split(",")))
+
     @property
     def broker_ids(self) -> range:
         return range(_FIRST_BROKER, _FIRST_BROKER + self.brokers)
@@ -62,7 +70,7 @@ class Size:
         for number in range(self.topics):
             rows = [generator.sample(self.broker_ids, 4) for _ in range(self.partitions_per_topic)]
             yield TopicReassignment(
-                topic=f"topic-{number:03}",
+                topic=f"topic-{number:0{max(3, len(str(self.topics - 1)))}}",
                 partitions=tuple(range(self.partitions_per_topic)),
                 leaders=tuple(row[0] for row in rows),
                 isr=tuple(tuple(row[:3]) for row in rows),
@@ -125,6 +133,8 @@ class CurrentConfigs:
     configs: Mapping[ConfigResource, Mapping[str, str]]
     last_write: datetime
     """Time of the newest write to one of these configs, by the modification time in ZooKeeper."""
+    last_rate: datetime
+    """The same for the configs of brokers alone."""
 
     def rates(self) -> dict[tuple[int, ReplicaRole], int]:
         """Return (broker id, role) -> bytes/s."""
@@ -220,8 +230,11 @@ class BigCluster:
         """Read all configs."""
         answers = [(resource, self.client.get_async(self.kafka.config(resource))) for resource in self.resources]
         read = [(resource, *answer.get(timeout=60)) for resource, answer in answers]
-        last = max(stat.mtime for _, _, stat in read)
-        return CurrentConfigs({r: parse_config(data) for r, data, _ in read}, datetime.fromtimestamp(last / 1000, UTC))
+        last, last_rate = (
+            datetime.fromtimestamp(max(stat.mtime for r, _, stat in read if r.type in types) / 1000, UTC)
+            for types in (ResourceType, {ResourceType.BROKER})
+        )
+        return CurrentConfigs({r: parse_config(data) for r, data, _ in read}, last, last_rate)
 
     def expected_lists(self) -> dict[tuple[str, ReplicaRole], str]:
         """Return (topic, role) -> the correct replica list while all partitions are being reassigned."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from autothrottle.runtime.garbage_collection import collect_rarely
+from tests.benchmarks.big_cluster import Size
 from tests.benchmarks.figures import Figures
 
 HERE = Path(__file__).parent
@@ -23,6 +24,13 @@ _FIGURES = Figures()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help=f"store the figures of the benchmarks in {RESULTS.name}")
+    parser.addoption(
+        "--size",
+        type=Size.parse,
+        metavar="BROKERS,TOPICS,PARTITIONS",
+        help="size of the large cluster of the cycle benchmarks; PARTITIONS are those of each topic",
+    )
+    parser.addoption("--runs", type=int, default=3, help="repetitions of the cycle benchmarks")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

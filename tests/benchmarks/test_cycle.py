@@ -268,7 +268,10 @@ class ClusterLab:
 
 @pytest.fixture(params=[SMALL, LARGE], ids=["200 brokers", "1000 brokers"])
 def lab(request: pytest.FixtureRequest) -> Iterator[ClusterLab]:
-    with scratch_directory() as directory, ClusterLab(request.param, directory) as lab:
+    """A cluster of one of the sizes, or of the size that `--size` gives instead of the largest one."""
+    other = request.config.getoption("--size", default=None)
+    size = other if other is not None and request.param is LARGE else request.param
+    with scratch_directory() as directory, ClusterLab(size, directory) as lab:
         yield lab
 
 
@@ -288,11 +291,11 @@ def median_cpu_seconds(seen: list[ObservedCycle]) -> dict[str, float]:
     return {shown: statistics.median(s.cpu_seconds[name] for s in seen) for name, shown in names.items()}
 
 
-def test_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
-    size, cluster = lab.size, lab.cluster
+def test_cycles_of_running_services(lab: ClusterLab, figures: Figures, request: pytest.FixtureRequest) -> None:
+    size, cluster, runs = lab.size, lab.cluster, request.config.getoption("--runs")
     starts, changed, unchanged, rereads, ends = [], [], [], [], []
     with lab.services() as services:
-        for run in range(RUNS):
+        for run in range(runs):
             services.measure_before_reassignment(LIGHT)  # also waits until the services settle after their start
             starts.append(services.observe(cluster.start_reassignment, lab.is_throttled(LIGHT)))
             for load in (HEAVY, HEAVIER):
@@ -302,11 +305,13 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
             rereads.append(services.observe(services.run_cycle, lab.is_throttled(HEAVIER)))
             time.sleep(SPACING.total_seconds())  # otherwise the figure would contain the minimum pause between cycles
             unchanged.append(services.observe(services.run_cycle, lab.is_throttled(HEAVIER)))
-            if run == RUNS - 1:
+            if run == runs - 1:
                 add_memory(figures, size, services)
             ends.append(services.observe(cluster.cancel_reassignment, is_clean))
-    add_cycles(figures, size, "reassignment start", starts, START_ORIGINAL[size])
-    add_cycles(figures, size, "warm, all rates changed", changed, CYCLE_ORIGINAL[size])
+    add_cycles(figures, size, "reassignment start", starts, START_ORIGINAL.get(size, ""))
+    last_rates = [(s.current.last_rate - s.asked).total_seconds() for s in starts]
+    figures.add("reassignment start: cause to last rate", str(size), "s", last_rates)
+    add_cycles(figures, size, "warm, all rates changed", changed, CYCLE_ORIGINAL.get(size, ""))
     for name, seen in (("loads known", unchanged), ("loads read again", rereads)):
         name = f"nothing changed, {name}"
         samples = [(s.cycle.end - s.asked).total_seconds() for s in seen]
@@ -315,7 +320,7 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
             str(size),
             "s",
             samples,
-            UNCHANGED_ORIGINAL[size],
+            UNCHANGED_ORIGINAL.get(size, ""),
             median_cpu_seconds(seen),
         )
     add_cycles(figures, size, "reassignment end", ends, END_ORIGINAL)
@@ -390,7 +395,7 @@ def test_first_cycle_after_the_services_start(lab: ClusterLab, figures: Figures)
             first = services.observe(lambda: None, lab.is_throttled(LIGHT), begin)
             seen.append((first, (first.current.last_write - up).total_seconds()))
         lab.cluster.wipe_throttles()
-    name, size, original = "cold, everything new", str(lab.size), CYCLE_ORIGINAL[lab.size]
+    name, size, original = "cold, everything new", str(lab.size), CYCLE_ORIGINAL.get(lab.size, "")
     cycles = [first for first, _ in seen]
     last_writes = [s.to_last_write for s in cycles]
     figures.add(

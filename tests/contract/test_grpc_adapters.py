@@ -16,11 +16,11 @@ import pytest
 
 from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.control.cycle import CycleRecord, PlannerState
 from autothrottle.core.control.submission import Submitted, Targets
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
@@ -51,7 +51,7 @@ from autothrottle.wire.metrics import event_from_message, loads_to_message
 from autothrottle.wire.planner import cycle_to_message, state_to_message
 from autothrottle_lab.servers.processes import free_address
 from tests import builders
-from tests.contract.config_writer_contract import ConfigWriterContract, rate
+from tests.contract.config_writer_contract import OURS, ConfigWriterContract, rate
 from tests.contract.snapshot_source_contract import Events, SnapshotSourceContract
 from tests.examples import examples
 
@@ -319,6 +319,88 @@ class TestRemoteConfigWriter(ConfigWriterContract):
     @pytest.fixture
     def subject(self, remote: RemoteSubject) -> RemoteSubject:
         return remote
+
+
+# Large requests.
+
+
+class ApplierInTrouble(Applier):
+    """Fails for each request that contains a resource of `errors`."""
+
+    def __init__(self, writer: ConfigWriter, errors: Mapping[str, AutothrottleError]) -> None:
+        super().__init__(writer)
+        self.errors, self.sizes = errors, list[int]()
+
+    def Apply(self, request: applier_pb2.ApplyRequest, context: Any) -> applier_pb2.ApplyResponse:
+        self.sizes.append(request.ByteSize())
+        with errors_as_statuses(context):
+            for change in request.changes:
+                if change.resource in self.errors:
+                    raise self.errors[change.resource]
+        return super().Apply(request, context)
+
+
+def large_changes(count: int = 12) -> list[Change]:
+    """Rates, and lists that need three requests, the largest first."""
+    texts = (",".join(f"{partition}:1001" for partition in range(120_000 - 1_000 * n)) for n in range(count))
+    written = [builders.change(f"topics/t{n:02}", (LEADER_REPLICAS, None, text)) for n, text in enumerate(texts)]
+    return [rate("5", ledger=OURS), *written]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unavailable("ZooKeeper is away"), "it is unknown whether it was written"),
+        (Invalid("odd"), "it was not written"),
+    ],
+)
+def test_error_of_one_part_does_not_lose_the_outcomes_of_the_others(
+    serve: Serve, cluster: MemoryCluster, error: AutothrottleError, reason: str
+) -> None:
+    """The changes of 1,000,000 partitions were one request of 71 MB, which failed as a whole in every cycle."""
+    servicer, changes = ApplierInTrouble(cluster, {"topics/t05": error}), large_changes()
+    with appliers(serve(servicer).address) as applier:
+        outcomes = applier.apply(Term(cluster.begin_term()), changes, timedelta(seconds=5))
+    refused = {o.resource.path: o.reason for o in outcomes if o.status is OutcomeStatus.REFUSED}
+    assert [outcome.resource for outcome in outcomes] == [change.resource for change in changes]
+    assert "topics/t05" in refused and all(text.startswith(reason) for text in refused.values())
+    written = [o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED]
+    assert written and all(cluster.configs[resource] for resource in written)
+    assert len(written) + len(refused) == len(changes)
+    assert len(servicer.sizes) >= 3 and max(servicer.sizes) < 4 * 1024 * 1024
+
+
+def test_end_of_the_term_ends_the_parts(serve: Serve, cluster: MemoryCluster) -> None:
+    servicer = ApplierInTrouble(cluster, {"topics/t00": NotLeader("term 1 is over")})
+    with appliers(serve(servicer).address) as applier, pytest.raises(NotLeader):
+        applier.apply(Term(cluster.begin_term()), large_changes(), TIMEOUT)
+    assert len(servicer.sizes) == 1
+
+
+def test_error_of_all_parts_is_raised(serve: Serve, cluster: MemoryCluster) -> None:
+    changes = large_changes()
+    errors = {change.resource.path: Unavailable("ZooKeeper is away") for change in changes}
+    address = serve(ApplierInTrouble(cluster, errors)).address
+    with appliers(address) as applier, pytest.raises(Unavailable, match="ZooKeeper is away"):
+        applier.apply(Term(cluster.begin_term()), changes, timedelta(seconds=3))
+
+
+def test_log_sizes_of_a_large_cluster_are_requested_in_parts(serve: Serve) -> None:
+    """The logs of 1,000,000 partitions on 3,000 brokers need more than the limit of one request."""
+    wanted = {broker_id: {f"{'t' * 240}{n:03}": range(9) for n in range(60)} for broker_id in range(1001, 1301)}
+    requests: list[discovery_pb2.GetLogSizesRequest] = []
+
+    class LogSizes(Discovery):
+        def GetLogSizes(self, request: Any, context: Any) -> Iterator[Any]:
+            requests.append(request)
+            yield from (
+                discovery_pb2.GetLogSizesResponse(broker_id=one.broker_id, problem="slow") for one in request.brokers
+            )
+
+    with closing(DiscoveryClient([serve(LogSizes(MemoryCluster())).address])) as client:
+        sizes = client.fetch_log_sizes(wanted, TIMEOUT)
+    assert sizes.problems == dict.fromkeys(wanted, "slow")
+    assert len(requests) > 1 and max(request.ByteSize() for request in requests) < 4 * 1024 * 1024
 
 
 # Choice of a replica.

@@ -388,3 +388,15 @@ def test_apply_fails_during_an_outage_before_any_write(own_zookeeper: ZooKeeperS
         finally:
             own_zookeeper.thaw()
         assert subject.current(BROKER) == {}
+
+
+def test_change_beyond_zookeepers_limit_is_refused_alone(subject: Subject) -> None:
+    """The server drops the connection at 1 MB, so that one topic with huge configs ended the writes of all others."""
+    states: list[str] = []
+    subject.client.add_listener(states.append)
+    subject.set_config_as_user(T1, "huge", "x" * 1_010_000)
+    rate_change = change("brokers/1001", (LEADER_RATE, None, "5"), ledger=OURS)
+    refused, applied = subject.applied(change("topics/t1", (LEADER_REPLICAS, None, "0:1001")), rate_change)
+    assert (refused.status, applied.status) == (OutcomeStatus.REFUSED, OutcomeStatus.APPLIED)
+    assert "more than the 1000000 that fit into one transaction" in refused.reason
+    assert states == []

@@ -5,8 +5,10 @@ Lines that the original program has too keep its wording, including "source" and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.cluster.snapshot import Snapshot, participants
@@ -31,6 +33,14 @@ _KNOWN_BY = {
 }
 """How the client load was determined."""
 
+_ITEMS_SHOWN = 5_000
+"""Maximum number of topics, brokers or rates in a line or an event."""
+
+_FINDINGS_SHOWN = 1_000
+"""Maximum number of findings, and of reasons of refused changes, in the record of a cycle."""
+
+_CUT = "the log has the reason"
+
 _TOPICS_SHOWN = 20
 """Maximum number of topics in a finding."""
 
@@ -49,8 +59,13 @@ def megabytes(rate: int) -> str:
     return f"{rate / MEGABYTE:.2f}"
 
 
-def _bracketed(items: Iterable[object]) -> str:
-    return "[" + " ".join(str(item) for item in items) + "]"
+def _bracketed(items: Collection[object]) -> str:
+    return f"[{' '.join(str(item) for item in islice(items, _ITEMS_SHOWN))}{_more(items, ' ')}]"
+
+
+def _more(items: Collection[object], separator: str) -> str:
+    """Say how many items are not shown; "": all are. The names of 100,000 topics do not fit into an event."""
+    return f"{separator}and {len(items) - _ITEMS_SHOWN} more" if len(items) > _ITEMS_SHOWN else ""
 
 
 def topic_lines(snapshot: Snapshot) -> list[str]:
@@ -122,6 +137,22 @@ def _unthrottled(plan: Plan, applied: Applied) -> list[int]:
     return sorted({b for (b, _), rate in applied.rates.items() if rate is None} - kept)
 
 
+def limited_findings(findings: Sequence[str]) -> tuple[str, ...]:
+    """Return the first findings, and how many more there are: every response with the cycle contains them."""
+    more = len(findings) - _FINDINGS_SHOWN
+    return (*findings[:_FINDINGS_SHOWN], *([f"and {more} more findings, in the log"] if more > 0 else []))
+
+
+def limited_reasons(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Return the outcomes; only the first refused ones keep their whole reason."""
+    shown, limited = 0, []
+    for outcome in outcomes:
+        shown += outcome.status is OutcomeStatus.REFUSED
+        is_cut = outcome.status is OutcomeStatus.REFUSED and shown > _FINDINGS_SHOWN
+        limited.append(replace(outcome, reason=_CUT) if is_cut else outcome)
+    return tuple(limited)
+
+
 def done_line(done: Sequence[str]) -> str:
     """Return the line that lists the topics whose reassignment is done."""
     return f"Topics done reassigning: {_bracketed(done)}"
@@ -154,7 +185,8 @@ def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]
 
 
 def _listed(decisions: Sequence[Decision]) -> str:
-    return ", ".join(f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate)}]" for d in decisions)
+    shown = (f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate)}]" for d in decisions[:_ITEMS_SHOWN])
+    return ", ".join(shown) + _more(decisions, ", ")
 
 
 _UP_TO_DATE = "throttles are up to date"

@@ -8,18 +8,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
-from autothrottle.core.control.catch_up import partitions_on
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
 from autothrottle.core.control.cycle import (
     CycleObservation,
     SettingsReading,
@@ -40,6 +39,7 @@ from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependenci
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import FetchSettingsSource
+from autothrottle.wire.common import MAX_SNAPSHOT_PARTITIONS
 
 log = logging.getLogger(__name__)
 
@@ -163,10 +163,10 @@ class Observer:
             replicas_of=asked.replicas_of,
             catching_up=asked.catching_up,
         )
-        snapshot = fetch(partitions=asked.partitions)
-        held = partitions_on(snapshot, asked.with_known_isr(snapshot))
+        snapshot = _fetch_in_parts(fetch, asked.partitions)
+        held = asked.held(snapshot)
         if not held <= term.held:
-            snapshot = fetch(partitions=tuple(sorted({*asked.partitions, *held})))
+            snapshot = _fetch_in_parts(fetch, tuple(sorted({*asked.partitions, *held})))
         return snapshot, held
 
     def _fetch_from_discovery(self, **request: Any) -> Snapshot:
@@ -195,6 +195,15 @@ class Observer:
             except AutothrottleError as error:
                 span.fail(reason := f"metrics cannot be read: {error}")
                 return KnownLoads(Loads(), self.clock(), reason)
+
+
+def _fetch_in_parts(fetch: Callable[..., Snapshot], partitions: Sequence[TopicPartition]) -> Snapshot:
+    """Return the last snapshot of as many as are needed, since one contains a limited number of assignments."""
+    assignments: dict[TopicPartition, Assignment] = {}
+    for start in range(0, max(1, len(partitions)), MAX_SNAPSHOT_PARTITIONS):
+        snapshot = fetch(partitions=tuple(partitions[start : start + MAX_SNAPSHOT_PARTITIONS]))
+        assignments.update(snapshot.assignments)
+    return snapshot if snapshot.assignments == assignments else replace(snapshot, assignments=assignments)
 
 
 def _attempt(read: Callable[[], T]) -> T | AutothrottleError:

@@ -18,10 +18,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.runtime.connections import host_of
+from autothrottle.wire.applier import MAX_REQUEST_BYTES
 from autothrottle.wire.common import abort
 
 SMALL_REQUEST = 64 * 1024
@@ -59,10 +60,13 @@ LARGE_REQUESTS: Mapping[str, int] = {
             "/autothrottle.v1.DiscoveryService/GetFetchSettings",
             "/autothrottle.v1.DiscoveryService/GetQuotaState",
         ),
-        64 * 1024 * 1024,
+        MAX_REQUEST_BYTES,
     ),
 }
 """Method -> its largest request in bytes; 10,000 partitions take up to 3 MB. Their calls may also take a minute."""
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Largest answer: clients accept no larger one."""
 
 HEAVY_REQUEST = 128 * 1024
 """Only one request of more than this size is in progress per host: it takes up to 100 times its size in memory."""
@@ -265,7 +269,7 @@ class Admission(grpc.ServerInterceptor):
     def _unary(self, behavior: _Behavior, kind: Kind, method: str, decode: _Decode | None) -> _Behavior:
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with self._admitted(kind, context) as host, self._request(requests, context, host, method, decode) as one:
-                return behavior(one, context)
+                return _checked_answer(method, behavior(one, context))
 
         return self._in_pool(kind, answer)
 
@@ -274,7 +278,8 @@ class Admission(grpc.ServerInterceptor):
             with self._admitted(Kind.STREAM, context) as host:
                 with self._request(requests, context, host, method, decode) as one:
                     answers = behavior(one, context)
-                yield from answers
+                for part in answers:
+                    yield _checked_answer(method, part)
 
         return self._in_pool(Kind.STREAM, answer)
 
@@ -338,6 +343,21 @@ class Admission(grpc.ServerInterceptor):
             request = _decoded(data, method, decode)
             del data
             yield request
+
+
+def _checked_answer(method: str, answer: Any) -> Any:
+    """Return an answer. gRPC itself would refuse a larger one without naming the cause.
+
+    Raises:
+        LimitReached: it is too large.
+    """
+    size = answer.ByteSize() if isinstance(answer, Message) else 0
+    if size > MAX_ANSWER_BYTES:
+        raise LimitReached(
+            f"the answer to {method} has {size} bytes, more than the limit of {MAX_ANSWER_BYTES}. "
+            "Fix: ask for fewer topics, partitions or brokers at a time, or without optional parts."
+        )
+    return answer
 
 
 def _decoded(data: bytes, method: str, decode: _Decode | None) -> Any:

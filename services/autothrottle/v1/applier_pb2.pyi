@@ -155,7 +155,9 @@ class ApplyRequest(_message.Message):
     """The fence of the term that made the decision, > 0."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
-        """The changes, in the order in which they should take effect."""
+        """The changes, in the order in which they should take effect. A client sends many changes in several requests, since
+        a request has at most 64 MiB.
+        """
 
     @_builtins.property
     def lease_margin(self) -> _duration_pb2.Duration:

@@ -21,6 +21,7 @@ from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
     Assignment,
     Problem,
+    SharedValues,
     Snapshot,
     TopicPartition,
     TopicReassignment,
@@ -168,34 +169,65 @@ def named_snapshot_from_chunks(
     Raises:
         Incomplete: the chunks do not form one snapshot, or they are the difference from another one.
     """
-    whole = GetSnapshotResponse()
+    header = GetSnapshotResponse()
+    base = NO_SNAPSHOT
+    received = _ReceivedParts()
     for number, chunk in enumerate(chunks):
         if bool(chunk.version > 0) is not (number == 0):
             raise _not_one_snapshot(number, chunk.version)
-        whole.MergeFrom(chunk)
-    if whole.version == 0:
+        if number == 0:
+            header, base = chunk, _base(chunk, known)
+            received.begin(base.snapshot)
+        received.absorb(chunk)
+    if header.version == 0:
         raise Incomplete("the stream of a snapshot ended before its first chunk; request the snapshot again")
-    base = _base(whole, known).snapshot
-    throttles, ledger, unreadable = dict(base.throttles), dict(base.ledger), dict(base.unreadable_configs)
-    for config in whole.throttles:
-        _merge_config(config, throttles, ledger, unreadable)
-    replicas: dict[int, dict[str, tuple[int, ...]]] = {}
-    for listed in whole.replicas:
-        _merge_replicas(listed, replicas.setdefault(listed.broker_id, {}))
     snapshot = Snapshot(
-        version=whole.version,
-        brokers=frozenset(whole.broker_ids),
-        reassignments=_reassignments(base, whole),
-        throttles=throttles,
-        default_throttles=dict(whole.default_throttles),
-        ledger=ledger,
-        replicas=replicas,
-        assignments=dict(chain.from_iterable(map(assignments_from_message, whole.assignments))),
-        unreadable_configs=unreadable,
-        problems=tuple(Problem(p.path, p.reason, p.topic) for p in whole.problems),
-        progress=progress_from_message(whole.progress) if whole.HasField("progress") else None,
+        version=header.version,
+        brokers=frozenset(header.broker_ids),
+        reassignments=_reassignments(base.snapshot, header, received.reassignments),
+        throttles=received.throttles,
+        default_throttles=dict(header.default_throttles),
+        ledger=received.ledger,
+        replicas=received.replicas,
+        assignments=received.assignments,
+        unreadable_configs=received.unreadable,
+        problems=tuple(received.problems),
+        progress=None if received.progress is None else progress_from_message(received.progress),
     )
-    return NamedSnapshot(whole.name, snapshot)
+    return NamedSnapshot(header.name, snapshot)
+
+
+class _ReceivedParts:
+    """The parts of a snapshot as far as they are received. Each chunk is converted at once, so that it can be freed."""
+
+    def __init__(self) -> None:
+        self.throttles: dict[ConfigResource, Mapping[str, str]] = {}
+        self.ledger: dict[ConfigResource, LedgerEntry] = {}
+        self.unreadable: dict[ConfigResource, Problem] = {}
+        self.reassignments: dict[str, list[discovery_pb2.TopicReassignment]] = {}
+        self.replicas: dict[int, dict[str, tuple[int, ...]]] = {}
+        self.assignments: dict[TopicPartition, Assignment] = {}
+        self.problems: list[Problem] = []
+        self.progress: discovery_pb2.Progress | None = None
+
+    def begin(self, base: Snapshot) -> None:
+        """Start from the configs of the snapshot that the stream is a difference from."""
+        self.throttles, self.ledger = dict(base.throttles), dict(base.ledger)
+        self.unreadable = dict(base.unreadable_configs)
+
+    def absorb(self, chunk: GetSnapshotResponse) -> None:
+        for part in chunk.reassignments:
+            self.reassignments.setdefault(part.topic, []).append(part)
+        for config in chunk.throttles:
+            _merge_config(config, self.throttles, self.ledger, self.unreadable)
+        for listed in chunk.replicas:
+            _merge_replicas(listed, self.replicas.setdefault(listed.broker_id, {}))
+        for placed in chunk.assignments:
+            self.assignments.update(assignments_from_message(placed))
+        self.problems += [Problem(p.path, p.reason, p.topic) for p in chunk.problems]
+        if chunk.HasField("progress"):
+            self.progress = self.progress or discovery_pb2.Progress()
+            self.progress.MergeFrom(chunk.progress)
 
 
 def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
@@ -210,13 +242,14 @@ def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
     return known
 
 
-def _reassignments(base: Snapshot, changed: GetSnapshotResponse) -> tuple[TopicReassignment, ...]:
-    ended = set(changed.ended_topics)
+def _reassignments(
+    base: Snapshot, header: GetSnapshotResponse, parts: Mapping[str, Sequence[discovery_pb2.TopicReassignment]]
+) -> tuple[TopicReassignment, ...]:
+    ended, pool = set(header.ended_topics), SharedValues()
+    if not ended and not parts:
+        return base.reassignments
     current = {one.topic: one for one in base.reassignments if one.topic not in ended}
-    parts: dict[str, list[discovery_pb2.TopicReassignment]] = {}
-    for part in changed.reassignments:
-        parts.setdefault(part.topic, []).append(part)
-    current.update((topic, reassignment_from_parts(topic, found)) for topic, found in parts.items())
+    current.update((topic, reassignment_from_parts(topic, found, pool)) for topic, found in parts.items())
     return tuple(reassignment for _, reassignment in sorted(current.items()))
 
 
@@ -239,7 +272,7 @@ def _merge_config(
     if message.values:
         throttles[resource] = dict(message.values)
     if message.HasField("ledger"):
-        ledger[resource] = ledger_from_message(message.ledger)
+        ledger[resource] = ledger_from_message(message.ledger, throttles.get(resource, {}))
     if message.unreadable_path or message.unreadable_reason:
         unreadable[resource] = Problem(message.unreadable_path, message.unreadable_reason)
 
@@ -270,8 +303,15 @@ def reassignment_to_message(reassignment: TopicReassignment, part: slice) -> dis
     )
 
 
-def reassignment_from_parts(topic: str, parts: Sequence[discovery_pb2.TopicReassignment]) -> TopicReassignment:
+def reassignment_from_parts(
+    topic: str, parts: Sequence[discovery_pb2.TopicReassignment], pool: SharedValues | None = None
+) -> TopicReassignment:
     """Join the messages of one topic, at least one, in partition order.
+
+    Args:
+        topic: the topic.
+        parts: its messages.
+        pool: values that other topics share; None: none.
 
     Raises:
         Incomplete: the columns differ in length.
@@ -280,13 +320,14 @@ def reassignment_from_parts(topic: str, parts: Sequence[discovery_pb2.TopicReass
     length = len(whole.partitions)
     if len(whole.leaders) != length:
         raise _uneven(topic, "leaders", len(whole.leaders), length)
+    pool = SharedValues() if pool is None else pool
     return TopicReassignment(
         topic=topic,
-        partitions=tuple(whole.partitions),
-        leaders=tuple(whole.leaders),
-        isr=_unpacked(topic, "isr", whole.isr_counts, whole.isr, length),
-        adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length),
-        removing_replicas=_unpacked(topic, "removing", whole.removing_counts, whole.removing_replicas, length),
+        partitions=pool[tuple(whole.partitions)],
+        leaders=tuple(map(pool.__getitem__, whole.leaders)),
+        isr=_unpacked(topic, "isr", whole.isr_counts, whole.isr, length, pool),
+        adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length, pool),
+        removing_replicas=_unpacked(topic, "removing", whole.removing_counts, whole.removing_replicas, length, pool),
     )
 
 
@@ -325,16 +366,16 @@ def assignments_from_message(message: discovery_pb2.TopicAssignment) -> Iterator
     Raises:
         Incomplete: the columns differ in length.
     """
-    topic, length = message.topic, len(message.partitions)
+    topic, length, pool = message.topic, len(message.partitions), SharedValues()
     if len(message.leaders) != length:
         raise _uneven(topic, "leaders", len(message.leaders), length)
     columns = zip(
         message.partitions,
-        _unpacked(topic, "replicas", message.replicas_counts, message.replicas, length),
+        _unpacked(topic, "replicas", message.replicas_counts, message.replicas, length, pool),
         message.leaders,
-        _unpacked(topic, "isr", message.isr_counts, message.isr, length),
-        _unpacked(topic, "adding", message.adding_counts, message.adding_replicas, length),
-        _unpacked(topic, "removing", message.removing_counts, message.removing_replicas, length),
+        _unpacked(topic, "isr", message.isr_counts, message.isr, length, pool),
+        _unpacked(topic, "adding", message.adding_counts, message.adding_replicas, length, pool),
+        _unpacked(topic, "removing", message.removing_counts, message.removing_replicas, length, pool),
         strict=True,
     )
     for partition, *placed in columns:
@@ -349,17 +390,18 @@ def _joined(parts: Sequence[discovery_pb2.TopicReassignment]) -> discovery_pb2.T
 
 
 def _unpacked(
-    topic: str, column: str, counts: Sequence[int], values: Sequence[int], length: int
+    topic: str, column: str, counts: Sequence[int], values: Sequence[int], length: int, pool: SharedValues
 ) -> tuple[tuple[int, ...], ...]:
     edges = list(accumulate(counts, initial=0))
     if len(counts) != length:
         raise _uneven(topic, f"{column}_counts", len(counts), length)
     if edges[-1] != len(values) or min(counts, default=0) < 0:
         raise _uneven(topic, column, len(values), edges[-1])
-    flat = tuple(values)
+    flat = tuple(map(pool.__getitem__, values))
     if len(set(counts)) == 1 and (count := counts[0]):
-        return tuple(zip(*[iter(flat)] * count, strict=True))  # the usual case: all partitions have the same count
-    return tuple(flat[start:end] for start, end in pairwise(edges))
+        rows = zip(*[iter(flat)] * count, strict=True)  # the usual case: all partitions have the same count
+        return tuple(map(pool.__getitem__, rows)) if count == 1 else tuple(rows)
+    return tuple([pool[flat[start:end]] for start, end in pairwise(edges)])
 
 
 def _uneven(topic: str, column: str, found: int, expected: int) -> Incomplete:
@@ -530,26 +572,35 @@ def _time(microseconds: int) -> datetime | None:
 
 # Log sizes and settings.
 
+_LOG_SIZES_REQUEST_BYTES = 4_000_000
+"""Size of one of the requests for the log sizes of a large cluster, below gRPC's own limit of 4 MiB."""
+
+_LENGTH_BYTES = 6
+"""Most bytes that precede a broker in a request: its tag and its length."""
+
 _MAX_BROKERS = 10_000
 _MAX_TOPICS = 100_000
 
 
-def log_sizes_request_to_message(
-    wanted: Mapping[int, Mapping[str, Collection[int]]],
-) -> discovery_pb2.GetLogSizesRequest:
-    """Convert the logs to read: broker id -> topic -> partitions."""
-    return discovery_pb2.GetLogSizesRequest(
-        brokers=[
-            discovery_pb2.BrokerPartitions(
-                broker_id=broker_id,
-                partitions=[
-                    discovery_pb2.TopicPartitions(topic=topic, partitions=sorted(rows))
-                    for topic, rows in topics.items()
-                ],
-            )
-            for broker_id, topics in wanted.items()
-        ]
-    )
+def log_sizes_request_to_messages(
+    wanted: Mapping[int, Mapping[str, Collection[int]]], request_bytes: int = _LOG_SIZES_REQUEST_BYTES
+) -> Iterator[discovery_pb2.GetLogSizesRequest]:
+    """Convert the logs to read: broker id -> topic -> partitions. Each request has as many as fit."""
+    request, request_size = discovery_pb2.GetLogSizesRequest(), 0
+    for broker_id, topics in wanted.items():
+        named = discovery_pb2.BrokerPartitions(
+            broker_id=broker_id,
+            partitions=[
+                discovery_pb2.TopicPartitions(topic=topic, partitions=sorted(rows)) for topic, rows in topics.items()
+            ],
+        )
+        size = named.ByteSize() + _LENGTH_BYTES
+        if request_size and request_size + size > request_bytes:
+            yield request
+            request, request_size = discovery_pb2.GetLogSizesRequest(), 0
+        request.brokers.append(named)
+        request_size += size
+    yield request
 
 
 def log_sizes_request_from_message(request: discovery_pb2.GetLogSizesRequest) -> dict[int, dict[str, tuple[int, ...]]]:

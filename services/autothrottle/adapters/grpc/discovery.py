@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ import grpc
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.log_sizes import LogSizes
+from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
@@ -26,7 +27,7 @@ from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,
     log_sizes_from_messages,
-    log_sizes_request_to_message,
+    log_sizes_request_to_messages,
     named_snapshot_from_chunks,
     settings_from_message,
 )
@@ -83,12 +84,21 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
         return found.snapshot
 
     def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
-        request = log_sizes_request_to_message(wanted)
+        deadline = time.monotonic() + timeout.total_seconds()
+        brokers: dict[int, BrokerLogSizes] = {}
+        problems: dict[int, str] = {}
+        for request in log_sizes_request_to_messages(wanted):
 
-        def fetch(replica: Replica, seconds: float) -> LogSizes:
-            return log_sizes_from_messages(DiscoveryServiceStub(replica.channel).GetLogSizes(request, timeout=seconds))
+            def fetch(
+                replica: Replica, seconds: float, request: discovery_pb2.GetLogSizesRequest = request
+            ) -> LogSizes:
+                discovery = DiscoveryServiceStub(replica.channel)
+                return log_sizes_from_messages(discovery.GetLogSizes(request, timeout=seconds))
 
-        return self._call(fetch, timeout)
+            sizes = self._call(fetch, timedelta(seconds=max(0.0, deadline - time.monotonic())))
+            brokers |= sizes.brokers
+            problems |= sizes.problems
+        return LogSizes(brokers, problems)
 
     def fetch_settings(
         self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.changes import Change, Outcome
-from autothrottle.core.errors import Incomplete
+from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import Event
@@ -24,7 +24,7 @@ from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
 from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
-from autothrottle.wire.applier import change_to_message, outcome_from_message
+from autothrottle.wire.applier import change_parts, outcome_from_message
 from autothrottle.wire.common import (
     partitions_to_messages,
     refusals_from_messages,
@@ -50,6 +50,9 @@ _Fenced = TypeVar(
 )
 _Response = TypeVar("_Response")
 
+_MAX_REASON = 500
+"""Characters of an error that the outcome of each of its changes repeats."""
+
 
 class MetricsClient(ServiceClient[MetricsServiceStub]):
     """Client of metrics (a `LoadSource` and an `EventSink`)."""
@@ -74,11 +77,37 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
     connection = Connection(rotates=True)
 
     def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
-        request = applier_pb2.ApplyRequest(fence=term.fence, changes=map(change_to_message, changes))
-        response = self._fenced(lambda applier: applier.Apply, request, term, timeout)
-        if len(response.outcomes) != len(changes):
+        """Apply the changes in parts below the applier's limit; an error of one part refuses only its changes."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        outcomes: dict[int, Outcome] = {}
+        errors: list[AutothrottleError] = []
+        is_answered = False
+        for part in change_parts(changes):
+            refusal = part.refusal
+            if not refusal:
+                try:
+                    answers = self._apply_part(term, part.messages, deadline)
+                    outcomes.update(zip(part.positions, answers, strict=True))
+                    is_answered = True
+                except NotLeader:
+                    raise
+                except AutothrottleError as error:
+                    errors.append(error)
+                    refusal = _effect(error)
+            for position in part.positions if refusal else ():
+                outcomes[position] = Outcome(changes[position].resource, OutcomeStatus.REFUSED, refusal)
+        if errors and not is_answered:
+            raise errors[0]
+        return tuple(outcomes[position] for position in range(len(changes)))
+
+    def _apply_part(self, term: Term, messages: Sequence[applier_pb2.Change], deadline: float) -> Sequence[Outcome]:
+        if (seconds := deadline - time.monotonic()) <= 0:
+            raise Unavailable("no time was left to send it")
+        request = applier_pb2.ApplyRequest(fence=term.fence, changes=messages)
+        response = self._fenced(lambda applier: applier.Apply, request, term, timedelta(seconds=seconds))
+        if len(response.outcomes) != len(messages):
             raise Incomplete(
-                f"applier sent {len(response.outcomes)} outcomes for {len(changes)} changes; read the values back"
+                f"applier sent {len(response.outcomes)} outcomes for {len(messages)} changes; read the values back"
             )
         return tuple(map(outcome_from_message, response.outcomes))
 
@@ -116,6 +145,13 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
             return method(self.stub(replica.channel))(request, timeout=seconds)
 
         return self._call(rpc, timeout, probe)
+
+
+def _effect(error: AutothrottleError) -> str:
+    """Why the changes of a part are refused after an error of its request."""
+    is_unknown = isinstance(error, Unavailable | Incomplete)
+    effect = "it is unknown whether it was written" if is_unknown else "it was not written"
+    return f"{effect}; the next cycle reads it back and retries: {str(error)[:_MAX_REASON]}"
 
 
 class _OperatorStub:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autothrottle.core.cluster.snapshot import TopicReassignment
+
+_SHOWN = 100
+"""Maximum number of topics in a sentence."""
 
 Difference = tuple[str, bool]
 """(what happened, in one sentence; whether bytes move unthrottled until a cycle has handled it)."""
@@ -33,9 +36,7 @@ class SnapshotDifferences:
         known, self._known = self._known, [view]
         if not known:
             # A watcher that subscribed before the first view was complete would otherwise never hear of these.
-            return (
-                [(f"reassignment found: [{' '.join(sorted(view.reassignments))}]", True)] if view.reassignments else []
-            )
+            return [(f"reassignment found: {_names(sorted(view.reassignments))}", True)] if view.reassignments else []
         return list(dict.fromkeys(item for old in known for item in _view_differences(old, view)))
 
     def note_handed_out(self, view: ClusterView) -> None:
@@ -46,9 +47,9 @@ class SnapshotDifferences:
 
 def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference]:
     if started := sorted(new.reassignments.keys() - old.reassignments.keys()):
-        yield f"reassignment started: [{' '.join(started)}]", True
+        yield f"reassignment started: {_names(started)}", True
     if ended := sorted(old.reassignments.keys() - new.reassignments.keys()):
-        yield f"reassignment ended: [{' '.join(ended)}]", False
+        yield f"reassignment ended: {_names(ended)}", False
     for topic in sorted(new.reassignments.keys() & old.reassignments.keys()):
         before, after = old.reassignments[topic], new.reassignments[topic]
         if after is not before and after != before:
@@ -57,6 +58,12 @@ def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference
         yield f"brokers registered: {appeared}", False
     if gone := sorted(old.brokers - new.brokers):
         yield f"brokers gone: {gone}", False
+
+
+def _names(topics: Sequence[str]) -> str:
+    """The topics; the reason of a cycle, which contains them, is in every response with the cycle."""
+    more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
+    return f"[{' '.join(topics[:_SHOWN])}{more}]"
 
 
 def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[Difference]:

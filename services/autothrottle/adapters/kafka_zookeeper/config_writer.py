@@ -42,6 +42,9 @@ from autothrottle.ports.kafka import Term
 MAX_BATCH_BYTES = 512_000
 """Half of ZooKeeper's limit for one request."""
 
+_MAX_REQUEST_BYTES = 1_000_000
+"""ZooKeeper's limit for one request, less the overhead of a transaction."""
+
 _OPERATION_BYTES = 64
 """Overhead of one operation on the wire, in addition to its path and data."""
 
@@ -108,8 +111,12 @@ class ZooKeeperConfigWriter:
             except Invalid as error:
                 outcomes[change.resource.path] = _refused(change, str(error))
                 continue
-            if operations:
-                prepared.append(_PreparedWrite(change, tuple(operations)))
+            write = _PreparedWrite(change, tuple(operations))
+            if write.size > _MAX_REQUEST_BYTES:
+                # The server would drop the connection, and with it the writes of all other resources.
+                outcomes[change.resource.path] = _refused(change, _TOO_LARGE.format(write.size))
+            elif operations:
+                prepared.append(write)
             else:
                 outcomes[change.resource.path] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
         return prepared
@@ -248,6 +255,10 @@ class ZooKeeperConfigWriter:
         return wanted == found and all(current.get(edit.key) == edit.value for edit in change.edits)
 
 
+_TOO_LARGE = (
+    f"config, notification and ledger entry have {{}} bytes, more than the {_MAX_REQUEST_BYTES} that fit into one "
+    "transaction of ZooKeeper; nothing is written to it. Fix: shorten the other configs of the resource"
+)
 _NOT_TRIED = "no time was left to write it; the next cycle retries it"
 _UNKNOWN = "ZooKeeper did not answer, so it is unknown whether it was written; the next cycle reads it back"
 _NOT_WRITTEN_MORE = "nothing more was written"

@@ -7,19 +7,48 @@ are computed once per object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.zookeeper.codec import StateNode, TopicNode, parse_reassignments, parse_topic
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
-from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, TopicPartition, TopicReassignment, replicas_on
+from autothrottle.core.cluster.snapshot import (
+    NO_LEADER,
+    Assignment,
+    SharedValues,
+    TopicPartition,
+    TopicReassignment,
+    replicas_on,
+)
 
 OFFLINE = StateNode(NO_LEADER, ())
 """Stands for the state of a partition without a state node."""
 
-_Reassignments = Mapping[int, tuple[tuple[int, ...] | None, tuple[int, ...]]]
-"""Partition -> (adding replicas, removing replicas), ascending. Adding replicas None: not in the topic's node."""
+_Replicas = tuple[int, ...]
+
+
+class _Reassigning(NamedTuple):
+    """The partitions of a topic that are being reassigned, as columns."""
+
+    partitions: tuple[int, ...] = ()
+    """Ascending."""
+    adding: tuple[_Replicas | None, ...] = ()
+    """Adding replicas; None: not in the topic's node."""
+    removing: tuple[_Replicas, ...] = ()
+
+
+class _Topic(NamedTuple):
+    """A topic's assignment as columns: 1,000,000 partitions take 100 MB instead of 700 MB as maps."""
+
+    partitions: tuple[int, ...]
+    """Ascending."""
+    replicas: tuple[_Replicas, ...]
+    reassigning: _Reassigning
 
 
 class ReassignmentNodes:
@@ -28,9 +57,10 @@ class ReassignmentNodes:
     def __init__(self, kafka: KafkaPaths, nodes: ParsedNodes, states: PartitionStates) -> None:
         self._kafka, self._nodes, self._states = kafka, nodes, states
         self._root = kafka.topics + "/"
-        self._topics: dict[str, TopicNode] = {}
+        self._topics: dict[str, _Topic] = {}
+        self._shared = SharedValues()
         self._targets: dict[str, dict[int, tuple[int, ...]]] = {}
-        self._reassigning: dict[str, _Reassignments] = {}
+        self._reassigning: dict[str, _Reassigning] = {}
         self._touched: set[str] = set()
         self.current: dict[str, TopicReassignment] = {}
         """Topic -> its reassignment, as last assembled."""
@@ -70,30 +100,56 @@ class ReassignmentNodes:
     def _absorb_topic(self, path: str) -> str:
         topic = path.removeprefix(self._root)
         if (node := self._nodes.value(path, parse_topic)) is not None:
-            self._topics[topic] = node
+            self._topics[topic] = self._columns(node)
         elif path not in self._nodes.problems:
             self._topics.pop(topic, None)
         return topic
 
+    def _columns(self, node: TopicNode) -> _Topic:
+        moving = sorted(node.adding_replicas.keys() | node.removing_replicas.keys())
+        rows = sorted(node.replicas.items())
+        return _Topic(
+            _shared_partitions(tuple([p for p, _ in rows])),
+            self._shared_column([replicas for _, replicas in rows]),
+            _Reassigning(
+                _shared_partitions(tuple(moving)),
+                self._shared_column([node.adding_replicas.get(p, ()) for p in moving]),
+                self._shared_column([node.removing_replicas.get(p, ()) for p in moving]),
+            ),
+        )
+
+    def _shared_column(self, column: Sequence[_Replicas]) -> tuple[_Replicas, ...]:
+        """The same column, whose broker ids other partitions share. Most partitions add and remove one broker."""
+        share, sizes = self._shared.__getitem__, set(map(len, column))
+        if sizes <= {0, 1}:
+            return tuple(map(share, column))
+        if len(sizes) == 1:
+            return tuple(zip(*[iter(map(share, chain.from_iterable(column)))] * sizes.pop(), strict=True))
+        return tuple([tuple(map(share, replicas)) for replicas in column])
+
     def _absorb_reassignments(self, topic: str) -> None:
         """Determine which partitions of a topic are being reassigned, and follow their states."""
-        known, reassigning = self._reassigning.get(topic, {}), self._reassigning_partitions(topic)
-        self._states.follow(topic, reassigning.keys() - known.keys())
-        self._states.forget(topic, known.keys() - reassigning.keys())
-        if reassigning:
+        known = frozenset(self._reassigning.get(topic, _Reassigning()).partitions)
+        reassigning = self._with_targets(topic)
+        self._states.follow(topic, frozenset(reassigning.partitions) - known)
+        self._states.forget(topic, known.difference(reassigning.partitions))
+        if reassigning.partitions:
             self._reassigning[topic] = reassigning
         else:
             self._reassigning.pop(topic, None)
 
-    def _reassigning_partitions(self, topic: str) -> _Reassignments:
-        node = self._topics.get(topic)
-        targets = self._targets.get(topic, {})
-        adding = node.adding_replicas if node else {}
-        removing = node.removing_replicas if node else {}
-        return {
-            p: (adding.get(p, () if p in removing else None), removing.get(p, ()))
-            for p in sorted(adding.keys() | removing.keys() | targets.keys())
-        }
+    def _with_targets(self, topic: str) -> _Reassigning:
+        """The partitions in the topic's node and in the list of reassignments."""
+        known, targets = self._topics.get(topic), self._targets.get(topic, {})
+        own = known.reassigning if known else _Reassigning()
+        if targets.keys() <= frozenset(own.partitions):
+            return own
+        adding = dict(zip(own.partitions, own.adding, strict=True))
+        removing = dict(zip(own.partitions, own.removing, strict=True))
+        partitions = tuple(sorted(targets.keys() | adding.keys()))
+        return _Reassigning(
+            partitions, tuple([adding.get(p) for p in partitions]), tuple([removing.get(p, ()) for p in partitions])
+        )
 
     # Assembling reassignments.
 
@@ -112,40 +168,46 @@ class ReassignmentNodes:
         known = self.current.get(topic)
         if reassigning := self._reassigning.get(topic):
             states = self._states.of(topic)
-            leaders, isr = zip(*[states.get(p, OFFLINE) for p in reassigning], strict=True)
-            found = self._reassignment(topic, reassigning, leaders, isr)
+            leaders, isr = zip(*[states.get(p, OFFLINE) for p in reassigning.partitions], strict=True)
+            found = TopicReassignment(
+                topic=topic,
+                partitions=reassigning.partitions,
+                leaders=leaders,
+                isr=isr,
+                adding_replicas=self._adding(topic, reassigning, isr),
+                removing_replicas=reassigning.removing,
+            )
             self.current[topic] = known if known is not None and known == found else found
         else:
             self.current.pop(topic, None)
 
-    def _reassignment(
-        self, topic: str, reassigning: _Reassignments, leaders: tuple[int, ...], isr: tuple[tuple[int, ...], ...]
-    ) -> TopicReassignment:
-        targets = self._targets.get(topic, {})
+    def _adding(self, topic: str, reassigning: _Reassigning, isr: tuple[_Replicas, ...]) -> tuple[_Replicas, ...]:
         # Targets outside the ISR: the controller has not written the adding replicas yet, or is too old to do so.
-        adding = [
-            _outside(targets.get(p, ()), synced) if named is None else named
-            for (p, (named, _)), synced in zip(reassigning.items(), isr, strict=True)
-        ]
-        return TopicReassignment(
-            topic=topic,
-            partitions=tuple(reassigning),
-            leaders=leaders,
-            isr=isr,
-            adding_replicas=tuple(adding),
-            removing_replicas=tuple([removing for _, removing in reassigning.values()]),
+        targets = self._targets.get(topic, {})
+        named = tuple([replicas for replicas in reassigning.adding if replicas is not None])
+        if len(named) == len(reassigning.adding):
+            return named
+        return tuple(
+            [
+                _outside(targets.get(p, ()), synced) if replicas is None else replicas
+                for p, replicas, synced in zip(reassigning.partitions, reassigning.adding, isr, strict=True)
+            ]
         )
 
     # Where partitions are.
 
     def has(self, row: TopicPartition) -> bool:
-        return row[0] in self._topics and row[1] in self._topics[row[0]].replicas
+        return row[0] in self._topics and _index(self._topics[row[0]].partitions, row[1]) is not None
 
     def assignment(self, row: TopicPartition, state: StateNode) -> Assignment:
         """Return the current replicas of an existing partition and its reassignment."""
-        (topic, partition), node = row, self._topics[row[0]]
-        replicas, target = node.replicas[partition], self._targets.get(topic, {}).get(partition)
-        adding, removing = node.adding_replicas.get(partition, ()), node.removing_replicas.get(partition, ())
+        (topic, partition), known = row, self._topics[row[0]]
+        index, own_index = _index(known.partitions, partition), _index(known.reassigning.partitions, partition)
+        assert index is not None
+        replicas, target = known.replicas[index], self._targets.get(topic, {}).get(partition)
+        adding, removing = _Replicas(), _Replicas()
+        if own_index is not None:
+            adding, removing = known.reassigning.adding[own_index] or (), known.reassigning.removing[own_index]
         if target is not None and not (adding or removing):  # the controller has not started it
             adding = tuple(b for b in target if b not in replicas)
             removing = tuple(b for b in replicas if b not in target)
@@ -155,7 +217,20 @@ class ReassignmentNodes:
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
         """Return broker -> topic -> its partitions on that broker. Any thread may call this."""
         topics = list(self._topics.items()) if broker_ids else []
-        return replicas_on(broker_ids, ((topic, node.replicas.items()) for topic, node in topics))
+        return replicas_on(
+            broker_ids, ((topic, zip(known.partitions, known.replicas, strict=True)) for topic, known in topics)
+        )
+
+
+def _index(partitions: Sequence[int], partition: int) -> int | None:
+    """The index of a partition in an ascending column; None: it is absent."""
+    index = bisect_left(partitions, partition)
+    return index if index < len(partitions) and partitions[index] == partition else None
+
+
+@lru_cache(maxsize=256)  # most topics have the partitions 0 to n - 1
+def _shared_partitions(partitions: tuple[int, ...]) -> tuple[int, ...]:
+    return partitions
 
 
 def _outside(replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:

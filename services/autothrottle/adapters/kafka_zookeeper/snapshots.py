@@ -205,6 +205,7 @@ class ZooKeeperSnapshots:
                 else:
                     self._throttle_configs.absorb(node)
         self._reassignments.absorb(changed)
+        self._mirror.release(path for part, path in read if part is Part.DATA)
 
     # Building the snapshot.
 

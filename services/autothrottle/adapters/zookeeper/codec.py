@@ -8,18 +8,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
+from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 import orjson
 
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, NO_LEADER, TOPIC_NAME
+from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, NO_LEADER, TOPIC_NAME, SharedValues
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
@@ -88,6 +90,9 @@ class StateNode(NamedTuple):
     leader: int
     isr: tuple[int, ...]
 
+
+_new_state = partial(tuple.__new__, StateNode)
+"""Creates a state from a pair; `StateNode` itself takes three times as long."""
 
 FORMAT_VERSION = 1
 """The format of autothrottle's own nodes, in their field `version`."""
@@ -238,6 +243,42 @@ def parse_state(data: bytes) -> StateNode:
     value = _json_object(data, "the partition's state")
     with _malformed("the partition's state is malformed", data, "repair the node"):
         return StateNode(integer(value["leader"], _LEADERS), _broker_ids(value["isr"]))
+
+
+_LEADER, _ISR, _OBJECTS = itemgetter("leader"), itemgetter("isr"), methodcaller("count", b"{")
+
+
+def parse_states(data: Sequence[bytes], shared: SharedValues) -> list[StateNode] | None:
+    """Parse the states of many partitions at once, three times as fast as one by one.
+
+    Args:
+        data: the nodes, at least one.
+        shared: broker ids that all states share.
+
+    Returns:
+        The states in the same order; None: a node is unusual, so each must be parsed by `parse_state`.
+    """
+    # With exactly one brace in each text, a malformed one cannot hide in the list or take a part of its neighbour.
+    if set(map(_OBJECTS, data)) != {1}:
+        return None
+    try:
+        values = orjson.loads(b"[%b]" % b",".join(data))
+        leaders, isr = list(map(_LEADER, values)), list(map(_ISR, values))
+    except (ValueError, LookupError, TypeError):
+        return None
+    if len(values) != len(data) or not _LISTS.issuperset(map(type, isr)):
+        return None
+    followers = list(chain.from_iterable(isr))
+    if not _INTEGERS.issuperset(map(type, chain(leaders, followers))):
+        return None
+    if min(leaders) < NO_LEADER or min(followers, default=0) < 0 or max(chain(leaders, followers)) > MAX_BROKER_ID:
+        return None
+    share, sizes = shared.__getitem__, set(map(len, isr))
+    if len(sizes) == 1 and (size := sizes.pop()):
+        rows: Iterable[tuple[int, ...]] = zip(*[iter(map(share, followers))] * size, strict=True)
+    else:
+        rows = (tuple(map(share, row)) for row in isr)
+    return list(map(_new_state, zip(map(share, leaders), rows, strict=True)))
 
 
 def text(value: Any) -> str:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -21,7 +22,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, DENIED, Node, get_many_async, watch_many_async
+from autothrottle.adapters.zookeeper.bulk import DENIED, Node, get_many_async, watch_many_async
 from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import Problem
@@ -34,6 +35,12 @@ T = TypeVar("T")
 
 _MANY = 200
 """From this many nodes on, data is read in bulk if the server supports it."""
+
+_BULK_NODES = 100
+"""Nodes per bulk read: that of a topic with thousands of partitions, or of its config, has up to 1 MB."""
+
+_MOST_AT_ONCE = 1_000
+"""Limit of nodes with data that `read_changed` reads at once, so that their user can parse and release them."""
 
 _IN_FLIGHT = 2_000
 """Limit of requests sent but not yet answered: enough to hide the round trip, small enough for the server's queue."""
@@ -98,6 +105,13 @@ class ZnodeMirror:
             for key in keys:
                 self._values.pop(key, None)
                 self._dirty.discard(key)
+
+    def release(self, paths: Iterable[str]) -> None:
+        """Free the data of nodes that their user has parsed; it is there again after their next change."""
+        with self._lock:
+            for path in paths:
+                if (node := self._values.get((Part.DATA, path))) is not None:
+                    self._values[Part.DATA, path] = (None, *node[1:])
 
     def data(self, path: str) -> bytes | None:
         """The data of a node; None: the node does not exist or has null data (not the same as empty data)."""
@@ -164,8 +178,8 @@ class ZnodeMirror:
 
     def _take_dirty(self) -> set[Key]:
         with self._lock:
-            taken = {key for key in self._dirty if key[0] is Part.CHILDREN} or self._dirty
-            self._dirty = self._dirty - taken
+            taken = {key for key in self._dirty if key[0] is Part.CHILDREN} or set(islice(self._dirty, _MOST_AT_ONCE))
+            self._dirty -= taken
             return taken
 
     def _read(self, keys: set[Key], deadline: float) -> None:
@@ -184,7 +198,7 @@ class ZnodeMirror:
         # Not newer than any of the answers, so every later write fires the watch.
         zxid = int(self._client.last_zxid)
         data = [key for key in keys if key[0] is Part.DATA]
-        batches = [data[start : start + BATCH_NODES] for start in range(0, len(data), BATCH_NODES)]
+        batches = [data[start : start + _BULK_NODES] for start in range(0, len(data), _BULK_NODES)]
         pending = [get_many_async(self._client, [path for _, path in batch]) for batch in batches]
         missing: set[Key] = set()
         watching = []

@@ -6,14 +6,14 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, KazooException
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KeeperState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
@@ -59,14 +59,44 @@ def connect_in_background(hosts: str, session_timeout: timedelta) -> KazooClient
     return client
 
 
+class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Waits for the answer to a heartbeat as long as ZooKeeper's own client: two thirds of the session timeout.
+
+    kazoo drops the connection after half of this time. A server that was busy for 2 s with the writes of a large
+    reassignment then cost every client its connection and its watches.
+    """
+
+    def __init__(self, session_timeout: timedelta) -> None:
+        super().__init__()
+        self._patience = session_timeout.total_seconds() * 2 / 3
+        self._last_answer = time.monotonic()
+        self.awaits_heartbeat: Callable[[], bool] = bool
+
+    def select(self, readers: Sequence[Any], writers: Sequence[Any], errors: Sequence[Any], timeout: float) -> Any:
+        """Wait for one of the sockets; the first reader is the connection with ZooKeeper."""
+        ready = super().select(readers, writers, errors, timeout)
+        while readers and not any(ready) and self.awaits_heartbeat():
+            left = self._last_answer + self._patience - time.monotonic()
+            if left <= 0:
+                break
+            ready = super().select(readers, writers, errors, left)
+        if readers and readers[0] in ready[0]:
+            self._last_answer = time.monotonic()
+        return ready
+
+
 def _client(hosts: str, session_timeout: timedelta) -> KazooClient:
-    return KazooClient(
+    handler = PatientHandler(session_timeout)
+    client = KazooClient(
+        handler=handler,
         hosts=hosts,
         timeout=session_timeout.total_seconds(),
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0, "backoff": 2},
         command_retry={"max_tries": 0},
         logger=ClientLog(hosts),
     )
+    handler.awaits_heartbeat = client._connection.ping_outstanding.is_set
+    return client
 
 
 class ClientLog(logging.LoggerAdapter[logging.Logger]):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
@@ -82,6 +83,9 @@ class FlowProgress:
         return _per_second(self.bytes_produced, self.at - self.since)
 
 
+_BYTES_COPIED, _BYTES_LEFT = attrgetter("bytes_copied"), attrgetter("bytes_left")
+
+
 def _per_second(count: int, span: timedelta) -> int | None:
     return round(count / span.total_seconds()) if span > timedelta(0) else None
 
@@ -150,9 +154,7 @@ class Progress:
             sending[leader].append(count)
             receiving[follower].append(count)
         return {
-            (broker_id, role): LinkTraffic(
-                counts, sum(count.bytes_copied for count in counts), sum(count.bytes_left for count in counts)
-            )
+            (broker_id, role): LinkTraffic(counts, sum(map(_BYTES_COPIED, counts)), sum(map(_BYTES_LEFT, counts)))
             for role, brokers in ((ReplicaRole.LEADER, sending), (ReplicaRole.FOLLOWER, receiving))
             for broker_id, counts in brokers.items()
         }

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
@@ -19,7 +20,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     participants,
 )
-from autothrottle.core.control.catch_up import CatchUp, with_lagging
+from autothrottle.core.control.catch_up import CatchUp, partitions_on, with_lagging
 from autothrottle.core.control.changes import (
     Applied,
     Change,
@@ -164,6 +165,10 @@ class CycleObservation:
     """Partitions whose reassignment was cancelled since the last cycle."""
 
 
+MAX_HELD = 400_000
+"""Limit of the partitions on brokers with an override whose ISR a cycle reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
     """What the snapshot of a cycle must contain."""
@@ -179,6 +184,15 @@ class SnapshotRequest:
         These are the brokers that catch up, and those with an override that take part in a reassignment.
         """
         return frozenset(participants(snapshot)).intersection(self.replicas_of).union(self.catching_up)
+
+    def held(self, snapshot: Snapshot) -> frozenset[TopicPartition]:
+        """Return the partitions on these brokers; those of brokers that catch up first, the others up to `MAX_HELD`.
+
+        A partition beyond the limit counts as one whose ISR is unknown: the override of its broker lists it.
+        """
+        held = partitions_on(snapshot, self.catching_up)
+        others = partitions_on(snapshot, self.with_known_isr(snapshot)) - held
+        return held.union(islice(sorted(others), max(0, MAX_HELD - len(held))) if others else ())
 
 
 def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: datetime) -> SnapshotRequest:

@@ -199,7 +199,7 @@ def _without(lists: DesiredReplicas, exempt: Collection[str]) -> DesiredReplicas
         for entries in (lists.leader, lists.follower)
     )
     free = lists.moving & frozenset(map(int, exempt))
-    return replace(lists, leader=leader, follower=follower, free=free, texts={})
+    return replace(lists, leader=leader, follower=follower, free=free)
 
 
 def _shares(reassignments: Iterable[TopicReassignment], free: Collection[TopicPartition]) -> Mapping[LinkSide, float]:
@@ -353,7 +353,7 @@ def _left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
     """Return link side -> bytes left; absent: one of its flows is unknown."""
     if snapshot.progress is None:
         return {}
-    known = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows(snapshot))
+    known = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows)
     return {side: snapshot.progress.link_traffic[side].bytes_left for side in known}
 
 

@@ -226,13 +226,13 @@ def desired_replicas(
         hold: whether nothing may be removed.
         held_brokers: brokers whose entries may not be removed in any case.
     """
-    desired, moving, exact = lists.of(role), lists.moving, lists.texts.get(role)
-    if ours and _is_all_ours(current, ours) and (ours.written == exact or desired == ours.owned):
+    exact = lists.text(role)
+    if ours and _is_all_ours(current, ours) and (ours.written == exact or lists.of(role) == ours.owned):
         return DesiredKey(current, ours)
     if ours is None and current is None and exact and len(exact) <= MAX_VALUE_BYTES:
         # The start of a reassignment, detected without comparing 100,000 entries.
         return DesiredKey(exact, LedgerKey(None, exact))
-    entries = _entries(current)
+    desired, moving, entries = lists.of(role), lists.moving, _entries(current)
     owned = _owned(ours, entries)
     replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
     if replaced and (ours is None or not desired):

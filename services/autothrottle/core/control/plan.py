@@ -6,11 +6,11 @@ and the current throttles. The type to know is `Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 
 from autothrottle.core.cluster.configs import (
     LEADER_REPLICAS,
@@ -23,7 +23,13 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import (
+    ReplicaList,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+    participants,
+)
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -98,17 +104,20 @@ class DesiredReplicas:
     The lists are always exact; `ownership` replaces a list that is too long for Kafka by the wildcard.
     """
 
-    leader: frozenset[str] = frozenset()
-    follower: frozenset[str] = frozenset()
+    leader: Set[str] = frozenset()
+    follower: Set[str] = frozenset()
     moving: frozenset[int] = frozenset()
     """Partitions in reassignment; all their current entries belong to the reassignment."""
     free: frozenset[int] = frozenset()
     """Those of them that must not be throttled: their entries are removed even during a hold."""
-    texts: Mapping[ReplicaRole, str] = field(default_factory=dict, compare=False, repr=False)
-    """Role -> the same list as Kafka's text; absent: not yet formatted."""
 
     def of(self, role: ReplicaRole) -> frozenset[str]:
-        return self.leader if role is ReplicaRole.LEADER else self.follower
+        return frozenset(self.leader if role is ReplicaRole.LEADER else self.follower)
+
+    def text(self, role: ReplicaRole) -> str | None:
+        """The list of a role as Kafka's text; None: not yet formatted."""
+        replicas = self.leader if role is ReplicaRole.LEADER else self.follower
+        return replicas.text if isinstance(replicas, ReplicaList) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +395,9 @@ def _replica_lists(snapshot: Snapshot, overridden: frozenset[int]) -> dict[str, 
                 recovering.setdefault(topic, set()).update(listed)
     for topic, entries in recovering.items():
         lists = desired.get(topic, DesiredReplicas())
-        if not entries <= lists.follower:
-            desired[topic] = replace(lists, follower=lists.follower | entries, texts={})
+        follower = lists.of(ReplicaRole.FOLLOWER)
+        if not entries <= follower:
+            desired[topic] = replace(lists, follower=follower | entries)
     return dict(sorted(desired.items()))
 
 
@@ -405,10 +415,10 @@ def _may_recover(snapshot: Snapshot, row: TopicPartition, broker_id: int) -> boo
 
 
 def _of_reassignment(reassignment: TopicReassignment) -> DesiredReplicas:
-    sending, receiving = reassignment.copying.leader_replicas, reassignment.copying.follower_replicas
-    return DesiredReplicas(
-        leader=sending.entries,
-        follower=receiving.entries,
-        moving=frozenset(reassignment.partitions),
-        texts={ReplicaRole.LEADER: sending.text, ReplicaRole.FOLLOWER: receiving.text},
-    )
+    copying = reassignment.copying
+    return DesiredReplicas(copying.leader_replicas, copying.follower_replicas, _moving(reassignment.partitions))
+
+
+@lru_cache(maxsize=256)  # most topics have the partitions 0 to n - 1, and a set of them takes 64 bytes each
+def _moving(partitions: tuple[int, ...]) -> frozenset[int]:
+    return frozenset(partitions)

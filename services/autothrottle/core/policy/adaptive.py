@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, LinkTraffic
-from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts
+from autothrottle.core.cluster.snapshot import flows, in_sync_followers, link_sides_without_counts
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import Basis, LinkSideInput, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
@@ -140,7 +140,7 @@ class AdaptivePolicy:
         for side in bottlenecks(works):
             headrooms[side] = self._headroom(policy_input.sides[side], policy_input, is_bottleneck=True)
         needed_rates = self._needs(policy_input, works)
-        in_sync = _in_sync_followers(policy_input.snapshot)
+        in_sync = in_sync_followers(policy_input.snapshot)
         return {
             side: self._proposal(
                 policy_input.sides[side],
@@ -197,7 +197,7 @@ class AdaptivePolicy:
         progress = policy_input.snapshot.progress
         if progress is None:
             return {}
-        unknown = link_sides_without_counts(policy_input.snapshot, flows(policy_input.snapshot))
+        unknown = link_sides_without_counts(policy_input.snapshot, flows)
         left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
         return {side: need for side, need in needs(left, works).items() if side not in unknown}
 
@@ -233,14 +233,3 @@ def _need_with_slack(tuning: Tuning, previous: int | None, need: float, left: fl
         return kept
     ends_soon = left <= kept * _ENDS_SOON_SECONDS
     return max(with_slack, kept) if ends_soon else with_slack
-
-
-def _in_sync_followers(snapshot: Snapshot) -> dict[int, float]:
-    """Return leader -> in-sync followers of its partitions in reassignment, per replica to copy."""
-    followers: dict[int, int] = {}
-    copies: dict[int, int] = {}
-    for reassignment in snapshot.reassignments:
-        for leader, (in_sync, pending) in reassignment.sending.items():
-            followers[leader] = followers.get(leader, 0) + in_sync
-            copies[leader] = copies.get(leader, 0) + pending
-    return {leader: count / copies[leader] for leader, count in followers.items()}

@@ -112,7 +112,7 @@ def _replication(snapshot: Snapshot) -> Replication | None:
     """Return the recently copied bytes; None: log sizes are not read."""
     if snapshot.progress is None:
         return None
-    return Replication(snapshot.progress, link_sides_without_counts(snapshot, running_flows(snapshot)))
+    return Replication(snapshot.progress, link_sides_without_counts(snapshot, running_flows))
 
 
 def client_load(utilization: BytesPerSecond, throttle: BytesPerSecond) -> BytesPerSecond:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
-from autothrottle.core.cluster.snapshot import Snapshot, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
 from autothrottle.core.policy.interface import Basis, PolicyObservation
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import (
@@ -154,11 +154,13 @@ class Experience:
         A flow that has just begun has copied nothing yet. A flow whose counts stop, because its broker does not report
         log sizes, still copies; if it counted as nothing, its traffic would be taken for client load.
         """
-        reported = snapshot.progress.flows if snapshot.progress else {}
-        missing = running_flows(snapshot).keys() - reported.keys()
-        uncounted = {side: self.uncounted.get(side, now) for side in link_sides_of(missing)}
+        missing_sides, lost_sides = link_sides_without_counts(snapshot, running_flows), frozenset[LinkSide]()
+        if missing_sides and self.counts.flows:
+            reported = snapshot.progress.flows if snapshot.progress else {}
+            lost_sides = link_sides_of((running_flows(snapshot).keys() - reported.keys()) & self.counts.flows.keys())
+        uncounted = {side: self.uncounted.get(side, now) for side in missing_sides}
         for_long = {side for side, since in uncounted.items() if now - since >= _COUNTED_WITHIN_SECONDS}
-        return uncounted, for_long | link_sides_of(missing & self.counts.flows.keys())
+        return uncounted, for_long | lost_sides
 
     def _measured(self, observation: PolicyObservation) -> dict[LinkSide, _Measured | None]:
         """Return link side -> the client load in its metric's interval; None: the replication in it is unknown."""

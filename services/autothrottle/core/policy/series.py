@@ -7,6 +7,7 @@ the growth of a broker's logs, which projects the client load of a metric, minut
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -235,8 +236,8 @@ class _Gains:
 
 def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -> _Gains:
     # Nested by role, then broker id: with 100,000 flows, hashing pairs would be half of the work.
-    copied: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
-    produced: dict[ReplicaRole, dict[int, int]] = {role: {} for role in ReplicaRole}
+    copied: dict[ReplicaRole, dict[int, int]] = {role: defaultdict(int) for role in ReplicaRole}
+    produced: dict[ReplicaRole, dict[int, int]] = {role: defaultdict(int) for role in ReplicaRole}
     times: dict[int, float] = {}
     latest: dict[int, float] = {}
     matched = 0
@@ -250,10 +251,10 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
                 new_copied = count.bytes_copied - before.bytes_copied
                 new_produced = count.bytes_produced - before.bytes_produced
         leader, follower = flow
-        out[leader] = out.get(leader, 0) + new_copied
-        into[follower] = into.get(follower, 0) + new_copied
-        produced_out[leader] = produced_out.get(leader, 0) + new_produced
-        produced_into[follower] = produced_into.get(follower, 0) + new_produced
+        out[leader] += new_copied
+        into[follower] += new_copied
+        produced_out[leader] += new_produced
+        produced_into[follower] += new_produced
         if follower not in times:  # a broker reports all of its logs at once
             times[follower] = count.at.timestamp()
         if latest.get(leader, 0.0) < times[follower]:

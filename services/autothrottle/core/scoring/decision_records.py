@@ -258,7 +258,7 @@ def _decision_record(
 
 def _replicated(seen: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
     """Return link side -> mean replication in the interval of its load, bytes/s; absent: unknown."""
-    unknown = link_sides_without_counts(seen.copied, running_flows(seen.copied))
+    unknown = link_sides_without_counts(seen.copied, running_flows)
     replication = Replication(seen.copied.progress or Progress(), unknown)
     found: dict[LinkSide, BytesPerSecond] = {}
     for decision in seen.record.decisions:
@@ -272,7 +272,7 @@ def _replicated(seen: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
 
 def _byte_counts(snapshot: Snapshot) -> Mapping[LinkSide, tuple[int, int]]:
     """Return link side -> (bytes copied, bytes left) over its flows; absent: one of them is unknown."""
-    unknown = link_sides_without_counts(snapshot, running_flows(snapshot))
+    unknown = link_sides_without_counts(snapshot, running_flows)
     traffic = snapshot.progress.link_traffic if snapshot.progress else {}
     return {side: (one.bytes_copied, one.bytes_left) for side, one in traffic.items() if side not in unknown}
 

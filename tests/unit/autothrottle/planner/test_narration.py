@@ -259,3 +259,20 @@ def test_the_default_applies_again_only_where_our_rate_was_really_removed() -> N
         "broker 1001 [leader]: its own throttle was removed, so Kafka's <default> of 5.00MB/s applies again"
     ]
     assert narration.default_in_force_lines({}, removals, outcomes) == []
+
+
+def test_record_of_a_cycle_limits_findings_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every response with the cycle contains them, and a response has at most 64 MiB."""
+    monkeypatch.setattr(narration, "_FINDINGS_SHOWN", 2)
+    assert narration.limited_findings(["a", "b"]) == ("a", "b")
+    assert narration.limited_findings(["a", "b", "c", "d"]) == ("a", "b", "and 2 more findings, in the log")
+    refused = [Outcome(ConfigResource.broker(n), OutcomeStatus.REFUSED, f"reason {n}") for n in range(3)]
+    applied = Outcome(ConfigResource.topic("t"), OutcomeStatus.APPLIED)
+    reasons = [outcome.reason for outcome in narration.limited_reasons([*refused, applied])]
+    assert reasons == ["reason 0", "reason 1", "the log has the reason", ""]
+
+
+def test_topics_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of 100,000 topics did not fit into the event of a cycle, so no event was posted."""
+    monkeypatch.setattr(narration, "_ITEMS_SHOWN", 2)
+    assert narration.done_line(["a", "b", "c", "d"]) == "Topics done reassigning: [a b and 2 more]"

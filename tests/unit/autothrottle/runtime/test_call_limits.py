@@ -182,3 +182,14 @@ def test_other_hosts_keep_their_share_and_a_freed_slot_is_reused() -> None:
             stack.enter_context(slots.slot("c"))
     with slots.slot("a"), slots.slot("a"):
         pass
+
+
+def test_answer_beyond_the_limit_is_refused_with_the_limit_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC refuses a larger answer without naming the method or the limit."""
+    monkeypatch.setattr(call_limits, "MAX_ANSWER_BYTES", 10)
+    small, large = (discovery_pb2.WatchSnapshotsResponse(reason="x" * size) for size in (1, 20))
+    assert call_limits._checked_answer("/Service/Method", small) is small
+    with pytest.raises(
+        LimitReached, match=r"answer to /Service/Method has 22 bytes, more than the limit of 10\. Fix: "
+    ):
+        call_limits._checked_answer("/Service/Method", large)

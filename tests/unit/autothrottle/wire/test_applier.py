@@ -1,15 +1,20 @@
 """Changes, outcomes and the ledger survive the wire; foreign resources and keys are refused."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
+from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.errors import Invalid
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.applier import (
+    MAX_REQUEST_BYTES,
     change_from_message,
+    change_parts,
     change_to_message,
     ledger_from_message,
     ledger_to_message,
@@ -108,3 +113,45 @@ def test_path_of_an_impossible_quota_entity_is_refused(path: str) -> None:
 
 def test_path_of_a_quota_entity_is_returned_as_kafka_encodes_it() -> None:
     assert resource_from_path("users/a b/clients/<default>").path == "users/a%20b/clients/<default>"
+
+
+# Parts of a large request.
+
+
+def lists(topic: str, replicas: int) -> Change:
+    text = ",".join(f"{partition}:1001" for partition in range(replicas))
+    return builders.change(f"topics/{topic}", (LEADER_REPLICAS, None, text), (FOLLOWER_REPLICAS, None, "0:1002"))
+
+
+def rate_of(broker_id: int) -> Change:
+    return builders.change(f"brokers/{broker_id}", (LEADER_RATE, None, "5"))
+
+
+@given(st.lists(strategies.changes, max_size=30), st.integers(1, 2_000))
+def test_parts_contain_every_change_once_and_stay_below_the_limit(changes: Sequence[Change], part_bytes: int) -> None:
+    """One request with all changes of 1,000,000 partitions had 71 MB, so every cycle failed as a whole."""
+    parts = list(change_parts(changes, part_bytes))
+    assert sorted(position for part in parts for position in part.positions) == list(range(len(changes)))
+    for part in parts:
+        assert [change_from_message(message) for message in part.messages] == [changes[p] for p in part.positions]
+        size = applier_pb2.ApplyRequest(fence=2**62, changes=part.messages).ByteSize()
+        assert size <= part_bytes + 100 or len(part.messages) == 1
+
+
+def test_first_part_has_all_rates_and_the_lists_of_the_largest_reassignments() -> None:
+    changes = [rate_of(1), rate_of(2), lists("a", 10), lists("b", 300), lists("c", 200), lists("d", 20)]
+    first, *others = change_parts(changes, part_bytes=7_000)
+    assert first.positions == (0, 1, 3)
+    assert [position for part in others for position in part.positions] == [4, 5, 2]
+
+
+def test_change_that_no_request_can_carry_is_refused_alone() -> None:
+    """The applier refuses a request of more than 64 MiB, and protobuf a text that is not Unicode."""
+    too_long = builders.change("topics/a", (LEADER_REPLICAS, "1" * MAX_REQUEST_BYTES, None))
+    not_unicode = builders.change("topics/b", (LEADER_REPLICAS, None, "\ud800"))
+    refused, unencodable, sent = sorted(
+        change_parts([too_long, not_unicode, rate_of(1)]), key=lambda part: part.positions
+    )
+    assert f"more than the applier's limit of {MAX_REQUEST_BYTES}" in refused.refusal
+    assert "cannot be sent" in unencodable.refusal
+    assert (sent.positions, sent.refusal) == ((2,), "")

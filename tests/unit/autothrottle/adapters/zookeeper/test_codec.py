@@ -27,10 +27,12 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_pause,
     parse_reassignments,
     parse_state,
+    parse_states,
     parse_topic,
 )
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import SharedValues
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
@@ -413,3 +415,29 @@ def test_error_names_the_cause() -> None:
         parse_state(b'{"leader":1}')
     with pytest.raises(Invalid, match=r"-7 is not a broker id or partition in 0\.\.2147483647"):
         parse_topic(b'{"partitions":{"0":[-7]}}')
+
+
+STATES = st.lists(
+    st.fixed_dictionaries({"leader": st.integers(-3, 2**33), "isr": st.lists(st.integers(-1, 2**32), max_size=4)}).map(
+        lambda value: json.dumps(value).encode()
+    )
+    | st.sampled_from([b"", b"{}", b'{"leader":1,"isr":[1]},{"leader":2,"isr":[2]}', b'{"leader":3,"isr":[3', b"]}"])
+    | st.binary(max_size=20),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(STATES)
+@example([b'{"leader":1,"isr":[1]},{"leader":2,"isr":[2]}', b'{"leader":3,"isr":[3', b"]}"])
+@example([b'{"leader":1,"isr":[1,2]}', b'{"isr":[3],"leader":-1}'])
+def test_many_states_are_parsed_as_each_of_them_alone(data: list[bytes]) -> None:
+    """They are parsed as one list, where a malformed text could take a part of its neighbour."""
+    parsed = parse_states(data, SharedValues())
+    if parsed is not None:
+        assert parsed == [parse_state(one) for one in data]
+
+
+def test_states_of_a_usual_reassignment_are_parsed_at_once() -> None:
+    data = [json.dumps({"leader": n, "isr": [n, n + 1], "version": 1}).encode() for n in range(100)]
+    assert parse_states(data, SharedValues()) == [StateNode(n, (n, n + 1)) for n in range(100)]

@@ -14,6 +14,7 @@ from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
 
 from autothrottle.adapters.zookeeper.session import (
     ClientLog,
+    PatientHandler,
     connect,
     connect_in_background,
     disconnect,
@@ -88,3 +89,25 @@ def test_session_without_connection_ends_at_once(frozen_zookeeper: str) -> None:
     disconnect(client)
     disconnect(client)
     assert time.monotonic() - start < 5
+
+
+def test_late_answer_to_a_heartbeat_does_not_cost_the_connection() -> None:
+    """kazoo waited for a third of the session. A server that was busy for 2 s then lost all its clients at once."""
+    handler = PatientHandler(timedelta(seconds=3))
+    handler.awaits_heartbeat = lambda: True
+    server, client = socket.socketpair()
+    with server, client:
+        threading.Timer(0.3, server.send, [b"pong"]).start()
+        assert handler.select([client], [], [], 0.05)[0] == [client]
+        client.recv(4)
+        began = time.monotonic()
+        assert not any(handler.select([client], [], [], 0.05))
+        assert 1.8 < time.monotonic() - began < 5  # two thirds of the session after the last answer
+
+
+def test_select_without_a_heartbeat_keeps_its_timeout() -> None:
+    server, client = socket.socketpair()
+    with server, client:
+        began = time.monotonic()
+        assert not any(PatientHandler(timedelta(seconds=60)).select([client], [], [], 0.01))
+        assert time.monotonic() - began < 5

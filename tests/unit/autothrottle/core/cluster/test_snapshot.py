@@ -1,11 +1,21 @@
 """The participants and flows of a reassignment."""
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole, format_replicas
-from autothrottle.core.cluster.flows import Flow
-from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicReassignment, flows, participants
+from autothrottle.core.cluster.flows import Flow, link_sides_of
+from autothrottle.core.cluster.snapshot import (
+    NO_LEADER,
+    Snapshot,
+    TopicReassignment,
+    flows,
+    in_sync_followers,
+    link_sides_without_counts,
+    participants,
+)
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 Row = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -78,3 +88,48 @@ def test_copying_matches_the_rows_and_lists_are_in_kafkas_order(partitions: list
     assert (copying.leader_replicas.entries, copying.follower_replicas.entries) == (sending, receiving)
     for replicas in (copying.leader_replicas, copying.follower_replicas):
         assert replicas.text == format_replicas(replicas.entries)
+
+
+ROWS = st.tuples(
+    st.sampled_from([NO_LEADER, 1, 2, 3]),
+    st.lists(st.integers(1, 5), unique=True, max_size=3),
+    st.lists(st.integers(4, 8), unique=True, max_size=2),
+)
+
+
+@given(st.lists(st.lists(ROWS, max_size=4), max_size=3))
+def test_flows_and_in_sync_followers_are_those_of_the_rows(
+    topics: list[list[tuple[int, list[int], list[int]]]],
+) -> None:
+    """The columns are merged as a whole, since a loop over 1,000,000 rows takes seconds."""
+    snapshot = Snapshot(
+        1,
+        reassignments=tuple(
+            TopicReassignment(
+                f"t{number}",
+                tuple(range(len(rows))),
+                tuple(leader for leader, _, _ in rows),
+                tuple(tuple(isr) for _, isr, _ in rows),
+                tuple(tuple(adding) for _, _, adding in rows),
+                tuple(() for _ in rows),
+            )
+            for number, rows in enumerate(topics)
+        ),
+    )
+    pending = [
+        (leader, max(len(isr) - 1, 0), [b for b in adding if b not in isr])
+        for rows in topics
+        for leader, isr, adding in rows
+        if leader != NO_LEADER
+    ]
+    assert flows(snapshot) == Counter(Flow(leader, b) for leader, _, copies in pending for b in copies)
+    expected = {
+        leader: sum(f for other, f, copies in pending if copies and other == leader)
+        / sum(len(copies) for other, _, copies in pending if other == leader)
+        for leader, _, copies in pending
+        if any(copies for other, _, copies in pending if other == leader)
+    }
+    assert in_sync_followers(snapshot) == expected
+    assert link_sides_without_counts(snapshot, flows) == link_sides_of(flows(snapshot)) or any(
+        leader == NO_LEADER for rows in topics for leader, _, _ in rows
+    )

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
-from autothrottle.core.control.cycle import CycleDecision, CycleObservation, CycleResults, SourceReadings
+from autothrottle.core.control.cycle import (
+    CycleDecision,
+    CycleObservation,
+    CycleResults,
+    SnapshotRequest,
+    SourceReadings,
+)
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState, KnownLoads
@@ -158,3 +165,14 @@ def test_a_step_depends_on_its_input_alone(observation: CycleObservation, policy
     later = replace(observation, at=NOON + timedelta(minutes=minutes), clock=100.0 + 60 * minutes, loads=None)
     step(settings, state, later)
     assert step(settings, START, observation) == first
+
+
+def test_more_overrides_than_a_request_can_hold_leave_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overrides on brokers with more than 100,000 partitions made discovery refuse the request of every cycle."""
+    monkeypatch.setattr("autothrottle.core.control.cycle.MAX_HELD", 3)
+    snapshot = replace(
+        builders.snapshot(builders.reassignment("t", {0: (1, [1], [2, 3], [])})),
+        replicas={2: {"a": (0, 1), "b": (0, 1)}, 3: {"c": (5, 6)}},
+    )
+    request = SnapshotRequest(replicas_of=(2, 3), partitions=(), catching_up=(3,))
+    assert request.held(snapshot) == {("c", 5), ("c", 6), ("a", 0)}

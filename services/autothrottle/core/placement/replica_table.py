@@ -17,8 +17,8 @@ class ReplicaTable:
 
     Brokers and partitions are indices into `brokers` and `partitions`. Only this package changes the lists.
 
-    A set uses as many racks as it has replicas, or as there are racks, or as `min_rack_ids` says. A broker without a
-    rack counts as a rack of its own.
+    A set needs as many racks as it has replicas, or as `min_rack_ids` says. No move reduces its racks below that. A
+    broker without a rack counts as a rack of its own.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class ReplicaTable:
         brokers: Iterable[PlacementBroker],
         min_rack_ids: int = 0,
         size_factor: float = 1.0,
+        allow_fewer_racks: bool = False,
     ) -> None:
         self.partitions = ordered(partitions)
         known = {broker.id: broker for broker in brokers}
@@ -45,6 +46,7 @@ class ReplicaTable:
         self.sizes = _sizes(self.partitions, size_factor)
         self.receiving_racks = frozenset(self.racks[broker] for broker in range(self.count) if self.receives[broker])
         self._min_rack_ids = min_rack_ids
+        self.allow_fewer_racks = allow_fewer_racks
         self._open_racks = all(
             self.receives[broker] or self.racks[broker] in self.receiving_racks
             for broker in range(self.count)
@@ -56,11 +58,14 @@ class ReplicaTable:
         """The number of brokers."""
         return len(self.brokers)
 
+    def required_racks(self, length: int) -> int:
+        """Return how many racks a set of this length needs."""
+        return min(length, self._min_rack_ids) if self._min_rack_ids > 0 else length
+
     def wanted_racks(self, length: int, others: Iterable[int]) -> int:
-        """Return how many racks a set of this length needs; `others`: racks of its replicas that stay."""
+        """Return how many racks a set can have of those that it needs; `others`: racks of its replicas that stay."""
         racks = len(self.receiving_racks) if self._open_racks else len(self.receiving_racks.union(others))
-        wanted = min(length, racks)
-        return min(wanted, self._min_rack_ids) if self._min_rack_ids > 0 else wanted
+        return min(self.required_racks(length), racks)
 
     def fits(self, partition: int, source: int, destination: int) -> bool:
         """Return whether the replica on `source` may move to `destination` by the rules on brokers and racks."""
@@ -74,8 +79,8 @@ class ReplicaTable:
         others = {racks[broker] for broker in replicas if broker != source}
         if rack not in others:
             return True
-        now = len(others | {racks[source]})
-        return len(others) >= min(self.wanted_racks(len(replicas), others), now)
+        racks_before_move = len(others | {racks[source]})
+        return len(others) >= min(self.required_racks(len(replicas)), racks_before_move)
 
     def move(self, partition: int, source: int, destination: int) -> None:
         """Put the replica on `source` to `destination`, at the same position."""

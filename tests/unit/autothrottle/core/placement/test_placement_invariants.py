@@ -1,6 +1,8 @@
 """What holds for every plan."""
 
 from collections import Counter
+from dataclasses import replace
+from itertools import combinations
 from math import sqrt
 
 from hypothesis import given, settings
@@ -130,6 +132,63 @@ def test_rebalances_keep_the_rules_and_the_bound(cluster: Cluster, local: bool, 
         if local:
             racks = {broker.id: broker.rack for broker in brokers}
             assert all(racks[move.source] == racks[move.destination] for move in plan.relocations)
+
+
+def most_racks(brokers: list[PlacementBroker], old: PartitionReplicas, length: int, forced: bool) -> int:
+    """Return the most racks of any set of this length that keeps the replicas that may stay, by trying all sets."""
+    by_id = {broker.id: broker for broker in brokers}
+    staying = [] if forced else [by_id[id] for id in old.replicas if not by_id[id].replace]
+    candidates = [broker for broker in brokers if broker.receives and broker not in staying]
+    kept = min(len(staying), length)
+    return max(
+        (
+            len({broker.rack for broker in (*first, *second)})
+            for first in combinations(staying, kept)
+            for second in combinations(candidates, length - kept)
+        ),
+        default=0,
+    )
+
+
+def worse(old: PartitionReplicas, racks_before: int, length: int, racks_after: int) -> bool:
+    shared = length - racks_after
+    return shared > 0 and (shared > len(old.replicas) - racks_before or racks_after < racks_before)
+
+
+@given(clusters(), st.sampled_from(REBUILDS), st.sampled_from([0, 0, 1, 2, 3, 4]))
+@settings(max_examples=examples(60, 3000), deadline=None)
+def test_no_plan_shares_a_rack_that_the_best_of_all_sets_does_not_share(
+    cluster: Cluster, options: RebuildOptions, replicas: int
+) -> None:
+    """The planner placed two replicas into one rack without a word. Every set is compared with all possible sets."""
+    brokers, partitions = cluster
+    plan = rebuild(partitions, brokers, replace(options, replication_factor=replicas))
+    racks = {broker.id: broker.rack for broker in brokers}
+    forced = options.force and options.optimization is not Optimization.MINIMAL
+    refused = False
+    for old, new in zip(plan.before, plan.after, strict=True):
+        if len(new.replicas) != (replicas or len(old.replicas)):
+            assert any(text.startswith(f"{new.topic} p{new.partition}: No additional") for text in plan.refusals)
+            return
+        before, after = (len({racks[id] for id in each.replicas}) for each in (old, new))
+        best = most_racks(brokers, old, len(new.replicas), forced)
+        assert after >= best
+        refused |= worse(old, before, len(new.replicas), after)
+        if len(new.replicas) == len(old.replicas):
+            assert worse(old, before, len(new.replicas), after) == worse(old, before, len(new.replicas), best)
+    assert [text.split(" partitions ")[1][:14] for text in plan.refusals] == ["would have two"] * refused
+
+
+@given(clusters())
+@settings(max_examples=examples(30, 1000), deadline=None)
+def test_moves_for_even_storage_never_share_another_rack(cluster: Cluster) -> None:
+    brokers, partitions = cluster
+    racks = {broker.id: broker.rack for broker in brokers}
+    staying = [replace(broker, replace=False) for broker in brokers]
+    for plan in rebalance(partitions, staying), scale(partitions, staying):
+        assert plan.refusals == ()
+        for old, new in zip(plan.before, plan.after, strict=True):
+            assert len({racks[id] for id in new.replicas}) >= len({racks[id] for id in old.replicas})
 
 
 def _deviation(values: list[int]) -> float:

@@ -112,9 +112,7 @@ class _CountFill:
         for partition in partitions:
             replicas = sets[partition]
             others = [broker for broker in replicas if broker != HOLE]
-            taken = [racks[broker] for broker in others]
-            if len(set(taken)) >= table.wanted_racks(len(replicas), taken):
-                taken = []
+            taken = table.crowded_racks(len(replicas), others)
             level = 1 << 61
             chosen = -1
             for group in groups:
@@ -181,9 +179,7 @@ def fill_by_storage(table: ReplicaTable, free: list[int], whole_partitions: bool
 def allowed_brokers(table: ReplicaTable, partition: int, holes: int = 0) -> list[int]:
     """Return the brokers that may join a set by the rules on brokers and racks; `holes`: slots left out of the set."""
     replicas = [broker for broker in table.sets[partition] if broker != HOLE]
-    racks = {table.racks[broker] for broker in replicas}
-    if len(racks) >= table.wanted_racks(len(table.sets[partition]) + holes, racks):
-        racks = set()
+    racks = table.crowded_racks(len(table.sets[partition]) + holes, replicas)
     return [
         broker
         for broker in range(table.count)
@@ -216,9 +212,7 @@ class _StorageFill:
         table = self._table
         replicas = table.sets[partition]
         others = [broker for broker in replicas if broker != HOLE]
-        taken = [table.racks[broker] for broker in others]
-        if len(set(taken)) >= table.wanted_racks(len(replicas), taken):
-            taken = []
+        taken = table.crowded_racks(len(replicas), others)
         if not self._place(partition, others, taken) and taken and table.allow_fewer_racks:
             self._place(partition, others, [])
 

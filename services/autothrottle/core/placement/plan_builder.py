@@ -111,10 +111,14 @@ def _fewer_racks(table: ReplicaTable, after: PartitionMap) -> tuple[str, ...]:
 
 
 def _shares_more(table: ReplicaTable, old: Sequence[int], new: Sequence[int]) -> bool:
-    """Return whether a set lacks more racks than before, or loses one that it needs."""
+    """Return whether a set lacks more racks than before, loses one that it needs, or has more replicas in one rack."""
     racks_before, racks_after = _count_racks(table, old), _count_racks(table, new)
     lacking = table.required_racks(len(new)) - racks_after
-    return lacking > 0 and (lacking > table.required_racks(len(old)) - racks_before or racks_after < racks_before)
+    return lacking > 0 and (
+        lacking > table.required_racks(len(old)) - racks_before
+        or racks_after < racks_before
+        or table.shared_racks(new) > table.shared_racks(old)
+    )
 
 
 def _count_racks(table: ReplicaTable, replicas: Sequence[int]) -> int:

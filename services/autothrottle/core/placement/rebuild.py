@@ -105,6 +105,7 @@ def _dispensable(table: ReplicaTable, replicas: list[int]) -> int:
     last_first = range(len(replicas) - 1, -1, -1)
     leaving = [position for position in last_first if not table.stays[replicas[position]]]
     doubled = [position for position in last_first if racks.count(racks[position]) > 1]
+    doubled.sort(key=lambda position: -racks.count(racks[position]))
     staying = {rack for rack, broker in zip(racks, replicas, strict=True) if table.stays[broker]}
     if leaving and len(staying) < table.wanted_racks(len(replicas) - 1, staying):
         # A replica that leaves can go to another rack; one that shares a rack and stays cannot.
@@ -129,10 +130,8 @@ def _open_holes(table: ReplicaTable, affinities: Sequence[Affinity]) -> None:
 def _suits(table: ReplicaTable, partition: int, substitute: int) -> bool:
     """Return whether a substitute may join the replicas of a set that stay or are placed already."""
     others = [broker for broker in table.sets[partition] if broker != HOLE and table.stays[broker]]
-    racks = {table.racks[broker] for broker in others}
-    if substitute in others:
-        return False
-    return table.racks[substitute] not in racks or len(racks) >= table.wanted_racks(len(table.sets[partition]), racks)
+    crowded = table.crowded_racks(len(table.sets[partition]), others)
+    return substitute not in others and table.racks[substitute] not in crowded
 
 
 def _unknown_sizes(table: ReplicaTable) -> list[str]:

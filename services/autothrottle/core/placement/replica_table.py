@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from autothrottle.core.errors import Invalid
@@ -17,8 +18,8 @@ class ReplicaTable:
 
     Brokers and partitions are indices into `brokers` and `partitions`. Only this package changes the lists.
 
-    A set needs as many racks as it has replicas, or as `min_rack_ids` says. No move reduces its racks below that. A
-    broker without a rack counts as a rack of its own.
+    A set needs as many racks as it has replicas, or as `min_rack_ids` says. No move reduces its racks below that, or
+    puts more pairs of its replicas into one rack. A broker without a rack counts as a rack of its own.
     """
 
     def __init__(
@@ -67,6 +68,22 @@ class ReplicaTable:
         racks = len(self.receiving_racks) if self._open_racks else len(self.receiving_racks.union(others))
         return min(self.required_racks(length), racks)
 
+    def crowded_racks(self, length: int, replicas: Iterable[int]) -> list[int]:
+        """Return the racks that a further replica of a set of this length must not use.
+
+        These are the racks in use while others are needed, then those with more replicas than the emptiest rack.
+        """
+        replicas = list(replicas)
+        used = [self.racks[broker] for broker in replicas]
+        if len(set(used)) < self.wanted_racks(length, used):
+            return used
+        if self._min_rack_ids > 0 or not used:
+            return []
+        fewest = min(
+            (used.count(self.racks[b]) for b in range(self.count) if self.receives[b] and b not in replicas), default=0
+        )
+        return [rack for rack in set(used) if used.count(rack) > fewest]
+
     def fits(self, partition: int, source: int, destination: int) -> bool:
         """Return whether the replica on `source` may move to `destination` by the rules on brokers and racks."""
         replicas = self.sets[partition]
@@ -76,11 +93,20 @@ class ReplicaTable:
         rack = racks[destination]
         if rack == racks[source]:
             return True
-        others = {racks[broker] for broker in replicas if broker != source}
+        others = [racks[broker] for broker in replicas if broker != source]
         if rack not in others:
             return True
-        racks_before_move = len(others | {racks[source]})
-        return len(others) >= min(self.required_racks(len(replicas)), racks_before_move)
+        if self._min_rack_ids <= 0:
+            return others.count(rack) <= others.count(racks[source])
+        racks_before_move = len({*others, racks[source]})
+        return len(set(others)) >= min(self.required_racks(len(replicas)), racks_before_move)
+
+    def shared_racks(self, replicas: Sequence[int]) -> int:
+        """Return how many pairs of replicas with these broker ids share a rack, unless fewer racks suffice."""
+        if self._min_rack_ids > 0:
+            return 0
+        used = Counter(self.racks[self.index[id]] for id in replicas if id >= 0)
+        return sum(count * (count - 1) // 2 for count in used.values())
 
     def move(self, partition: int, source: int, destination: int) -> None:
         """Put the replica on `source` to `destination`, at the same position."""

@@ -345,3 +345,13 @@ def test_exhausted_storage_names_the_brokers_and_what_they_lack() -> None:
     given.append(PlacementBroker(5, "a", 5 * GB))
     plan = rebuild(rows, given, options)
     assert (sets_of(plan), plan.refusals, len(plan.accepted_warnings)) == ([(1, 2, 5)], (), 1)
+
+
+def test_more_replicas_than_racks_are_spread_evenly_over_the_racks() -> None:
+    """With every rack in use, a further replica went to any of them. One rack got three of four replicas."""
+    two_racks = [PlacementBroker(id, "ab"[id % 2], 10_000) for id in range(1, 9)]
+    for options in (RebuildOptions(force=True), replace(STORAGE, force=True), RebuildOptions()):
+        gone = [replace(broker, replace=broker.id == 8) for broker in two_racks]
+        plan = rebuild(partitions(*[(2, 4, 1, 3), (8, 6, 5, 7)] * 8), gone, options)
+        assert {sum(id % 2 for id in replicas) for replicas in sets_of(plan)} == {2}
+        assert plan.warnings == ()

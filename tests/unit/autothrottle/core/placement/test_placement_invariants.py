@@ -145,12 +145,12 @@ def fewest_shared(brokers: list[PlacementBroker], old: PartitionReplicas, length
     by_id = {broker.id: broker for broker in brokers}
     staying = [] if forced else [by_id[id] for id in old.replicas if not by_id[id].replace]
     candidates = [broker for broker in brokers if broker.receives and broker not in staying]
-    kept = min(len(staying), length)
+    stay_count = min(len(staying), length)
     return min(
         (
             shared(broker.rack for broker in (*first, *second))
-            for first in combinations(staying, kept)
-            for second in combinations(candidates, length - kept)
+            for first in combinations(staying, stay_count)
+            for second in combinations(candidates, length - stay_count)
         ),
         default=0,
     )
@@ -171,11 +171,11 @@ def test_no_plan_shares_a_rack_that_the_best_of_all_sets_does_not_share(
         if len(new.replicas) != (replicas or len(old.replicas)):
             assert any(text.startswith(f"{new.topic} p{new.partition}: No additional") for text in plan.refusals)
             return
-        before, after = (shared(racks[id] for id in each.replicas) for each in (old, new))
+        pairs_before, pairs_after = (shared(racks[id] for id in each.replicas) for each in (old, new))
         best = fewest_shared(brokers, old, len(new.replicas), forced)
-        assert after <= best
+        assert pairs_after <= best
         fewer = len({racks[id] for id in new.replicas}) < len({racks[id] for id in old.replicas})
-        refused |= after > before or (after > 0 and fewer)
+        refused |= pairs_after > pairs_before or (pairs_after > 0 and fewer)
     assert [text.split(" partitions ")[1][:14] for text in plan.refusals] == ["would have two"] * refused
 
 

@@ -257,7 +257,10 @@ def _refusal(result: Result) -> str:
         return "Warnings encountered, partition map not created. Override with --ignore-warns."
     first, more = result.plan.refusals[:_SHOWN_REFUSALS], len(result.plan.refusals) - _SHOWN_REFUSALS
     lines = [*first, f"and {more} more"] if more > 0 else first
-    return escape_unprintable("; ".join(lines)) + ". Partition map not created; --ignore-warns does not change that."
+    return escape_unprintable("; ".join(lines)) + (
+        ". Partition map not created; --ignore-warns does not change that. Fix: list other brokers, give a smaller "
+        "--replication, or for racks --min-rack-ids or --allow-fewer-racks"
+    )
 
 
 def _write(options: PlanningOptions, result: Result, files: Sequence[MapFile]) -> None:

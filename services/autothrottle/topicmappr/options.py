@@ -164,7 +164,7 @@ class PlanningOptions(OutputOptions):
         "Distinct racks that suffice for each partition; 0: all its replicas must be in different racks"
     )
     allow_fewer_racks: bool = kinds.boolean(
-        "Write the map although replicas share a rack that were apart or could be; WARN has the number of partitions"
+        "Write the map although it places replicas of a partition into one rack; WARN has the number of partitions"
     )
     optimize_leadership: bool = kinds.boolean("Even out the numbers of leaders by reordering replicas")
 

@@ -122,9 +122,8 @@ class RebuildRequest(_message.Message):
     not with another replication factor.
     """
     allow_fewer_racks: _builtins.bool
-    """Accept that replicas of a partition share a rack although they were in different racks before the plan, or could be
-    with other brokers. Without it such a plan is refused with INVALID_ARGUMENT; with it, a warning has the number of
-    partitions.
+    """Accept that the plan places replicas of a partition into one rack where the brokers leave no other choice. Without it
+    such a plan is refused with INVALID_ARGUMENT. With it, a warning has the number of partitions.
     """
     @_builtins.property
     def scope(self) -> Global___PlacementScope:

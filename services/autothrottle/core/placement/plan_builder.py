@@ -21,10 +21,12 @@ def build_plan(
     *,
     refusals: Sequence[str] = (),
     check_range: bool = False,
+    new_racks: bool = False,
 ) -> PlacementPlan:
     """Return the plan from the table's partitions to `after`, with its statistics.
 
     With `check_range`, a range of free storage that grows is a warning, or a note if replicas have to move.
+    With `new_racks`, no replica that joins a set may share a rack; otherwise a set may share as much as before.
     """
     mapped = {broker for replicas in table.home for broker in replicas}
     target = [broker for broker in range(table.count) if table.stays[broker]]
@@ -33,7 +35,7 @@ def build_plan(
     final = _final_free(table, after) if known else []
     before = _statistics(table, table.partitions, sorted(mapped), free)
     now = _statistics(table, after, target, final if known else free)
-    fewer_racks = _fewer_racks(table, after)
+    fewer_racks = _fewer_racks(table, after, new_racks)
     refused, accepted = (refusals, fewer_racks) if table.allow_fewer_racks else ((*refusals, *fewer_racks), ())
     unforced, notes = _range_findings(table, target, final, after) if check_range and known else ((), ())
     return PlacementPlan(
@@ -85,12 +87,12 @@ def _must_move(table: ReplicaTable, after: PartitionMap) -> bool:
     )
 
 
-def _fewer_racks(table: ReplicaTable, after: PartitionMap) -> tuple[str, ...]:
+def _fewer_racks(table: ReplicaTable, after: PartitionMap, new_racks: bool) -> tuple[str, ...]:
     """Return a sentence about the partitions whose replicas share racks only because of this plan; none: no entry."""
     worse = [
         (old, new)
         for old, new in zip(table.partitions, after, strict=True)
-        if old.replicas != new.replicas and _shares_more(table, old.replicas, new.replicas)
+        if old.replicas != new.replicas and _shares_more(table, old.replicas, new.replicas, new_racks)
     ]
     if not worse:
         return ()
@@ -110,7 +112,7 @@ def _fewer_racks(table: ReplicaTable, after: PartitionMap) -> tuple[str, ...]:
     )
 
 
-def _shares_more(table: ReplicaTable, old: Sequence[int], new: Sequence[int]) -> bool:
+def _shares_more(table: ReplicaTable, old: Sequence[int], new: Sequence[int], new_racks: bool) -> bool:
     """Return whether a set lacks more racks than before, loses one that it needs, or has more replicas in one rack."""
     racks_before, racks_after = _count_racks(table, old), _count_racks(table, new)
     lacking = table.required_racks(len(new)) - racks_after
@@ -118,7 +120,13 @@ def _shares_more(table: ReplicaTable, old: Sequence[int], new: Sequence[int]) ->
         lacking > table.required_racks(len(old)) - racks_before
         or racks_after < racks_before
         or table.shared_racks(new) > table.shared_racks(old)
+        or (new_racks and _joins_used_rack(table, old, new))
     )
+
+
+def _joins_used_rack(table: ReplicaTable, old: Sequence[int], new: Sequence[int]) -> bool:
+    racks = [table.racks[table.index[id]] for id in new]
+    return any(id not in old and racks.count(rack) > 1 for id, rack in zip(new, racks, strict=True))
 
 
 def _count_racks(table: ReplicaTable, replicas: Sequence[int]) -> int:

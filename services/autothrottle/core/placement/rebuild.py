@@ -73,7 +73,7 @@ def rebuild(
     if options.evacuation is not None:
         after = evacuate_leadership(after, options.evacuation)
     by_storage = options.strategy is Strategy.STORAGE
-    return build_plan(table, after, warnings, affinities, refusals=refusals, check_range=by_storage)
+    return build_plan(table, after, warnings, affinities, refusals=refusals, check_range=by_storage, new_racks=True)
 
 
 def _check(options: RebuildOptions) -> None:

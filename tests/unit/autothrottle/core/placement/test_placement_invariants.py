@@ -174,8 +174,10 @@ def test_no_plan_shares_a_rack_that_the_best_of_all_sets_does_not_share(
         pairs_before, pairs_after = (shared(racks[id] for id in each.replicas) for each in (old, new))
         best = fewest_shared(brokers, old, len(new.replicas), forced)
         assert pairs_after <= best
-        fewer = len({racks[id] for id in new.replicas}) < len({racks[id] for id in old.replicas})
-        refused |= pairs_after > pairs_before or (pairs_after > 0 and fewer)
+        rack_of = [racks[id] for id in new.replicas]
+        fewer = len(set(rack_of)) < len({racks[id] for id in old.replicas})
+        joins_used = any(id not in old.replicas and rack_of.count(racks[id]) > 1 for id in new.replicas)
+        refused |= pairs_after > pairs_before or (pairs_after > 0 and fewer) or joins_used
     assert [text.split(" partitions ")[1][:14] for text in plan.refusals] == ["would have two"] * refused
 
 

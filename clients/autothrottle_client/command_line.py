@@ -24,6 +24,7 @@ from autothrottle_client.errors import Invalid
 from autothrottle_client.estimates import parse_ratio
 from autothrottle_client.expiry import parse_expiry, parse_span
 from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, MAX_REQUEST_RATE
+from autothrottle_client.patterns import split_patterns
 from autothrottle_client.rates import parse_rate
 from autothrottle_client.tls import Tls
 
@@ -189,10 +190,11 @@ def _add_reassignments(command: _AddCommand) -> None:
 
     plan = command("plan", commands.plan)
     plan.add_argument("operation", choices=("rebuild", "rebalance", "scale", "decommission"), help="kind of plan")
-    _value(plan, "--topics", "TOPIC[,TOPIC]", _words, "names or regular expressions of topics", required=True)
-    _value(plan, "--topics-exclude", "TOPIC[,TOPIC]", _words, "topics to leave out", default=())
+    _value(plan, "--topics", "TOPIC[,TOPIC]", _patterns, "names or regular expressions of topics", required=True)
+    _value(plan, "--topics-exclude", "TOPIC[,TOPIC]", _patterns, "topics to leave out", default=())
     _value(plan, "--brokers", "ID[,ID]", _broker_ids, _WANTED, default=())
     _value(plan, "--leaving", "ID[,ID]", _broker_ids, "brokers to decommission", default=())
+    _switch(plan, "--allow-fewer-racks", "accept that replicas share a rack where the brokers leave no other choice")
     _switch(plan, "--by-storage", "rebuild: make free storage even instead of the number of replicas")
     _switch(plan, "--force", "rebuild: place every replica anew")
     _value(
@@ -200,7 +202,7 @@ def _add_reassignments(command: _AddCommand) -> None:
     )
     _switch(plan, "--sub-affinity", "rebuild: substitute each broker that leaves by one new broker of its rack")
     _value(plan, "--leader-evac-brokers", "ID[,ID]", _broker_ids, "rebuild: brokers that shall not lead", default=())
-    _value(plan, "--leader-evac-topics", "TOPIC[,TOPIC]", _words, "topics that they shall not lead", default=())
+    _value(plan, "--leader-evac-topics", "TOPIC[,TOPIC]", _patterns, "topics that they shall not lead", default=())
     _switch(plan, "--phased-reassignment", "rebuild: two steps; the first one keeps the current leaders")
     _value(plan, "--chunk-step-size", "N", int, "rebuild: several steps, each for N brokers", default=0)
     _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign; one file per step")
@@ -333,7 +335,14 @@ def _broker_ids(text: str) -> tuple[int, ...]:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    return _nonempty(text, tuple(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return _nonempty(text, split_patterns(text))
+
+
+def _nonempty(text: str, words: tuple[str, ...]) -> tuple[str, ...]:
     if not words:
         raise Invalid(f"{text[:60]!r} is an empty list; give at least one entry")
     return words

@@ -288,12 +288,15 @@ def _placement_request(read: argparse.Namespace) -> PlacementRequest:
                 leader_evacuation_topics=read.leader_evac_topics,
                 phased=read.phased_reassignment,
                 brokers_per_step=read.chunk_step_size,
+                allow_fewer_racks=read.allow_fewer_racks,
             )
         case "rebalance":
-            return placement_pb2.RebalanceRequest(scope=scope)
+            return placement_pb2.RebalanceRequest(scope=scope, allow_fewer_racks=read.allow_fewer_racks)
         case "scale":
-            return placement_pb2.ScaleRequest(scope=scope)
-    return placement_pb2.DecommissionRequest(scope=scope, leaving=read.leaving)
+            return placement_pb2.ScaleRequest(scope=scope, allow_fewer_racks=read.allow_fewer_racks)
+    return placement_pb2.DecommissionRequest(
+        scope=scope, leaving=read.leaving, allow_fewer_racks=read.allow_fewer_racks
+    )
 
 
 def cancel(call: Call) -> None:

@@ -53,6 +53,10 @@ class PlacementPlan:
     """Sentences for the operator."""
     steps: tuple[Mapping[Partition, tuple[int, ...]], ...] = ()
     """Targets of each step of a plan that is divided, in this order; empty: submit `targets` at once."""
+    notes: tuple[str, ...] = ()
+    """Sentences that need no decision."""
+    move_ratio: float = 0.0
+    """KIP-73's MoveRatio: the share of the cluster's partitions that have replicas to copy."""
 
 
 def call_placement(replica: Replica, request: PlacementRequest, seconds: float) -> placement_pb2.PlacementPlan:
@@ -91,12 +95,13 @@ def plan_text(plan: PlacementPlan) -> str:
     >>> figures = PlacementFigures(1, 2)
     >>> print(plan_text(PlacementPlan(figures, figures, {("t", 0): (1, 2)}, copied_bytes=5_000_000)))
     t-0 -> 1,2
-    1 partitions change, 0 stay; 5.00 MB to copy
+    1 partitions change, 0 stay; 5.00 MB to copy (MoveRatio 0.000)
     leader spread 1 -> 1, replica spread 2 -> 2
     """
     lines = [f"{topic}-{number} -> {','.join(map(str, to))}" for (topic, number), to in plan.targets.items()]
     size = format_size(plan.copied_bytes)
-    lines.append(f"{len(plan.targets)} partitions change, {plan.unchanged_partitions} stay; {size} to copy")
+    copies = f"{size} to copy (MoveRatio {plan.move_ratio:.3f})"
+    lines.append(f"{len(plan.targets)} partitions change, {plan.unchanged_partitions} stay; {copies}")
     before, after = plan.before, plan.after
     lines.append(
         f"leader spread {before.leader_spread} -> {after.leader_spread}, "
@@ -106,4 +111,5 @@ def plan_text(plan: PlacementPlan) -> str:
         lines.append(f"free storage range {before.storage_range_spread:.2%} -> {after.storage_range_spread:.2%}")
     if plan.steps:
         lines.append(f"partitions of the {len(plan.steps)} steps: {', '.join(str(len(step)) for step in plan.steps)}")
+    lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)

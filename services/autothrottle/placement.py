@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import grpc
@@ -10,7 +10,7 @@ import grpc
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
 from autothrottle.core.placement.leadership import leadership_evacuation
-from autothrottle.core.placement.partition_map import PartitionMap, matching_topics
+from autothrottle.core.placement.partition_map import PartitionMap, matching_topics, unmatched_patterns
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
@@ -21,6 +21,8 @@ from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
 from autothrottle.wire.common import validate_fields
 from autothrottle.wire.placement import plan_to_message, rebalance_options, rebuild_options, wanted_brokers
+
+_SHOWN_REFUSALS = 3
 
 
 class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
@@ -38,9 +40,14 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             partitions, request.leader_evacuation_brokers, request.leader_evacuation_topics, compile_pattern
         )
         plan = rebuild(partitions, chosen.brokers, replace(options, evacuation=evacuation))
+        evacuated = {one.topic for one in partitions}
+        notes = [
+            *_unmatched("leader_evacuation_topics", request.leader_evacuation_topics, evacuated),
+            *_unmatched_scope(request.scope, cluster),
+        ]
         divided = request.phased or request.brokers_per_step
         maps = steps(plan, request.phased, request.brokers_per_step) if divided else ()
-        return placement_pb2.RebuildResponse(plan=_message(plan, chosen, maps))
+        return placement_pb2.RebuildResponse(plan=_message(plan, chosen, cluster, notes, maps))
 
     def Rebalance(
         self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
@@ -50,15 +57,18 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         partitions, cluster = self._read(request.scope, context, True)
         chosen = select_brokers(partitions, wanted, cluster.brokers)
         plan = rebalance(partitions, chosen.brokers, options)
-        return placement_pb2.RebalanceResponse(plan=_message(plan, chosen))
+        notes = _unmatched_scope(request.scope, cluster)
+        return placement_pb2.RebalanceResponse(plan=_message(plan, chosen, cluster, notes))
 
     def Scale(self, request: placement_pb2.ScaleRequest, context: grpc.ServicerContext) -> placement_pb2.ScaleResponse:
         validate_fields(request)
         wanted = wanted_brokers(request.scope)
         partitions, cluster = self._read(request.scope, context, True)
         chosen = select_brokers(partitions, wanted, cluster.brokers)
-        plan = scale(partitions, chosen.brokers, RebalanceOptions(locality_scoped=request.locality_scoped))
-        return placement_pb2.ScaleResponse(plan=_message(plan, chosen))
+        options = RebalanceOptions(locality_scoped=request.locality_scoped, allow_fewer_racks=request.allow_fewer_racks)
+        plan = scale(partitions, chosen.brokers, options)
+        notes = _unmatched_scope(request.scope, cluster)
+        return placement_pb2.ScaleResponse(plan=_message(plan, chosen, cluster, notes))
 
     def Decommission(
         self, request: placement_pb2.DecommissionRequest, context: grpc.ServicerContext
@@ -69,8 +79,10 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         wanted = (*wanted_brokers(request.scope, (ALL_REGISTERED,)), *request.leaving)
         partitions, cluster = self._read(request.scope, context, None)
         chosen = select_brokers(partitions, wanted, cluster.brokers)
-        plan = decommission(partitions, chosen.brokers, request.leaving)
-        return placement_pb2.DecommissionResponse(plan=_message(plan, chosen))
+        options = RebalanceOptions(allow_fewer_racks=request.allow_fewer_racks)
+        plan = decommission(partitions, chosen.brokers, request.leaving, options)
+        notes = _unmatched_scope(request.scope, cluster)
+        return placement_pb2.DecommissionResponse(plan=_message(plan, chosen, cluster, notes))
 
     def _read(
         self, scope: placement_pb2.PlacementScope, context: grpc.ServicerContext, with_metrics: bool | None
@@ -90,9 +102,35 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         return tuple(one for one in cluster.partitions if one.topic in topics), cluster
 
 
+def _unmatched_scope(scope: placement_pb2.PlacementScope, cluster: PlacementCluster) -> list[str]:
+    names = {one.topic for one in cluster.partitions}
+    lists = (("topics", scope.topics), ("topics_exclude", scope.topics_exclude))
+    return [text for field, patterns in lists for text in _unmatched(field, patterns, names)]
+
+
+def _unmatched(field: str, patterns: Sequence[str], topics: Collection[str]) -> list[str]:
+    return [
+        f"{field} {pattern!r} matches no topic" for pattern in unmatched_patterns(topics, patterns, compile_pattern)
+    ]
+
+
 def _message(
-    plan: PlacementPlan, chosen: BrokerSelection, maps: Sequence[PartitionMap] = ()
+    plan: PlacementPlan,
+    chosen: BrokerSelection,
+    cluster: PlacementCluster,
+    notes: Sequence[str],
+    maps: Sequence[PartitionMap] = (),
 ) -> placement_pb2.PlacementPlan:
+    """Convert a plan.
+
+    Raises:
+        Invalid: the plan loses replicas, or puts replicas into one rack, and the request does not allow that.
+    """
+    if plan.refusals:
+        more = len(plan.refusals) - _SHOWN_REFUSALS
+        rest = f"; and {more} more" if more > 0 else ""
+        raise Invalid(f"the plan is refused: {'; '.join(plan.refusals[:_SHOWN_REFUSALS])}{rest}")
     absent = [f"{chosen.missing} listed brokers are not in the cluster"] if chosen.missing else []
     racks = [f"{chosen.rack_missing} listed brokers have no rack"] if chosen.rack_missing else []
-    return plan_to_message(plan, (*plan.warnings, *absent, *racks), maps)
+    warnings = (*plan.warnings, *absent, *racks)
+    return plan_to_message(plan, len(cluster.partitions), warnings, (*plan.notes, *notes), maps)

@@ -49,6 +49,7 @@ from autothrottle_client.output_files import write_text
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+_SHOWN_REFUSALS = 3
 
 _PURPOSES = {
     "rebuild": "replaces brokers, changes the replication factor, or places topics anew",
@@ -241,13 +242,25 @@ def _finish(options: PlanningOptions, result: Result) -> int:
     elif options.json:
         print(json.dumps(result_value(result, (), options.explain), indent=2))
     if refused:
-        print("Warnings encountered, partition map not created. Override with --ignore-warns.", file=sys.stderr)
+        print(_refusal(result), file=sys.stderr)
         return EXIT_FAILED
     return execute(options, result) if options.execute else 0
 
 
 def _is_refused(options: PlanningOptions, result: Result) -> bool:
-    return bool(result.warnings) and not options.ignore_warns
+    return bool(result.plan.refusals) or (result.needs_consent and not options.ignore_warns)
+
+
+def _refusal(result: Result) -> str:
+    """Return why no map is written: refusals, which no other option hides, or warnings."""
+    if not result.plan.refusals:
+        return "Warnings encountered, partition map not created. Override with --ignore-warns."
+    first, more = result.plan.refusals[:_SHOWN_REFUSALS], len(result.plan.refusals) - _SHOWN_REFUSALS
+    lines = [*first, f"and {more} more"] if more > 0 else first
+    return escape_unprintable("; ".join(lines)) + (
+        ". Partition map not created; --ignore-warns does not change that. Fix: list other brokers, give a smaller "
+        "--replication, or for racks --min-rack-ids or --allow-fewer-racks"
+    )
 
 
 def _write(options: PlanningOptions, result: Result, files: Sequence[MapFile]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.forecast.eta import move_ratio
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
 from autothrottle.core.placement.leadership import leadership_evacuation
 from autothrottle.core.placement.partition_map import (
@@ -15,6 +16,7 @@ from autothrottle.core.placement.partition_map import (
     PartitionReplicas,
     matching_topics,
     ordered,
+    unmatched_patterns,
     without_no_ops,
 )
 from autothrottle.core.placement.plan import (
@@ -52,6 +54,17 @@ class Result:
     """What a rebuild does, one phrase each."""
     warnings: tuple[str, ...] = ()
     """Sorted; of the plan and of the brokers."""
+    needs_consent: bool = False
+    """Some of the warnings need --ignore-warns; those that refuse the plan are in `plan.refusals`."""
+    notes: tuple[str, ...] = ()
+    """Of the plan, and about patterns that match no topic."""
+    total_partitions: int = 0
+    """Partitions of the cluster, or of the map if no cluster is in use."""
+
+    @property
+    def move_ratio(self) -> float:
+        """KIP-73's MoveRatio, in [0, 1]."""
+        return move_ratio(self.plan.partitions_to_copy, self.total_partitions)
 
 
 def needs_metrics(options: PlanningOptions) -> bool:
@@ -87,6 +100,7 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
             replication_factor=options.replication,
             substitution_affinity=options.sub_affinity,
             min_rack_ids=options.min_rack_ids,
+            allow_fewer_racks=options.allow_fewer_racks,
             partition_size_factor=options.partition_size_factor,
             optimize_leadership=options.optimize_leadership,
             evacuation=evacuation,
@@ -112,6 +126,8 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
         partition_limit=options.partition_limit,
         partition_size_threshold=options.partition_size_threshold,
         locality_scoped=options.locality_scoped,
+        min_rack_ids=options.min_rack_ids,
+        allow_fewer_racks=options.allow_fewer_racks,
         optimize_leadership=options.optimize_leadership,
     )
     if isinstance(options, RebalanceCommandOptions):
@@ -134,7 +150,12 @@ def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int
     wanted = replace(options, topics=topics, brokers=brokers)
     partitions = _partitions(wanted, cluster)
     chosen = select_brokers(partitions, (*brokers, *leaving), cluster.brokers)
-    plan = decommission(partitions, chosen.brokers, leaving)
+    racks = RebalanceOptions(
+        min_rack_ids=options.min_rack_ids,
+        allow_fewer_racks=options.allow_fewer_racks,
+        optimize_leadership=options.optimize_leadership,
+    )
+    plan = decommission(partitions, chosen.brokers, leaving, racks)
     actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
     return _result(wanted, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),), actions)
 
@@ -208,10 +229,32 @@ def _result(
     topics = tuple(sorted({one.topic for one in plan.before}))
     known = {one.topic for one in cluster.partitions} if cluster else set()
     excluded = matching_topics(known, options.topics_exclude, compile=compile_pattern) if options.topics_exclude else ()
-    warnings = [*plan.warnings]
+    unaccepted = [text for text in plan.warnings if text not in (*plan.refusals, *plan.accepted_warnings)]
     if chosen.missing:
-        warnings.append(f"{chosen.missing} provided brokers not found in the cluster")
+        unaccepted.append(f"{chosen.missing} provided brokers not found in the cluster")
     if chosen.rack_missing:
-        warnings.append(f"{chosen.rack_missing} provided broker(s) do(es) not have a rack.id defined")
+        unaccepted.append(f"{chosen.rack_missing} provided broker(s) do(es) not have a rack.id defined")
     kept = tuple(one for one in maps if one)
-    return Result(topics, excluded, chosen, plan, kept, actions, tuple(sorted(warnings)))
+    return Result(
+        topics=topics,
+        topics_excluded=excluded,
+        selection=chosen,
+        plan=plan,
+        maps=kept,
+        actions=actions,
+        warnings=tuple(sorted([*plan.refusals, *plan.accepted_warnings, *unaccepted])),
+        needs_consent=bool(unaccepted),
+        notes=(*plan.notes, *_unmatched(options, known or topics, topics)),
+        total_partitions=len(cluster.partitions) if cluster else len(plan.before),
+    )
+
+
+def _unmatched(options: PlanningOptions, cluster_topics: Collection[str], topics: Collection[str]) -> Iterator[str]:
+    """Return a sentence for each pattern without a topic; evacuations are compared with the topics of the plan."""
+    lists = [("topics", options.topics, cluster_topics), ("topics-exclude", options.topics_exclude, cluster_topics)]
+    if isinstance(options, RebuildCommandOptions):
+        evacuated = ("leader-evac-topics", options.leader_evac_topics, topics)
+        lists = [evacuated] if options.map_string else [*lists, evacuated]
+    for name, patterns, names in lists:
+        for pattern in unmatched_patterns(names, patterns, compile_pattern):
+            yield f"--{name} {pattern!r} matches no topic"

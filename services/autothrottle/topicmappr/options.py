@@ -21,6 +21,7 @@ from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SI
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.runtime.option_kinds import Refused, declared_options, option
+from autothrottle_client.patterns import split_patterns
 
 PREFIX = "TOPICMAPPR_"
 """Prefix of topicmappr's environment variables."""
@@ -39,14 +40,10 @@ class MetricsSource(StrEnum):
     """The brokers themselves (DescribeLogDirs)."""
 
 
-def _items(text: str) -> tuple[str, ...]:
-    return tuple(item.strip() for item in text.split(",") if item.strip())
-
-
 def _brokers(text: str) -> tuple[int, ...]:
     wanted = [str(ALL_MAPPED), str(ALL_REGISTERED)]
     try:
-        return tuple(int(item) if item in wanted else parse_broker_id(item) for item in _items(text))
+        return tuple(int(item) if item in wanted else parse_broker_id(item) for item in split_patterns(text))
     except Invalid as error:
         raise Refused(f"has an entry that is not a broker id ({error})") from None
 
@@ -58,7 +55,7 @@ def _broker_ids(meaning: str) -> tuple[int, ...]:
 
 def _names(meaning: str) -> tuple[str, ...]:
     range = "a comma-separated list of topic names or regular expressions that match whole names"
-    return option(_items, "", meaning, range, example="orders,payments.*")
+    return option(split_patterns, "", meaning, range, example="orders,payments.*")
 
 
 def _true(meaning: str) -> bool:
@@ -119,7 +116,7 @@ class ClusterOptions:
     cluster_file: str = kinds.file(
         "Cluster file of `topicmappr export`; nothing else is read then", "cluster.json", "a readable JSON file"
     )
-    ignore_warns: bool = kinds.boolean("Write the map despite warnings")
+    ignore_warns: bool = kinds.boolean("Write the map despite warnings, except lost replicas and shared racks")
 
 
 IN_ENVIRONMENT = tuple(declared_options(ClusterOptions))
@@ -163,6 +160,12 @@ class PlanningOptions(OutputOptions):
         lambda minutes: timedelta(minutes=float(minutes)),
         at_most=10**6,
     )
+    min_rack_ids: int = _signed(
+        "Distinct racks that suffice for each partition; 0: all its replicas must be in different racks"
+    )
+    allow_fewer_racks: bool = kinds.boolean(
+        "Write the map although it places replicas of a partition into one rack; WARN has the number of partitions"
+    )
     optimize_leadership: bool = kinds.boolean("Even out the numbers of leaders by reordering replicas")
 
 
@@ -182,7 +185,6 @@ class RebuildCommandOptions(PlanningOptions):
     replication: int = _signed("Replication factor to set")
     sub_affinity: bool = kinds.boolean("Substitute each broker that leaves by one new broker of its rack")
     placement: Strategy = _choice(Strategy.COUNT, "What the placement makes even", Strategy)
-    min_rack_ids: int = _signed("Distinct racks that each partition needs; 0: as many as possible")
     optimize: Optimization = _choice(
         Optimization.DISTRIBUTION,
         "Prefer more pairs of brokers that share partitions, more even storage, or with force-rebuild the fewest bytes",

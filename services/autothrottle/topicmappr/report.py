@@ -36,12 +36,16 @@ def report(options: PlanningOptions, result: Result) -> str:
     else:
         blocks.append(_section("Action:", result.actions))
     blocks.append(_section("Partition map changes:", _changes(result.plan)))
+    copies, total = result.plan.partitions_to_copy, result.total_partitions
+    blocks.append(f"MoveRatio: {result.move_ratio:.3f} ({copies} of {total} partitions have replicas to copy)")
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
     blocks += _storage(options, result.plan)
     if options.explain or getattr(options, "verbose", False):
         blocks.append(
             _section("Reasons:", [f"{one.topic} p{one.partition}: {one.reason}" for one in explain(result.plan)])
         )
+    if result.notes:
+        blocks.append(_section("Notes:", result.notes))
     blocks.append(_section("WARN:", result.warnings or [_NONE]))
     return "\n".join(blocks)
 
@@ -207,11 +211,14 @@ def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[
         ),
         "copied_bytes": plan.copied_bytes,
         "bound_bytes": plan.bound_bytes,
+        "move_ratio": result.move_ratio,
         "before": _statistics_value(plan.statistics_before),
         "after": _statistics_value(plan.statistics_after),
         "brokers": [_broker_value(broker) for broker in plan.brokers],
         "actions": list(result.actions),
         "warnings": list(result.warnings),
+        "refusals": list(plan.refusals),
+        "notes": list(result.notes),
         "files": list(files),
     }
     if explained:

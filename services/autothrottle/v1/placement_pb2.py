@@ -27,7 +27,7 @@ from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61utothrottle/v1/placement.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1cgoogle/api/annotations.proto\"I\n\x0ePlacementScope\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x16\n\x0etopics_exclude\x18\x02 \x03(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x03(\x05\"\xfc\x02\n\x0eRebuildRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x34\n\x08strategy\x18\x02 \x01(\x0e\x32\".autothrottle.v1.PlacementStrategy\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x1a\n\x12replication_factor\x18\x04 \x01(\x05\x12\x1b\n\x13optimize_leadership\x18\x05 \x01(\x08\x12\x0f\n\x07minimal\x18\x06 \x01(\x08\x12\x1d\n\x15partition_size_factor\x18\x07 \x01(\x01\x12\x1d\n\x15substitution_affinity\x18\x08 \x01(\x08\x12!\n\x19leader_evacuation_brokers\x18\t \x03(\x05\x12 \n\x18leader_evacuation_topics\x18\n \x03(\t\x12\x0e\n\x06phased\x18\x0b \x01(\x08\x12\x18\n\x10\x62rokers_per_step\x18\x0c \x01(\x05\"?\n\x0fRebuildResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"v\n\x10RebalanceRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x19\n\x11storage_threshold\x18\x02 \x01(\x01\x12\x17\n\x0flocality_scoped\x18\x03 \x01(\x08\"A\n\x11RebalanceResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"W\n\x0cScaleRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x17\n\x0flocality_scoped\x18\x02 \x01(\x08\"=\n\rScaleResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"V\n\x13\x44\x65\x63ommissionRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x0f\n\x07leaving\x18\x02 \x03(\x05\"D\n\x14\x44\x65\x63ommissionResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"\xb4\x02\n\rPlacementPlan\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x1c\n\x14unchanged_partitions\x18\x02 \x01(\x05\x12\x14\n\x0c\x63opied_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62ound_bytes\x18\x04 \x01(\x03\x12\x31\n\x06\x62\x65\x66ore\x18\x05 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x30\n\x05\x61\x66ter\x18\x06 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x10\n\x08warnings\x18\x07 \x03(\t\x12-\n\x05steps\x18\x08 \x03(\x0b\x32\x1e.autothrottle.v1.PlacementStep\"E\n\rPlacementStep\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\"\xc5\x01\n\x10PlacementFigures\x12\x15\n\rleader_spread\x18\x01 \x01(\x05\x12\x16\n\x0ereplica_spread\x18\x02 \x01(\x05\x12!\n\x14storage_range_spread\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\'\n\x1astorage_standard_deviation\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x17\n\x15_storage_range_spreadB\x1d\n\x1b_storage_standard_deviation*u\n\x11PlacementStrategy\x12\"\n\x1ePLACEMENT_STRATEGY_UNSPECIFIED\x10\x00\x12\x1c\n\x18PLACEMENT_STRATEGY_COUNT\x10\x01\x12\x1e\n\x1aPLACEMENT_STRATEGY_STORAGE\x10\x02\x32\xf7\x03\n\x10PlacementService\x12r\n\x07Rebuild\x12\x1f.autothrottle.v1.RebuildRequest\x1a .autothrottle.v1.RebuildResponse\"$\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1a\"\x15/v1/placement/rebuild:\x01*\x12z\n\tRebalance\x12!.autothrottle.v1.RebalanceRequest\x1a\".autothrottle.v1.RebalanceResponse\"&\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/placement/rebalance:\x01*\x12j\n\x05Scale\x12\x1d.autothrottle.v1.ScaleRequest\x1a\x1e.autothrottle.v1.ScaleResponse\"\"\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x18\"\x13/v1/placement/scale:\x01*\x12\x86\x01\n\x0c\x44\x65\x63ommission\x12$.autothrottle.v1.DecommissionRequest\x1a%.autothrottle.v1.DecommissionResponse\")\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1f\"\x1a/v1/placement/decommission:\x01*b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61utothrottle/v1/placement.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1cgoogle/api/annotations.proto\"I\n\x0ePlacementScope\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x16\n\x0etopics_exclude\x18\x02 \x03(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x03(\x05\"\x97\x03\n\x0eRebuildRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x34\n\x08strategy\x18\x02 \x01(\x0e\x32\".autothrottle.v1.PlacementStrategy\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x1a\n\x12replication_factor\x18\x04 \x01(\x05\x12\x1b\n\x13optimize_leadership\x18\x05 \x01(\x08\x12\x0f\n\x07minimal\x18\x06 \x01(\x08\x12\x1d\n\x15partition_size_factor\x18\x07 \x01(\x01\x12\x1d\n\x15substitution_affinity\x18\x08 \x01(\x08\x12!\n\x19leader_evacuation_brokers\x18\t \x03(\x05\x12 \n\x18leader_evacuation_topics\x18\n \x03(\t\x12\x0e\n\x06phased\x18\x0b \x01(\x08\x12\x18\n\x10\x62rokers_per_step\x18\x0c \x01(\x05\x12\x19\n\x11\x61llow_fewer_racks\x18\r \x01(\x08\"?\n\x0fRebuildResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"\x91\x01\n\x10RebalanceRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x19\n\x11storage_threshold\x18\x02 \x01(\x01\x12\x17\n\x0flocality_scoped\x18\x03 \x01(\x08\x12\x19\n\x11\x61llow_fewer_racks\x18\x04 \x01(\x08\"A\n\x11RebalanceResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"r\n\x0cScaleRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x17\n\x0flocality_scoped\x18\x02 \x01(\x08\x12\x19\n\x11\x61llow_fewer_racks\x18\x03 \x01(\x08\"=\n\rScaleResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"q\n\x13\x44\x65\x63ommissionRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x0f\n\x07leaving\x18\x02 \x03(\x05\x12\x19\n\x11\x61llow_fewer_racks\x18\x03 \x01(\x08\"D\n\x14\x44\x65\x63ommissionResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"\xd7\x02\n\rPlacementPlan\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x1c\n\x14unchanged_partitions\x18\x02 \x01(\x05\x12\x14\n\x0c\x63opied_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62ound_bytes\x18\x04 \x01(\x03\x12\x31\n\x06\x62\x65\x66ore\x18\x05 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x30\n\x05\x61\x66ter\x18\x06 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x10\n\x08warnings\x18\x07 \x03(\t\x12-\n\x05steps\x18\x08 \x03(\x0b\x32\x1e.autothrottle.v1.PlacementStep\x12\r\n\x05notes\x18\t \x03(\t\x12\x12\n\nmove_ratio\x18\n \x01(\x01\"E\n\rPlacementStep\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\"\xc5\x01\n\x10PlacementFigures\x12\x15\n\rleader_spread\x18\x01 \x01(\x05\x12\x16\n\x0ereplica_spread\x18\x02 \x01(\x05\x12!\n\x14storage_range_spread\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\'\n\x1astorage_standard_deviation\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x17\n\x15_storage_range_spreadB\x1d\n\x1b_storage_standard_deviation*u\n\x11PlacementStrategy\x12\"\n\x1ePLACEMENT_STRATEGY_UNSPECIFIED\x10\x00\x12\x1c\n\x18PLACEMENT_STRATEGY_COUNT\x10\x01\x12\x1e\n\x1aPLACEMENT_STRATEGY_STORAGE\x10\x02\x32\xf7\x03\n\x10PlacementService\x12r\n\x07Rebuild\x12\x1f.autothrottle.v1.RebuildRequest\x1a .autothrottle.v1.RebuildResponse\"$\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1a\"\x15/v1/placement/rebuild:\x01*\x12z\n\tRebalance\x12!.autothrottle.v1.RebalanceRequest\x1a\".autothrottle.v1.RebalanceResponse\"&\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/placement/rebalance:\x01*\x12j\n\x05Scale\x12\x1d.autothrottle.v1.ScaleRequest\x1a\x1e.autothrottle.v1.ScaleResponse\"\"\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x18\"\x13/v1/placement/scale:\x01*\x12\x86\x01\n\x0c\x44\x65\x63ommission\x12$.autothrottle.v1.DecommissionRequest\x1a%.autothrottle.v1.DecommissionResponse\")\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1f\"\x1a/v1/placement/decommission:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,32 +42,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLACEMENTSERVICE'].methods_by_name['Scale']._serialized_options = b'\330\316\030\001\202\323\344\223\002\030\"\023/v1/placement/scale:\001*'
   _globals['_PLACEMENTSERVICE'].methods_by_name['Decommission']._loaded_options = None
   _globals['_PLACEMENTSERVICE'].methods_by_name['Decommission']._serialized_options = b'\330\316\030\001\202\323\344\223\002\037\"\032/v1/placement/decommission:\001*'
-  _globals['_PLACEMENTSTRATEGY']._serialized_start=1743
-  _globals['_PLACEMENTSTRATEGY']._serialized_end=1860
+  _globals['_PLACEMENTSTRATEGY']._serialized_start=1887
+  _globals['_PLACEMENTSTRATEGY']._serialized_end=2004
   _globals['_PLACEMENTSCOPE']._serialized_start=141
   _globals['_PLACEMENTSCOPE']._serialized_end=214
   _globals['_REBUILDREQUEST']._serialized_start=217
-  _globals['_REBUILDREQUEST']._serialized_end=597
-  _globals['_REBUILDRESPONSE']._serialized_start=599
-  _globals['_REBUILDRESPONSE']._serialized_end=662
-  _globals['_REBALANCEREQUEST']._serialized_start=664
-  _globals['_REBALANCEREQUEST']._serialized_end=782
-  _globals['_REBALANCERESPONSE']._serialized_start=784
-  _globals['_REBALANCERESPONSE']._serialized_end=849
-  _globals['_SCALEREQUEST']._serialized_start=851
-  _globals['_SCALEREQUEST']._serialized_end=938
-  _globals['_SCALERESPONSE']._serialized_start=940
-  _globals['_SCALERESPONSE']._serialized_end=1001
-  _globals['_DECOMMISSIONREQUEST']._serialized_start=1003
-  _globals['_DECOMMISSIONREQUEST']._serialized_end=1089
-  _globals['_DECOMMISSIONRESPONSE']._serialized_start=1091
-  _globals['_DECOMMISSIONRESPONSE']._serialized_end=1159
-  _globals['_PLACEMENTPLAN']._serialized_start=1162
-  _globals['_PLACEMENTPLAN']._serialized_end=1470
-  _globals['_PLACEMENTSTEP']._serialized_start=1472
-  _globals['_PLACEMENTSTEP']._serialized_end=1541
-  _globals['_PLACEMENTFIGURES']._serialized_start=1544
-  _globals['_PLACEMENTFIGURES']._serialized_end=1741
-  _globals['_PLACEMENTSERVICE']._serialized_start=1863
-  _globals['_PLACEMENTSERVICE']._serialized_end=2366
+  _globals['_REBUILDREQUEST']._serialized_end=624
+  _globals['_REBUILDRESPONSE']._serialized_start=626
+  _globals['_REBUILDRESPONSE']._serialized_end=689
+  _globals['_REBALANCEREQUEST']._serialized_start=692
+  _globals['_REBALANCEREQUEST']._serialized_end=837
+  _globals['_REBALANCERESPONSE']._serialized_start=839
+  _globals['_REBALANCERESPONSE']._serialized_end=904
+  _globals['_SCALEREQUEST']._serialized_start=906
+  _globals['_SCALEREQUEST']._serialized_end=1020
+  _globals['_SCALERESPONSE']._serialized_start=1022
+  _globals['_SCALERESPONSE']._serialized_end=1083
+  _globals['_DECOMMISSIONREQUEST']._serialized_start=1085
+  _globals['_DECOMMISSIONREQUEST']._serialized_end=1198
+  _globals['_DECOMMISSIONRESPONSE']._serialized_start=1200
+  _globals['_DECOMMISSIONRESPONSE']._serialized_end=1268
+  _globals['_PLACEMENTPLAN']._serialized_start=1271
+  _globals['_PLACEMENTPLAN']._serialized_end=1614
+  _globals['_PLACEMENTSTEP']._serialized_start=1616
+  _globals['_PLACEMENTSTEP']._serialized_end=1685
+  _globals['_PLACEMENTFIGURES']._serialized_start=1688
+  _globals['_PLACEMENTFIGURES']._serialized_end=1885
+  _globals['_PLACEMENTSERVICE']._serialized_start=2007
+  _globals['_PLACEMENTSERVICE']._serialized_end=2510
 # @@protoc_insertion_point(module_scope)

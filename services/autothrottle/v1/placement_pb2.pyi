@@ -100,6 +100,7 @@ class RebuildRequest(_message.Message):
     LEADER_EVACUATION_TOPICS_FIELD_NUMBER: _builtins.int
     PHASED_FIELD_NUMBER: _builtins.int
     BROKERS_PER_STEP_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_RACKS_FIELD_NUMBER: _builtins.int
     strategy: Global___PlacementStrategy.ValueType
     """What the placement makes even."""
     force: _builtins.bool
@@ -119,6 +120,10 @@ class RebuildRequest(_message.Message):
     brokers_per_step: _builtins.int
     """Divide the plan into steps that each concern this number of brokers, at least 0; 0: one step. Not with phased, and
     not with another replication factor.
+    """
+    allow_fewer_racks: _builtins.bool
+    """Accept that the plan places replicas of a partition into one rack where the brokers leave no other choice. Without it
+    such a plan is refused with INVALID_ARGUMENT. With it, a warning has the number of partitions.
     """
     @_builtins.property
     def scope(self) -> Global___PlacementScope:
@@ -147,10 +152,11 @@ class RebuildRequest(_message.Message):
         leader_evacuation_topics: _abc.Iterable[_builtins.str] | None = ...,
         phased: _builtins.bool = ...,
         brokers_per_step: _builtins.int = ...,
+        allow_fewer_racks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers_per_step", b"brokers_per_step", "force", b"force", "leader_evacuation_brokers", b"leader_evacuation_brokers", "leader_evacuation_topics", b"leader_evacuation_topics", "minimal", b"minimal", "optimize_leadership", b"optimize_leadership", "partition_size_factor", b"partition_size_factor", "phased", b"phased", "replication_factor", b"replication_factor", "scope", b"scope", "strategy", b"strategy", "substitution_affinity", b"substitution_affinity"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_fewer_racks", b"allow_fewer_racks", "brokers_per_step", b"brokers_per_step", "force", b"force", "leader_evacuation_brokers", b"leader_evacuation_brokers", "leader_evacuation_topics", b"leader_evacuation_topics", "minimal", b"minimal", "optimize_leadership", b"optimize_leadership", "partition_size_factor", b"partition_size_factor", "phased", b"phased", "replication_factor", b"replication_factor", "scope", b"scope", "strategy", b"strategy", "substitution_affinity", b"substitution_affinity"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -189,12 +195,15 @@ class RebalanceRequest(_message.Message):
     SCOPE_FIELD_NUMBER: _builtins.int
     STORAGE_THRESHOLD_FIELD_NUMBER: _builtins.int
     LOCALITY_SCOPED_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_RACKS_FIELD_NUMBER: _builtins.int
     storage_threshold: _builtins.float
     """Only brokers whose free storage is this fraction below the harmonic mean offload, in [0, 1); 0: all brokers below
     the mean.
     """
     locality_scoped: _builtins.bool
     """Keep replicas in their rack."""
+    allow_fewer_racks: _builtins.bool
+    """As for RebuildRequest."""
     @_builtins.property
     def scope(self) -> Global___PlacementScope:
         """Topics and brokers. Every broker that holds replicas of the topics must be listed."""
@@ -205,10 +214,11 @@ class RebalanceRequest(_message.Message):
         scope: Global___PlacementScope | None = ...,
         storage_threshold: _builtins.float = ...,
         locality_scoped: _builtins.bool = ...,
+        allow_fewer_racks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["locality_scoped", b"locality_scoped", "scope", b"scope", "storage_threshold", b"storage_threshold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_fewer_racks", b"allow_fewer_racks", "locality_scoped", b"locality_scoped", "scope", b"scope", "storage_threshold", b"storage_threshold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -246,8 +256,11 @@ class ScaleRequest(_message.Message):
 
     SCOPE_FIELD_NUMBER: _builtins.int
     LOCALITY_SCOPED_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_RACKS_FIELD_NUMBER: _builtins.int
     locality_scoped: _builtins.bool
     """Keep replicas in their rack."""
+    allow_fewer_racks: _builtins.bool
+    """As for RebuildRequest."""
     @_builtins.property
     def scope(self) -> Global___PlacementScope:
         """Topics and brokers, at least one of them new."""
@@ -257,10 +270,11 @@ class ScaleRequest(_message.Message):
         *,
         scope: Global___PlacementScope | None = ...,
         locality_scoped: _builtins.bool = ...,
+        allow_fewer_racks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["locality_scoped", b"locality_scoped", "scope", b"scope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_fewer_racks", b"allow_fewer_racks", "locality_scoped", b"locality_scoped", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -298,6 +312,9 @@ class DecommissionRequest(_message.Message):
 
     SCOPE_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_RACKS_FIELD_NUMBER: _builtins.int
+    allow_fewer_racks: _builtins.bool
+    """As for RebuildRequest."""
     @_builtins.property
     def scope(self) -> Global___PlacementScope:
         """Topics and the brokers that remain."""
@@ -311,10 +328,11 @@ class DecommissionRequest(_message.Message):
         *,
         scope: Global___PlacementScope | None = ...,
         leaving: _abc.Iterable[_builtins.int] | None = ...,
+        allow_fewer_racks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaving", b"leaving", "scope", b"scope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_fewer_racks", b"allow_fewer_racks", "leaving", b"leaving", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -358,12 +376,16 @@ class PlacementPlan(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    MOVE_RATIO_FIELD_NUMBER: _builtins.int
     unchanged_partitions: _builtins.int
     """Number of partitions of the topics that stay unchanged."""
     copied_bytes: _builtins.int
     """Bytes that brokers have to copy; partitions of unknown size count as 0."""
     bound_bytes: _builtins.int
     """The least bytes that must be copied to make free storage equal; 0 if free storage is unknown."""
+    move_ratio: _builtins.float
+    """KIP-73's MoveRatio: the share of the cluster's partitions that have replicas to copy, in [0, 1]."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """The new replicas of each partition that changes, ordered by topic and partition."""
@@ -384,6 +406,10 @@ class PlacementPlan(_message.Message):
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementStep]:
         """Steps of a plan that is divided: submit each one after the end of the step before. Empty: submit partitions at once."""
 
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sentences that need no decision, for example about a pattern that matches no topic."""
+
     def __init__(
         self,
         *,
@@ -395,10 +421,12 @@ class PlacementPlan(_message.Message):
         after: Global___PlacementFigures | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         steps: _abc.Iterable[Global___PlacementStep] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+        move_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "bound_bytes", b"bound_bytes", "copied_bytes", b"copied_bytes", "partitions", b"partitions", "steps", b"steps", "unchanged_partitions", b"unchanged_partitions", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "bound_bytes", b"bound_bytes", "copied_bytes", b"copied_bytes", "move_ratio", b"move_ratio", "notes", b"notes", "partitions", b"partitions", "steps", b"steps", "unchanged_partitions", b"unchanged_partitions", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

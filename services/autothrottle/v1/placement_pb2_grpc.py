@@ -29,8 +29,8 @@ class PlacementServiceStub:
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, or partition sizes or free
-    storage are unknown; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
+    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage
+    are unknown, the plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
     cluster cannot be read completely.
     """
 
@@ -66,8 +66,8 @@ class PlacementServiceServicer:
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, or partition sizes or free
-    storage are unknown; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
+    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage
+    are unknown, the plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
     cluster cannot be read completely.
     """
 
@@ -134,8 +134,8 @@ class PlacementService:
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, or partition sizes or free
-    storage are unknown; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
+    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage
+    are unknown, the plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
     cluster cannot be read completely.
     """
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.forecast.eta import move_ratio
 from autothrottle.core.placement.brokers import ALL_REGISTERED
 from autothrottle.core.placement.partition_map import PartitionMap, without_no_ops
 from autothrottle.core.placement.plan import (
@@ -53,6 +54,7 @@ def rebuild_options(request: placement_pb2.RebuildRequest) -> RebuildOptions:
         substitution_affinity=request.substitution_affinity,
         partition_size_factor=factor,
         optimize_leadership=request.optimize_leadership,
+        allow_fewer_racks=request.allow_fewer_racks,
     )
 
 
@@ -65,7 +67,11 @@ def rebalance_options(request: placement_pb2.RebalanceRequest) -> RebalanceOptio
     threshold = request.storage_threshold
     if not (math.isfinite(threshold) and 0 <= threshold < 1):
         raise Invalid(f"storage_threshold {threshold} must be in [0, 1); give 0.2 for 20 %")
-    return RebalanceOptions(storage_threshold=threshold or None, locality_scoped=request.locality_scoped)
+    return RebalanceOptions(
+        storage_threshold=threshold or None,
+        locality_scoped=request.locality_scoped,
+        allow_fewer_racks=request.allow_fewer_racks,
+    )
 
 
 def wanted_brokers(scope: placement_pb2.PlacementScope, by_default: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -83,9 +89,16 @@ def wanted_brokers(scope: placement_pb2.PlacementScope, by_default: tuple[int, .
 
 
 def plan_to_message(
-    plan: PlacementPlan, warnings: tuple[str, ...], steps: Sequence[PartitionMap] = ()
+    plan: PlacementPlan,
+    total_partitions: int,
+    warnings: tuple[str, ...],
+    notes: tuple[str, ...],
+    steps: Sequence[PartitionMap] = (),
 ) -> placement_pb2.PlacementPlan:
-    """Convert a plan, the warnings about it, and the complete maps of its steps if it is divided."""
+    """Convert a plan, the sentences about it, and the complete maps of its steps if it is divided.
+
+    `total_partitions` counts those of the cluster.
+    """
     changed = without_no_ops(plan.before, plan.after)
     parts = (without_no_ops(before, after) for before, after in zip((plan.before, *steps), steps, strict=False))
     return placement_pb2.PlacementPlan(
@@ -96,6 +109,8 @@ def plan_to_message(
         before=_figures(plan.statistics_before),
         after=_figures(plan.statistics_after),
         warnings=warnings,
+        notes=notes,
+        move_ratio=move_ratio(plan.partitions_to_copy, total_partitions),
         steps=(placement_pb2.PlacementStep(partitions=_targets(part)) for part in parts if part),
     )
 

@@ -41,6 +41,7 @@ class KraftCluster(KafkaCluster):
         broker_properties: Mapping[str, object] | None = None,
         heap_megabytes: int = 256,
         places: Mapping[int, Place] | None = None,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         """Prepare the controller and the brokers.
 
@@ -51,6 +52,7 @@ class KraftCluster(KafkaCluster):
             broker_properties: broker configs that override the lab's.
             heap_megabytes: Java heap of each process.
             places: broker id or `CONTROLLER_ID` -> where it runs; default: 127.0.0.1.
+            racks: broker id -> `broker.rack`; default: none.
 
         Raises:
             Invalid: a broker has the controller's id.
@@ -80,7 +82,8 @@ class KraftCluster(KafkaCluster):
                 directory / f"broker-{broker_id}",
                 port,
                 command,
-                {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})},
+                {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})}
+                | ({"broker.rack": racks[broker_id]} if racks else {}),
                 given[broker_id],
             )
             for broker_id, port in zip(broker_ids, ports, strict=True)

@@ -142,8 +142,8 @@ def test_evacuated_brokers_lead_no_topic_of_the_evacuation(front: Front) -> None
 def test_the_size_factor_leaves_room_for_growth(front: Front) -> None:
     request = {"scope": {"topics": ["t"], "brokers": [1001, 1003]}, "strategy": "PLACEMENT_STRATEGY_STORAGE"}
     assert len(targets(ask(front, "rebuild", **request, partitionSizeFactor=2))) == 4
-    warnings = ask(front, "rebuild", **request, partitionSizeFactor=3).json["plan"]["warnings"]
-    assert any("No additional brokers" in line for line in warnings)
+    refused = ask(front, "rebuild", **request, partitionSizeFactor=3)
+    assert (refused.status, "storage is exhausted for a replica of 3.00GB" in refused.json["message"]) == (400, True)
 
 
 def test_an_unreachable_cluster_is_unavailable(front: Front) -> None:
@@ -205,3 +205,31 @@ def test_throttlectl_refuses_leaving_brokers_where_they_have_no_effect(
     assert "--leaving has no effect on rebuild" in capsys.readouterr().err
     assert throttlectl(front, "plan", "scale", "--topics", "t", "--brokers=-2", "--sub-affinity") == 2
     assert "--sub-affinity has no effect on scale" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["rebuild", "decommission"])
+def test_a_lost_rack_is_refused_and_then_allowed(front: Front, method: str) -> None:
+    """The service placed two replicas into one rack without a warning. Now only the field allow_fewer_racks does so."""
+    brokers = {1001 + n: PlacementBroker(1001 + n, "abab"[n]) for n in range(4)}
+    front.services.placement.cluster = PlacementCluster(brokers, CLUSTER.partitions)
+    front.services.storage.metrics = None
+    lost = {"leaving": [1002, 1004], "brokers": [1001, 1003]} if method == "decommission" else {"brokers": [1001, 1003]}
+    request: dict[str, Any] = {"scope": {"topics": ["t", "u.*"], "brokers": lost.pop("brokers")}, **lost}
+    refused = ask(front, method, **request)
+    assert refused.status == 400
+    assert "4 of 4 partitions would have two replicas in one rack" in refused.json["message"]
+    allowed = ask(front, method, **request, allowFewerRacks=True)
+    assert len(targets(allowed)) == 4
+    assert "4 of 4 partitions would have two replicas in one rack" in allowed.json["plan"]["warnings"][0]
+    assert (allowed.json["plan"]["notes"], allowed.json["plan"]["moveRatio"]) == (["topics 'u.*' matches no topic"], 1)
+
+
+def test_throttlectl_allows_fewer_racks(front: Front, capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = {1001 + n: PlacementBroker(1001 + n, "abab"[n]) for n in range(4)}
+    front.services.placement.cluster = PlacementCluster(brokers, CLUSTER.partitions)
+    arguments = ["plan", "rebuild", "--topics", "t{1,1},u{1,2}", "--brokers", "1001,1003"]
+    assert throttlectl(front, *arguments) == 2
+    assert "allow-fewer-racks" in capsys.readouterr().err
+    assert throttlectl(front, *arguments, "--allow-fewer-racks") == 0
+    assert "to copy (MoveRatio 1.000)\n" in (out := capsys.readouterr().out)
+    assert "note: topics 'u{1,2}' matches no topic\n" in out

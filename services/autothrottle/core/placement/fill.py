@@ -112,9 +112,7 @@ class _CountFill:
         for partition in partitions:
             replicas = sets[partition]
             others = [broker for broker in replicas if broker != HOLE]
-            taken = [racks[broker] for broker in others]
-            if len(set(taken)) >= table.wanted_racks(len(replicas), taken):
-                taken = []
+            taken = table.crowded_racks(len(replicas), others)
             level = 1 << 61
             chosen = -1
             for group in groups:
@@ -178,6 +176,17 @@ def fill_by_storage(table: ReplicaTable, free: list[int], whole_partitions: bool
                     fill.fill(partition)
 
 
+def allowed_brokers(table: ReplicaTable, partition: int, holes: int = 0) -> list[int]:
+    """Return the brokers that may join a set by the rules on brokers and racks; `holes`: slots left out of the set."""
+    replicas = [broker for broker in table.sets[partition] if broker != HOLE]
+    racks = table.crowded_racks(len(table.sets[partition]) + holes, replicas)
+    return [
+        broker
+        for broker in range(table.count)
+        if table.receives[broker] and broker not in replicas and table.racks[broker] not in racks
+    ]
+
+
 def _with_holes(table: ReplicaTable) -> list[int]:
     return [partition for partition, replicas in enumerate(table.sets) if HOLE in replicas]
 
@@ -200,12 +209,17 @@ class _StorageFill:
             heapify(heap)
 
     def fill(self, partition: int) -> None:
+        table = self._table
+        replicas = table.sets[partition]
+        others = [broker for broker in replicas if broker != HOLE]
+        taken = table.crowded_racks(len(replicas), others)
+        if not self._place(partition, others, taken) and taken and table.allow_fewer_racks:
+            self._place(partition, others, [])
+
+    def _place(self, partition: int, others: list[int], taken: list[int]) -> bool:
+        """Give the first hole to the broker with the most free storage; return whether one has enough."""
         table, free, heaps = self._table, self._free, self._heaps
         replicas, size = table.sets[partition], table.sizes[partition]
-        others = [broker for broker in replicas if broker != HOLE]
-        taken = [table.racks[broker] for broker in others]
-        if len(set(taken)) >= table.wanted_racks(len(replicas), taken):
-            taken = []
         aside: list[tuple[int, tuple[int, int]]] = []
         chosen, best = -1, 1 << 62
         for group, heap in enumerate(heaps):
@@ -224,3 +238,4 @@ class _StorageFill:
             replicas[replicas.index(HOLE)] = broker
         for group, entry in aside:
             heappush(heaps[group], entry)
+        return chosen >= 0

@@ -111,6 +111,14 @@ def matching_topics(
     return tuple(sorted(_matching(names, wanted, compile) - _matching(names, without, compile)))
 
 
+def unmatched_patterns(
+    topics: Iterable[str], patterns: Iterable[str], compile: Compile = re.compile
+) -> tuple[str, ...]:
+    """Return the patterns of `matching_topics` that match no topic, in order; empty ones are left out."""
+    names = frozenset(topics)
+    return tuple(pattern for pattern in patterns if pattern and not _matching(names, [pattern], compile))
+
+
 def _matching(names: frozenset[str], patterns: Iterable[str], compile: Compile) -> frozenset[str]:
     found: set[str] = set()
     for pattern in patterns:

@@ -14,6 +14,15 @@ from autothrottle.core.placement.statistics import BrokerShare, PlacementStatist
 _GB = 1 << 30
 
 
+def gigabytes(size: int) -> str:
+    """Return a size for operators. A GB is 2^30 bytes, as in Kafka-Kit.
+
+    >>> gigabytes(3 << 29), gigabytes(120)
+    ('1.50GB', '120 bytes')
+    """
+    return f"{size / _GB:.2f}GB" if abs(size) >= _GB // 100 else f"{size} bytes"
+
+
 class Strategy(Enum):
     """What a placement makes even."""
 
@@ -54,7 +63,9 @@ class RebuildOptions:
     substitution_affinity: bool = False
     """Each broker that leaves is substituted by one new broker of its rack. Not with `force`."""
     min_rack_ids: int = 0
-    """Distinct racks that each partition needs; 0: as many as its replicas, or as there are racks."""
+    """Distinct racks that suffice for each partition; 0: all its replicas must be in different racks."""
+    allow_fewer_racks: bool = False
+    """Replicas may share a rack where the brokers leave no other choice: a warning instead of a refusal."""
     partition_size_factor: float = 1.0
     """Each size is multiplied by this factor, > 0: room for growth."""
     optimize_leadership: bool = False
@@ -80,6 +91,8 @@ class RebalanceOptions:
     locality_scoped: bool = False
     """Replicas stay in their rack."""
     min_rack_ids: int = 0
+    allow_fewer_racks: bool = False
+    """As for `RebuildOptions`."""
     optimize_leadership: bool = False
 
 
@@ -115,6 +128,12 @@ class PlacementPlan:
     """Over the brokers that stay or join."""
     warnings: tuple[str, ...] = ()
     """Sorted. A caller should not execute a plan with warnings unless an operator accepts them."""
+    refusals: tuple[str, ...] = ()
+    """The warnings that a caller must not execute: the plan loses replicas, or puts replicas into one rack."""
+    accepted_warnings: tuple[str, ...] = ()
+    """The warnings that an option of the plan has accepted already."""
+    notes: tuple[str, ...] = ()
+    """Sentences that need no consent, for example about a rise that replicas of leaving brokers cause."""
     affinities: tuple[Affinity, ...] = ()
     relocations: tuple[Relocation, ...] = ()
     """Of `rebalance`, `scale` and `decommission`: each replica that moves, ordered by source, size and partition."""
@@ -126,6 +145,12 @@ class PlacementPlan:
     """Bytes that the brokers have to copy, unknown sizes as 0."""
     bound_bytes: int = 0
     """The least bytes that must be copied to make free storage equal on all brokers; racks and sizes are ignored."""
+
+    @property
+    def partitions_to_copy(self) -> int:
+        """The number of partitions with replicas to copy."""
+        pairs = zip(self.before, self.after, strict=True)
+        return sum(not set(old.replicas).issuperset(new.replicas) for old, new in pairs)
 
 
 class ReplicaReason(NamedTuple):

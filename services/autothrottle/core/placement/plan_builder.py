@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autothrottle.core.placement.partition_map import PartitionMap
-from autothrottle.core.placement.plan import Affinity, PlacementPlan
+from autothrottle.core.placement.plan import Affinity, PlacementPlan, gigabytes
 from autothrottle.core.placement.replica_table import ReplicaTable
 from autothrottle.core.placement.statistics import PlacementStatistics, statistics
 
@@ -19,11 +19,14 @@ def build_plan(
     warnings: Sequence[str] = (),
     affinities: tuple[Affinity, ...] = (),
     *,
+    refusals: Sequence[str] = (),
     check_range: bool = False,
+    new_racks: bool = False,
 ) -> PlacementPlan:
     """Return the plan from the table's partitions to `after`, with its statistics.
 
-    With `check_range`, a range of free storage that grows is a warning.
+    With `check_range`, a range of free storage that grows is a warning, or a note if replicas have to move.
+    With `new_racks`, no replica that joins a set may share a rack; otherwise a set may share as much as before.
     """
     mapped = {broker for replicas in table.home for broker in replicas}
     target = [broker for broker in range(table.count) if table.stays[broker]]
@@ -32,16 +35,19 @@ def build_plan(
     final = _final_free(table, after) if known else []
     before = _statistics(table, table.partitions, sorted(mapped), free)
     now = _statistics(table, after, target, final if known else free)
-    found = list(warnings)
-    if check_range and known and _grows(target, free, final):
-        found.append("broker free storage range increased")
+    fewer_racks = _fewer_racks(table, after, new_racks)
+    refused, accepted = (refusals, fewer_racks) if table.allow_fewer_racks else ((*refusals, *fewer_racks), ())
+    unforced, notes = _range_findings(table, target, final, after) if check_range and known else ((), ())
     return PlacementPlan(
         before=table.partitions,
         after=after,
         brokers=table.brokers,
         statistics_before=before,
         statistics_after=now,
-        warnings=tuple(sorted(found)),
+        warnings=tuple(sorted([*warnings, *refusals, *fewer_racks, *unforced])),
+        refusals=tuple(sorted(refused)),
+        accepted_warnings=tuple(accepted),
+        notes=notes,
         affinities=affinities,
         copied_bytes=copied_bytes(table.partitions, after),
         bound_bytes=least_bytes(table) if known else 0,
@@ -56,10 +62,77 @@ def _statistics(
     return statistics(partitions, ids, known if len(known) == len(ids) else None)
 
 
-def _grows(target: Sequence[int], free: Sequence[int | None], final: Sequence[int]) -> bool:
-    before = [free[broker] or 0 for broker in target]
-    after = [final[broker] for broker in target]
-    return bool(target) and max(after) - min(after) > max(before) - min(before)
+def _range_findings(
+    table: ReplicaTable, target: Sequence[int], final: Sequence[int], after: PartitionMap
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return a warning, or a note, about a range of free storage that grows over the brokers that stay."""
+    free = [table.brokers[broker].storage_free or 0 for broker in target]
+    ends = [final[broker] for broker in target]
+    if not target or max(ends) - min(ends) <= max(free) - min(free):
+        return (), ()
+    if not _must_move(table, after):
+        return ("broker free storage range increased",), ()
+    old, new = (gigabytes(max(values) - min(values)) for values in (free, ends))
+    return (), (
+        f"the range of free storage grows from {old} to {new}, because replicas leave brokers or the replication "
+        "factor changes",
+    )
+
+
+def _must_move(table: ReplicaTable, after: PartitionMap) -> bool:
+    """Return whether the map cannot stay as it is: replicas leave brokers, or their number changes."""
+    return any(
+        len(old) != len(entry.replicas) or not all(table.stays[broker] for broker in old)
+        for old, entry in zip(table.home, after, strict=True)
+    )
+
+
+def _fewer_racks(table: ReplicaTable, after: PartitionMap, new_racks: bool) -> tuple[str, ...]:
+    """Return a sentence about the partitions whose replicas share racks only because of this plan; none: no entry."""
+    worse = [
+        (old, new)
+        for old, new in zip(table.partitions, after, strict=True)
+        if old.replicas != new.replicas and _shares_more(table, old.replicas, new.replicas, new_racks)
+    ]
+    if not worse:
+        return ()
+    examples = ", ".join(f"{entry.topic} p{entry.partition}" for entry, _ in worse[:3])
+    receiving = {broker.rack for broker in table.brokers if broker.receives}
+    used = {table.brokers[table.index[id]].rack for entry, _ in worse for id in entry.replicas}
+    missing = ", ".join(sorted(used - receiving - {""}))
+    need = max(table.required_racks(len(new.replicas)) for _, new in worse)
+    reason = (
+        f"no broker that may receive replicas is in rack {missing}"
+        if missing
+        else f"they need {need} racks, and the brokers that may receive replicas are in {len(table.receiving_racks)}"
+    )
+    return (
+        f"{len(worse)} of {len(after)} partitions would have two replicas in one rack, for example {examples}: "
+        f"{reason}; list brokers of more racks, or accept it with allow-fewer-racks",
+    )
+
+
+def _shares_more(table: ReplicaTable, old: Sequence[int], new: Sequence[int], new_racks: bool) -> bool:
+    """Return whether a set lacks more racks than before, loses one that it needs, or has more replicas in one rack."""
+    racks_before, racks_after = _count_racks(table, old), _count_racks(table, new)
+    lacking = table.required_racks(len(new)) - racks_after
+    return lacking > 0 and (
+        lacking > table.required_racks(len(old)) - racks_before
+        or racks_after < racks_before
+        or table.shared_racks(new) > table.shared_racks(old)
+        or (new_racks and _joins_used_rack(table, old, new))
+    )
+
+
+def _joins_used_rack(table: ReplicaTable, old: Sequence[int], new: Sequence[int]) -> bool:
+    racks = [table.racks[table.index[id]] for id in new]
+    return any(id not in old and racks.count(rack) > 1 for id, rack in zip(new, racks, strict=True))
+
+
+def _count_racks(table: ReplicaTable, replicas: Sequence[int]) -> int:
+    """Return the number of racks of a set; each offline replica, -1, may have been in a rack of its own."""
+    offline = replicas.count(-1)
+    return len({table.racks[table.index[id]] for id in replicas if id != -1}) + offline
 
 
 def _final_free(table: ReplicaTable, after: PartitionMap) -> list[int]:

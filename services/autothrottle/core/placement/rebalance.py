@@ -45,13 +45,15 @@ def scale(
     if not any(broker.new for broker in brokers):
         raise Invalid("reassignment requires additional brokers; list brokers that hold no replicas yet")
     options = replace(options or RebalanceOptions(), storage_threshold=None, storage_threshold_bytes=0)
-    return replace(_levelled(partitions, brokers, options), warnings=())
+    plan = _levelled(partitions, brokers, options)
+    # Even storage over more brokers may widen its range; an operator need not accept that.
+    return replace(plan, warnings=tuple(sorted((*plan.refusals, *plan.accepted_warnings))))
 
 
 def _levelled(
     partitions: Iterable[PartitionReplicas], brokers: Sequence[PlacementBroker], options: RebalanceOptions
 ) -> PlacementPlan:
-    table = ReplicaTable(partitions, brokers, options.min_rack_ids)
+    table = ReplicaTable(partitions, brokers, options.min_rack_ids, allow_fewer_racks=options.allow_fewer_racks)
     _check(table, options)
     free = table.free()
     targets = _offload_targets(table, free, options)
@@ -166,6 +168,7 @@ def decommission(
         RebuildOptions(
             strategy=Strategy.STORAGE if measured else Strategy.COUNT,
             min_rack_ids=options.min_rack_ids,
+            allow_fewer_racks=options.allow_fewer_racks,
             optimize_leadership=options.optimize_leadership,
         ),
     )

@@ -8,11 +8,18 @@ from statistics import fmean
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.fill import fill_by_count, fill_by_storage
+from autothrottle.core.placement.fill import allowed_brokers, fill_by_count, fill_by_storage
 from autothrottle.core.placement.leadership import evacuate_leadership, even_leaders
 from autothrottle.core.placement.levelling import Levelling, MoveRules
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPlan, RebuildOptions, Strategy
+from autothrottle.core.placement.plan import (
+    Affinity,
+    Optimization,
+    PlacementPlan,
+    RebuildOptions,
+    Strategy,
+    gigabytes,
+)
 from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
 from autothrottle.core.placement.replica_counts import FreeLimits, even_moved_leaders, even_replicas, level_counts
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
@@ -25,6 +32,8 @@ _WORTH_EVEN_COUNTS = 1.01
 _NEARLY_EVEN = 0.08
 """A range up to this fraction becomes even by a few more moves."""
 _MANY_REPLICAS = 150_000
+_NAMED_BROKERS = 5
+"""Brokers that a sentence about exhausted storage names, those with the most free storage."""
 _SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.002, steps=4_000)
 
 
@@ -43,7 +52,9 @@ def rebuild(
     """
     options = options or RebuildOptions()
     _check(options)
-    table = ReplicaTable(partitions, brokers, options.min_rack_ids, options.partition_size_factor)
+    table = ReplicaTable(
+        partitions, brokers, options.min_rack_ids, options.partition_size_factor, options.allow_fewer_racks
+    )
     affinities = substitution_affinities(table.partitions, brokers) if options.substitution_affinity else ()
     minimal = options.optimization is Optimization.MINIMAL
     _resize(table, options.replication_factor)
@@ -52,8 +63,8 @@ def rebuild(
             replicas[:] = [HOLE] * len(replicas)
     else:
         _open_holes(table, affinities)
-    warnings = _place(table, options)
-    warnings += _drop_holes(table)
+    warnings = _unknown_sizes(table) if options.strategy is Strategy.STORAGE else []
+    refusals = _place(table, options)
     if minimal:
         _level(table, options)
     if options.force or options.optimize_leadership:
@@ -61,7 +72,8 @@ def rebuild(
     after = table.result()
     if options.evacuation is not None:
         after = evacuate_leadership(after, options.evacuation)
-    return build_plan(table, after, warnings, affinities, check_range=options.strategy is Strategy.STORAGE)
+    by_storage = options.strategy is Strategy.STORAGE
+    return build_plan(table, after, warnings, affinities, refusals=refusals, check_range=by_storage, new_racks=True)
 
 
 def _check(options: RebuildOptions) -> None:
@@ -93,6 +105,11 @@ def _dispensable(table: ReplicaTable, replicas: list[int]) -> int:
     last_first = range(len(replicas) - 1, -1, -1)
     leaving = [position for position in last_first if not table.stays[replicas[position]]]
     doubled = [position for position in last_first if racks.count(racks[position]) > 1]
+    doubled.sort(key=lambda position: -racks.count(racks[position]))
+    staying = {rack for rack, broker in zip(racks, replicas, strict=True) if table.stays[broker]}
+    if leaving and len(staying) < table.wanted_racks(len(replicas) - 1, staying):
+        # A replica that leaves can go to another rack; one that shares a rack and stays cannot.
+        leaving = [position for position in doubled if table.stays[replicas[position]]] + leaving
     return next(iter(leaving + doubled), len(replicas) - 1)
 
 
@@ -113,18 +130,25 @@ def _open_holes(table: ReplicaTable, affinities: Sequence[Affinity]) -> None:
 def _suits(table: ReplicaTable, partition: int, substitute: int) -> bool:
     """Return whether a substitute may join the replicas of a set that stay or are placed already."""
     others = [broker for broker in table.sets[partition] if broker != HOLE and table.stays[broker]]
-    racks = {table.racks[broker] for broker in others}
-    if substitute in others:
-        return False
-    return table.racks[substitute] not in racks or len(racks) >= table.wanted_racks(len(table.sets[partition]), racks)
+    crowded = table.crowded_racks(len(table.sets[partition]), others)
+    return substitute not in others and table.racks[substitute] not in crowded
+
+
+def _unknown_sizes(table: ReplicaTable) -> list[str]:
+    return [
+        f"{entry.topic} p{entry.partition}: size unknown; it counts as 0 bytes"
+        for entry, replicas in zip(table.partitions, table.sets, strict=True)
+        if entry.size is None and HOLE in replicas
+    ]
 
 
 def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
-    """Fill the holes evenly; return warnings about unknown sizes."""
+    """Fill the holes evenly; return a sentence for each replica without a broker."""
     forced = options.force and options.optimization is not Optimization.MINIMAL
     if options.strategy is Strategy.COUNT:
         measured = _is_measured(table)
         fill_by_count(table, table.free() if measured else [0] * table.count)
+        unplaced = _drop_holes(table)
         even_replicas(table, only_moved=not forced)
         if not forced:
             limits = _limits(table) if measured else FreeLimits([0] * table.count)
@@ -132,17 +156,14 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
             widen_sharing(table, limits)
         elif measured:
             _swap(table)
-        return []
-    warnings = [
-        f"{entry.topic} p{entry.partition}: size unknown; it counts as 0 bytes"
-        for entry, replicas in zip(table.partitions, table.sets, strict=True)
-        if entry.size is None and HOLE in replicas
-    ]
-    if not (forced and _counts_even_storage(table)):
-        fill_by_storage(table, table.free(), whole_partitions=options.optimization is Optimization.STORAGE)
-        if options.optimization is not Optimization.MINIMAL:
-            _even_storage(table, only_moved=not forced)
-    return warnings
+        return unplaced
+    if forced and _counts_even_storage(table):
+        return _drop_holes(table)
+    fill_by_storage(table, table.free(), whole_partitions=options.optimization is Optimization.STORAGE)
+    unplaced = _drop_holes(table, table.free())
+    if options.optimization is not Optimization.MINIMAL:
+        _even_storage(table, only_moved=not forced)
+    return unplaced
 
 
 def _is_measured(table: ReplicaTable) -> bool:
@@ -214,16 +235,33 @@ def _range(table: ReplicaTable) -> int:
     return max(free, default=0) - min(free, default=0)
 
 
-def _drop_holes(table: ReplicaTable) -> list[str]:
-    """Remove slots that no broker can fill; return a warning for each."""
-    warnings = []
-    for entry, replicas in zip(table.partitions, table.sets, strict=True):
+def _drop_holes(table: ReplicaTable, free: Sequence[int] | None = None) -> list[str]:
+    """Remove slots that no broker can fill; return a sentence for each. Without `free`, storage was no constraint."""
+    refusals = []
+    for partition, (entry, replicas) in enumerate(zip(table.partitions, table.sets, strict=True)):
         if not replicas:
-            warnings.append(f"{entry.topic} p{entry.partition}: configured to zero replicas")
-        while HOLE in replicas:
-            replicas.remove(HOLE)
-            warnings.append(f"{entry.topic} p{entry.partition}: No additional brokers that meet Constraints")
-    return warnings
+            refusals.append(f"{entry.topic} p{entry.partition}: configured to zero replicas")
+        if HOLE in replicas:
+            holes = replicas.count(HOLE)
+            replicas[:] = [broker for broker in replicas if broker != HOLE]
+            reason = _shortage(table, partition, free, holes) if free else ""
+            text = f"{entry.topic} p{entry.partition}: No additional brokers that meet Constraints{reason}"
+            refusals += [text] * holes
+    return refusals
+
+
+def _shortage(table: ReplicaTable, partition: int, free: Sequence[int], holes: int) -> str:
+    """Return how much storage the brokers lack that the rules on brokers and racks allow; "": none is allowed."""
+    size, allowed = table.sizes[partition], allowed_brokers(table, partition, holes)
+    if not allowed:
+        return ""
+    ends = sorted(allowed, key=lambda broker: (-free[broker], broker))
+    shortages = ", ".join(
+        f"broker {table.brokers[broker].id} lacks {gigabytes(size - free[broker])} ({gigabytes(free[broker])} free)"
+        for broker in ends[:_NAMED_BROKERS]
+    )
+    more = f", {len(ends) - _NAMED_BROKERS} more lack more" if len(ends) > _NAMED_BROKERS else ""
+    return f": storage is exhausted for a replica of {gigabytes(size)}: {shortages}{more}"
 
 
 def _level(table: ReplicaTable, options: RebuildOptions) -> None:

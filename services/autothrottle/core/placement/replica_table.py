@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from autothrottle.core.errors import Invalid
@@ -17,8 +18,8 @@ class ReplicaTable:
 
     Brokers and partitions are indices into `brokers` and `partitions`. Only this package changes the lists.
 
-    A set uses as many racks as it has replicas, or as there are racks, or as `min_rack_ids` says. A broker without a
-    rack counts as a rack of its own.
+    A set needs as many racks as it has replicas, or as `min_rack_ids` says. No move reduces its racks below that, or
+    puts more pairs of its replicas into one rack. A broker without a rack counts as a rack of its own.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class ReplicaTable:
         brokers: Iterable[PlacementBroker],
         min_rack_ids: int = 0,
         size_factor: float = 1.0,
+        allow_fewer_racks: bool = False,
     ) -> None:
         self.partitions = ordered(partitions)
         known = {broker.id: broker for broker in brokers}
@@ -45,6 +47,7 @@ class ReplicaTable:
         self.sizes = _sizes(self.partitions, size_factor)
         self.receiving_racks = frozenset(self.racks[broker] for broker in range(self.count) if self.receives[broker])
         self._min_rack_ids = min_rack_ids
+        self.allow_fewer_racks = allow_fewer_racks
         self._open_racks = all(
             self.receives[broker] or self.racks[broker] in self.receiving_racks
             for broker in range(self.count)
@@ -56,11 +59,30 @@ class ReplicaTable:
         """The number of brokers."""
         return len(self.brokers)
 
+    def required_racks(self, length: int) -> int:
+        """Return how many racks a set of this length needs."""
+        return min(length, self._min_rack_ids) if self._min_rack_ids > 0 else length
+
     def wanted_racks(self, length: int, others: Iterable[int]) -> int:
-        """Return how many racks a set of this length needs; `others`: racks of its replicas that stay."""
+        """Return how many racks a set can have of those that it needs; `others`: racks of its replicas that stay."""
         racks = len(self.receiving_racks) if self._open_racks else len(self.receiving_racks.union(others))
-        wanted = min(length, racks)
-        return min(wanted, self._min_rack_ids) if self._min_rack_ids > 0 else wanted
+        return min(self.required_racks(length), racks)
+
+    def crowded_racks(self, length: int, replicas: Iterable[int]) -> list[int]:
+        """Return the racks that a further replica of a set of this length must not use.
+
+        These are the racks in use while others are needed, then those with more replicas than the emptiest rack.
+        """
+        replicas = list(replicas)
+        used = [self.racks[broker] for broker in replicas]
+        if len(set(used)) < self.wanted_racks(length, used):
+            return used
+        if self._min_rack_ids > 0 or not used:
+            return []
+        fewest = min(
+            (used.count(self.racks[b]) for b in range(self.count) if self.receives[b] and b not in replicas), default=0
+        )
+        return [rack for rack in set(used) if used.count(rack) > fewest]
 
     def fits(self, partition: int, source: int, destination: int) -> bool:
         """Return whether the replica on `source` may move to `destination` by the rules on brokers and racks."""
@@ -71,11 +93,20 @@ class ReplicaTable:
         rack = racks[destination]
         if rack == racks[source]:
             return True
-        others = {racks[broker] for broker in replicas if broker != source}
+        others = [racks[broker] for broker in replicas if broker != source]
         if rack not in others:
             return True
-        now = len(others | {racks[source]})
-        return len(others) >= min(self.wanted_racks(len(replicas), others), now)
+        if self._min_rack_ids <= 0:
+            return others.count(rack) <= others.count(racks[source])
+        racks_before_move = len({*others, racks[source]})
+        return len(set(others)) >= min(self.required_racks(len(replicas)), racks_before_move)
+
+    def shared_racks(self, replicas: Sequence[int]) -> int:
+        """Return how many pairs of replicas with these broker ids share a rack, unless fewer racks suffice."""
+        if self._min_rack_ids > 0:
+            return 0
+        used = Counter(self.racks[self.index[id]] for id in replicas if id >= 0)
+        return sum(count * (count - 1) // 2 for count in used.values())
 
     def move(self, partition: int, source: int, destination: int) -> None:
         """Put the replica on `source` to `destination`, at the same position."""

@@ -290,3 +290,77 @@ def test_brokers_of_a_file_cannot_be_cordoned(seed: str, capsys: pytest.CaptureF
 def test_a_missing_broker_has_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert f"topicmappr {arguments[0]} 1002" in capsys.readouterr().err
+
+
+def racks_cluster(free: int | None = None, size: int | None = None) -> PlacementCluster:
+    """Six brokers in three racks, and 40 partitions with one replica in each rack."""
+    racks = dict(zip(range(1001, 1007), "abcabc", strict=True))
+    rows = [row("t", n, 1001 + n % 3, 1001 + (n + 1) % 3, 1004 + (n + 2) % 3, size=size) for n in range(40)]
+    return PlacementCluster({id: PlacementBroker(id, rack, free) for id, rack in racks.items()}, tuple(rows))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rebuild", "--topics", "t", "--brokers", "1001,1002,1004,1005"],
+        ["rebuild", "--topics", "t", "--brokers", "1001,1002,1004,1005", "--min-rack-ids", "3"],
+        ["decommission", "1003,1006"],
+    ],
+)
+def test_a_lost_rack_is_refused_and_then_allowed(
+    arguments: list[str], in_own_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """40 of 40 partitions got two replicas in one rack. The report had no warning, and the exit status was 0."""
+    arguments += ["--cluster-file", cluster_file(racks_cluster()), "--ignore-warns"]
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    problem = "40 of 40 partitions would have two replicas in one rack, for example t p0, t p1, t p2: no broker that"
+    assert f"WARN:\n  {problem} may receive replicas is in rack c; " in captured.out
+    assert captured.err.startswith(problem) and "--ignore-warns does not change that" in captured.err
+    assert not (in_own_directory / "t.json").exists()
+    assert main([*arguments[:-1], "--allow-fewer-racks"]) == 0
+    assert f"WARN:\n  {problem}" in capsys.readouterr().out
+    assert len(json.loads((in_own_directory / "t.json").read_text())["partitions"]) == 40
+    if "--min-rack-ids" not in arguments:
+        assert main([*arguments[:-1], "--min-rack-ids", "2"]) == 0
+        assert "WARN:\n  [none]" in capsys.readouterr().out
+
+
+def test_lost_replicas_are_refused_despite_ignored_warnings(
+    in_own_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--ignore-warns wrote maps with fewer replicas. It accepted every kind of warning at once."""
+    path = cluster_file(racks_cluster(free=2 * GB, size=4 * GB))
+    arguments = ["rebuild", "--topics", "t", "--brokers=-1,1009", "--replication", "4", "--placement", "storage"]
+    assert main([*arguments, "--cluster-file", path, "--ignore-warns", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert "storage is exhausted for a replica of 4.00GB: broker 100" in captured.err
+    assert "lacks 2.00GB (2.00GB free)" in captured.err and "; and 37 more. " in captured.err
+    value = json.loads(captured.out)
+    assert (len(value["refusals"]), len(value["warnings"])) == (40, 41)
+    assert not (in_own_directory / "t.json").exists()
+
+
+def test_a_rise_of_the_storage_range_does_not_stop_a_decommission(capsys: pytest.CaptureFixture[str]) -> None:
+    """The range grows where a rack takes the replicas of its own broker. The command ended with a warning, no map."""
+    path = cluster_file(racks_cluster(free=500 * GB, size=GB))
+    assert main(["decommission", "1006", "--cluster-file", path]) == 0
+    out = capsys.readouterr().out
+    assert "Notes:\n  the range of free storage grows from 0.00GB to " in out.replace("0 bytes", "0.00GB")
+    assert "WARN:\n  [none]\n" in out
+
+
+def test_a_pattern_with_a_comma_excludes_its_topics_and_one_without_a_match_is_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The pattern was split at its comma. It excluded nothing, and the plan moved the topics with exit status 0."""
+    rows = [row("tmp-1", 0, 1001), row("orders", 0, 1001)]
+    arguments = ["rebuild", "--topics", ".*", "--brokers", "1002", "--cluster-file", cluster_file(cluster(*rows))]
+    assert main([*arguments, "--topics-exclude", "tmp-[0-9]{1,3},audit.*"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Topics:\n  orders\nTopics excluded:\n  tmp-1\n")
+    assert "Notes:\n  --topics-exclude 'audit.*' matches no topic\n" in out
+    assert "MoveRatio: 0.500 (1 of 2 partitions have replicas to copy)\n" in out
+    assert main([*arguments, "--topics-exclude", "tmp.*", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["move_ratio"], value["notes"]) == (0.5, [])

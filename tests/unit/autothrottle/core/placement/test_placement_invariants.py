@@ -1,6 +1,9 @@
 """What holds for every plan."""
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations
 from math import sqrt
 
 from hypothesis import given, settings
@@ -39,7 +42,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         spread = sorted(
             order, key=lambda broker: [each.rack for each in order[: order.index(broker)]].count(broker.rack)
         )
-        replicas = tuple(broker.id for broker in spread[: draw(st.integers(1, 3))])
+        replicas = tuple(broker.id for broker in spread[: draw(st.integers(1, 4))])
         size = draw(st.integers(1, 120))
         partitions.append(PartitionReplicas(f"t{number % 2}", number, replicas, size))
     flags = draw(st.lists(st.sampled_from(["", "", "", "cordoned", "replace"]), min_size=count, max_size=count))
@@ -130,6 +133,64 @@ def test_rebalances_keep_the_rules_and_the_bound(cluster: Cluster, local: bool, 
         if local:
             racks = {broker.id: broker.rack for broker in brokers}
             assert all(racks[move.source] == racks[move.destination] for move in plan.relocations)
+
+
+def shared(racks: Iterable[str]) -> int:
+    """Return the number of pairs of replicas in one rack."""
+    return sum(count * (count - 1) // 2 for count in Counter(racks).values())
+
+
+def fewest_shared(brokers: list[PlacementBroker], old: PartitionReplicas, length: int, forced: bool) -> int:
+    """Return the fewest shared pairs of any set that keeps the replicas that may stay, by trying all sets."""
+    by_id = {broker.id: broker for broker in brokers}
+    staying = [] if forced else [by_id[id] for id in old.replicas if not by_id[id].replace]
+    candidates = [broker for broker in brokers if broker.receives and broker not in staying]
+    stay_count = min(len(staying), length)
+    return min(
+        (
+            shared(broker.rack for broker in (*first, *second))
+            for first in combinations(staying, stay_count)
+            for second in combinations(candidates, length - stay_count)
+        ),
+        default=0,
+    )
+
+
+@given(clusters(), st.sampled_from(REBUILDS), st.sampled_from([0, 0, 1, 2, 3, 4]))
+@settings(max_examples=examples(60, 3000), deadline=None)
+def test_no_plan_shares_a_rack_that_the_best_of_all_sets_does_not_share(
+    cluster: Cluster, options: RebuildOptions, replicas: int
+) -> None:
+    """The planner placed two replicas into one rack without a word. Every set is compared with all possible sets."""
+    brokers, partitions = cluster
+    plan = rebuild(partitions, brokers, replace(options, replication_factor=replicas))
+    racks = {broker.id: broker.rack for broker in brokers}
+    forced = options.force and options.optimization is not Optimization.MINIMAL
+    refused = False
+    for old, new in zip(plan.before, plan.after, strict=True):
+        if len(new.replicas) != (replicas or len(old.replicas)):
+            assert any(text.startswith(f"{new.topic} p{new.partition}: No additional") for text in plan.refusals)
+            return
+        pairs_before, pairs_after = (shared(racks[id] for id in each.replicas) for each in (old, new))
+        best = fewest_shared(brokers, old, len(new.replicas), forced)
+        assert pairs_after <= best
+        rack_of = [racks[id] for id in new.replicas]
+        fewer = len(set(rack_of)) < len({racks[id] for id in old.replicas})
+        joins_used = any(id not in old.replicas and rack_of.count(racks[id]) > 1 for id in new.replicas)
+        refused |= pairs_after > pairs_before or (pairs_after > 0 and fewer) or joins_used
+    assert [text.split(" partitions ")[1][:14] for text in plan.refusals] == ["would have two"] * refused
+
+
+@given(clusters())
+@settings(max_examples=examples(30, 1000), deadline=None)
+def test_moves_for_even_storage_never_share_another_rack(cluster: Cluster) -> None:
+    brokers, partitions = cluster
+    racks = {broker.id: broker.rack for broker in brokers}
+    staying = [replace(broker, replace=False) for broker in brokers]
+    for plan in rebalance(partitions, staying), scale(partitions, staying):
+        assert plan.refusals == ()
+        for old, new in zip(plan.before, plan.after, strict=True):
+            assert shared(racks[id] for id in new.replicas) <= shared(racks[id] for id in old.replicas)
 
 
 def _deviation(values: list[int]) -> float:

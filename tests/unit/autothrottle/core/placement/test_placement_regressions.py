@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -18,11 +19,11 @@ from autothrottle.core.placement.plan import (
     RebuildOptions,
     Strategy,
 )
-from autothrottle.core.placement.rebalance import rebalance, scale
+from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.steps import chunks, phased
 
-MIB = 1 << 20
+MIB, GB = 1 << 20, 1 << 30
 STORAGE = RebuildOptions(strategy=Strategy.STORAGE)
 
 
@@ -57,7 +58,7 @@ def test_satisfied_racks_do_not_skip_the_storage_check() -> None:
     options = RebuildOptions(strategy=Strategy.STORAGE, min_rack_ids=2)
     plan = rebuild(partitions((1, 2, 9)), given, options)
     assert sets_of(plan) == [(1, 2)]
-    assert plan.warnings == ("t p0: No additional brokers that meet Constraints",)
+    assert len(plan.refusals) == 1
 
 
 @pytest.mark.parametrize(("old", "new"), [((1, 3, 2), (1, 2, 4)), ((1, 2), (2, 1))])
@@ -260,3 +261,103 @@ def test_a_huge_replication_factor_takes_no_more_replicas_than_brokers(force: bo
     plan = rebuild(partitions((1, 2)), brokers(1, 2, 3), RebuildOptions(replication_factor=2**31 - 1, force=force))
     assert [sorted(replicas) for replicas in sets_of(plan)] == [[1, 2, 3]]
     assert plan.warnings == ("t p0: No additional brokers that meet Constraints",)
+
+
+def six_brokers(*gone: int, free: int | None = None) -> list[PlacementBroker]:
+    racks = dict(zip(range(1001, 1007), "abcabc", strict=True))
+    return [PlacementBroker(id, rack, free, replace=id in gone) for id, rack in racks.items()]
+
+
+def across_racks(count: int = 40, size: int | None = None) -> list[PartitionReplicas]:
+    sets = [(1001 + n % 3, 1001 + (n + 1) % 3, 1004 + (n + 2) % 3) for n in range(count)]
+    return [PartitionReplicas("t", number, replicas, size) for number, replicas in enumerate(sets)]
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("min_rack_ids", [0, 3])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_lost_rack_refuses_the_plan_unless_fewer_racks_are_allowed(
+    strategy: Strategy, min_rack_ids: int, force: bool
+) -> None:
+    """A set used as many racks as the listed brokers have. A map with 40 shared racks was written without a warning."""
+    given, rows = six_brokers(1003, 1006, free=1000), across_racks(size=1)
+    options = RebuildOptions(strategy=strategy, min_rack_ids=min_rack_ids, force=force)
+    plan = rebuild(rows, given, options)
+    (refusal,) = plan.refusals
+    assert refusal.startswith("40 of 40 partitions would have two replicas in one rack, for example t p0, t p1, t p2: ")
+    assert "no broker that may receive replicas is in rack c" in refusal
+    assert plan.warnings == (refusal,)
+    allowed = rebuild(rows, given, replace(options, allow_fewer_racks=True))
+    assert (allowed.refusals, allowed.accepted_warnings, allowed.after) == ((), (refusal,), plan.after)
+    assert not rebuild(rows, given, replace(options, min_rack_ids=2)).warnings
+    assert decommission(rows, six_brokers(free=1000), [1003, 1006]).refusals == (refusal,)
+
+
+def test_partitions_that_share_a_rack_already_are_no_reason_to_refuse() -> None:
+    """Two of the three replicas share a rack before the plan. Only a replica that the plan places there counts."""
+    two_racks = [*brokers(1, 2, 3, 4, 6, racks="ababb"), PlacementBroker(5, "b", replace=True)]
+    plan = rebuild(partitions((1, 3, 5), (1, 2, 3)), two_racks)
+    assert (plan.refusals, sets_of(plan)[1]) == ((), (1, 2, 3))
+    leaving = [replace(broker, replace=broker.id == 3) for broker in [*two_racks[:5], *brokers(7, racks="a")]]
+    plan = rebuild(partitions((1, 2, 3), (2, 4, 1)), leaving)
+    assert plan.refusals[0].startswith("1 of 2 partitions ") and "they need 3 racks" in plan.refusals[0]
+    assert not rebuild(partitions((1, 2, 3)), leaving, RebuildOptions(min_rack_ids=2)).refusals
+    grows = rebuild(partitions((1, 2)), brokers(1, 2, 3, racks="aba"), RebuildOptions(replication_factor=3))
+    assert grows.refusals[0].startswith("1 of 1 partitions ") and "they need 3 racks" in grows.refusals[0]
+
+
+def test_a_smaller_replication_factor_keeps_the_racks_that_it_can() -> None:
+    """The replica that leaves was dropped first. The two others stayed in one rack, although another rack had room."""
+    given = [*brokers(1, 2, 4, racks="aab"), PlacementBroker(3, "b", replace=True)]
+    plan = rebuild(partitions((1, 2, 3)), given, RebuildOptions(replication_factor=2))
+    assert (sets_of(plan), plan.refusals) == ([(1, 4)], ())
+
+
+def test_no_replica_leaves_a_cordoned_rack_for_a_shared_one() -> None:
+    """Racks whose brokers all are cordoned did not count. A rebalance moved their replicas into racks in use."""
+    given = [
+        PlacementBroker(1, "a", 900),
+        PlacementBroker(2, "b", 900),
+        PlacementBroker(3, "c", 10, cordoned=True),
+        PlacementBroker(4, "a", 900),
+    ]
+    assert rebalance(partitions(*[(1, 2, 3)] * 4), given).relocations == ()
+
+
+def test_a_rise_that_replicas_of_leaving_brokers_cause_is_a_note() -> None:
+    """A rack takes the replicas of its own broker, so that the range grows. That warning stopped decommissions."""
+    plan = decommission(across_racks(size=100), six_brokers(free=10_000), [1006])
+    assert plan.warnings == ()
+    assert [note for note in plan.notes if note.startswith("the range of free storage grows from 0 bytes to ")]
+
+
+def test_exhausted_storage_names_the_brokers_and_what_they_lack() -> None:
+    """Every broker of the rack was too small. The warning said only that no broker meets the constraints."""
+    given = [*brokers(1, 2, racks="ab", free=5 * GB), PlacementBroker(3, "c", 2 * GB), PlacementBroker(4, "c", GB)]
+    given.append(PlacementBroker(9, "c", 0, replace=True))
+    rows = [PartitionReplicas("t", 0, (1, 2, 9), 3 * GB)]
+    plan = rebuild(rows, given, RebuildOptions(strategy=Strategy.STORAGE))
+    assert (
+        plan.refusals
+        == plan.warnings
+        == (
+            "t p0: No additional brokers that meet Constraints: storage is exhausted for a replica of 3.00GB: broker 3 "
+            "lacks 1.00GB (2.00GB free), broker 4 lacks 2.00GB (1.00GB free)",
+        )
+    )
+    options = RebuildOptions(strategy=Strategy.STORAGE, allow_fewer_racks=True)
+    given[0] = replace(given[0], cordoned=True)
+    given.append(PlacementBroker(5, "a", 5 * GB))
+    plan = rebuild(rows, given, options)
+    assert (sets_of(plan), plan.refusals, len(plan.accepted_warnings)) == ([(1, 2, 5)], (), 1)
+
+
+def test_more_replicas_than_racks_are_spread_evenly_over_the_racks() -> None:
+    """With every rack in use, a further replica went to any of them. One rack got three of four replicas."""
+    two_racks = [PlacementBroker(id, "ab"[id % 2], 10_000) for id in range(1, 9)]
+    for options in (RebuildOptions(force=True), replace(STORAGE, force=True), RebuildOptions()):
+        options = replace(options, allow_fewer_racks=True)
+        gone = [replace(broker, replace=broker.id == 8) for broker in two_racks]
+        plan = rebuild(partitions(*[(2, 4, 1, 3), (8, 6, 5, 7)] * 8), gone, options)
+        assert {sum(id % 2 for id in replicas) for replicas in sets_of(plan)} == {2}
+        assert plan.refusals == ()

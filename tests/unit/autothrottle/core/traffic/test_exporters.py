@@ -39,7 +39,7 @@ def test_query_sums_up_clients_and_replication_without_single_topics(preset: str
 def test_query_of_mbeans_selects_their_names() -> None:
     query = EXPORTERS["jmx_one_minute_rate"].query("tx", 60)
     assert query == (
-        '{__name__=~"kafka_server_BrokerTopicMetrics_OneMinuteRate",topic=~"",name=~"(Replication)?BytesOutPerSec"}[60s]'
+        '{__name__=~"kafka_server_BrokerTopicMetrics_OneMinuteRate",topic=~"",name=~"BytesOutPerSec|ReplicationBytesOutPerSec"}[60s]'
     )
 
 

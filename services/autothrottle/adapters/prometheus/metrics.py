@@ -20,7 +20,7 @@ from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
 
 TX_QUERY, RX_QUERY = "prometheus-tx-query", "prometheus-rx-query"
-BROKERS_QUERY, _SPEEDS, _FACTS = "kafka_broker_info", "device speeds", "device facts"
+BROKERS_QUERY, _DEVICES = "kafka_broker_info", "network devices"
 
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
@@ -45,8 +45,7 @@ class PrometheusMetrics:
             TX_QUERY: tx_query,
             RX_QUERY: rx_query,
             BROKERS_QUERY: BROKERS_QUERY,
-            _SPEEDS: settings.exporter.speed_query(settings.selector),
-            _FACTS: settings.exporter.facts_query(settings.selector),
+            _DEVICES: settings.exporter.devices_query(settings.selector),
         }
         self._queries = {name: query for name, query in queries.items() if query}
         self._client = PrometheusClient(settings, len(self._queries), self._server.note)
@@ -92,9 +91,9 @@ class PrometheusMetrics:
             name: results[name].as_series(settings.exporter.mean_seconds if name in names else None, window, offset)
             for name in presets
         }
-        speeds, facts = (
-            results[name].as_series(None, window, offset) if name in results else () for name in (_SPEEDS, _FACTS)
-        )
+        devices = results[_DEVICES].as_series(None, window, offset) if _DEVICES in results else []
+        facts = [one for one in devices if one.labels.get("__name__") in settings.exporter.facts]
+        speeds = [one for one in devices if one.labels.get("__name__") not in settings.exporter.facts]
         reading = SeriesReading(matching, self._limits, now - offset, series, speeds, facts, settings.exporter, names)
         loads = reading.loads()
         return replace(loads, warnings=warnings + loads.warnings)

@@ -72,14 +72,13 @@ class Exporter:
         matchers = [f'__name__=~"{metrics}"', *(_matcher(*pair) for pair in where.items())]
         return f"{{{','.join([*matchers, *([selector] if selector else [])])}}}[{window_seconds}s]"
 
-    def speed_query(self, selector: str = "") -> str:
-        """Return the PromQL query for the speeds of devices; "": the exporter does not report them."""
-        return f"{self.speed}{{{selector}}}" if self.speed else ""
-
-    def facts_query(self, selector: str = "") -> str:
-        """Return the PromQL query for facts of devices; "": the exporter does not report them."""
-        names = f'__name__=~"{"|".join(self.facts)}"'
-        return f"{{{','.join([names, *([selector] if selector else [])])}}}" if self.facts else ""
+    def devices_query(self, selector: str = "") -> str:
+        """Return the PromQL query for speeds and facts of devices; "": the exporter does not report them."""
+        if not self.speed:
+            return ""
+        names = f'__name__=~"{"|".join((self.speed, *self.facts))}"'
+        matchers = [names, _matcher(self.device_label, self.where[self.device_label])]
+        return f"{{{','.join([*matchers, *([selector] if selector else [])])}}}"
 
     def names_of(self, direction: str) -> Sequence[SeriesName]:
         """Return the names of the series of `tx` or `rx`."""

@@ -112,7 +112,14 @@ def link_devices(names: Collection[str], facts: Iterable[Series]) -> LinkDevices
 
 def _without_nics(devices: Mapping[str, _Facts], bonds: Collection[str]) -> LinkDevices:
     """Return what counts if no device is a NIC: in a container's network namespace, or behind an exporter's filter."""
-    counted = frozenset(bonds or [name for name in devices if _PHYSICAL.fullmatch(name)] or devices)
+    preferences = (
+        bonds,
+        [name for name in devices if _PHYSICAL.fullmatch(name)],
+        [name for name, device in devices.items() if device.assign_type == _PERMANENT and not device.is_stacked],
+        [name for name, device in devices.items() if device.assign_type in (None, _SET)],
+        devices,
+    )
+    counted = frozenset(next(filter(None, preferences), ()))
     return LinkDevices(counted, frozenset(name for name in counted if not devices[name].is_stacked))
 
 

@@ -17,6 +17,7 @@ from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.counters import Series, SeriesName, largest, utilization
 from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker
+from autothrottle.core.traffic.network_devices import LinkDevices
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
 """Labels that differ between series of one broker, which are summed up; all others name the target."""
@@ -74,13 +75,15 @@ class HostSeries:
         outbound, inbound = (measured(query, series) for query, series in counting.items())
         speed = largest(one for one in self.speeds if _is_of(one, label, links.speeds))
         load = broker_load(broker_id, outbound, inbound, speed, limits)
-        findings = self._findings(label, devices, links.unclear, now)
+        findings = self._findings(label, devices, links, now)
         return HostLoad(load, tuple(sorted(devices)), tuple(f"broker {broker_id}: {text}" for text in findings))
 
-    def _findings(self, label: str, counted: Collection[str], unclear: Collection[str], now: float) -> list[str]:
+    def _findings(self, label: str, counted: Collection[str], links: LinkDevices, now: float) -> list[str]:
         """Name devices that probably count twice, and a device that probably should count."""
+        unclear = links.unclear
         rates = self._rates(label, {*counted, *unclear}, now)
-        order = sorted(counted, key=lambda device: (rates[device], device))
+        # The members of a bond share its load, so that their bytes may be the same.
+        order = sorted(counted, key=lambda device: (rates[device], device)) if links.speeds <= links.counted else []
         texts = [
             f"the network devices {min(pair)} and {max(pair)} both count, and their bytes are the same within "
             f"{_SAME_SHARE:.0%}. If one carries the bytes of the other, exclude it with --net-devices"

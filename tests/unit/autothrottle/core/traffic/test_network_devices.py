@@ -67,6 +67,8 @@ NIC, OTHER_NIC, LOCAL = "3c:ec:ef:10:20:30", "3c:ec:ef:10:20:31", "52:54:00:01:0
         ({"eno1": (NIC, 0, False), "mgmtbr": (NIC, 1, False)}, "eno1"),
         ({"tun7": ("", 0, False), "eth0": (LOCAL, 1, False)}, "eth0"),
         ({"eth0": (LOCAL, 1, True)}, "eth0"),
+        ({"nic": (LOCAL, 0, False), "prod": (LOCAL, 2, True), "x7": (LOCAL, 3, False)}, "nic"),
+        ({"nic": ("", 3, False), "x7": ("", 1, False)}, "nic"),
         (
             {"bond0": (NIC, 2, False), "lan0": (NIC, 3, False), "lan1": (NIC, 3, False), "eth0": (LOCAL, 0, False)},
             "bond0 eth0",

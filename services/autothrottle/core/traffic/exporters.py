@@ -92,13 +92,16 @@ class Exporter:
                 return ""
         return next((way for way in ("tx", "rx") if any(name.matches(labels) for name in self.names_of(way))), "")
 
-    def links(self, series: Iterable[Series], facts: Iterable[Series]) -> LinkDevices:
-        """Return the devices that count among those of some series."""
-        names = {one.labels[self.device_label] for one in series if self.device_label in one.labels}
+    def links(self, traffic: Iterable[Series], speeds: Iterable[Series], facts: Iterable[Series]) -> LinkDevices:
+        """Return the devices that count: among those with traffic, or with a speed if traffic has no devices."""
+        names = self._devices(traffic) or self._devices(speeds)
         if not self.net_devices:
             return link_devices(names, facts)
         counted = frozenset(name for name in names if re.fullmatch(self.net_devices, name))
         return LinkDevices(counted, counted)
+
+    def _devices(self, series: Iterable[Series]) -> set[str]:
+        return {one.labels[self.device_label] for one in series if self.device_label in one.labels}
 
     def with_net_devices(self, pattern: str) -> Exporter:
         """Return this exporter with the devices that the operator names; "": unchanged."""

@@ -91,7 +91,7 @@ def link_devices(names: Collection[str], facts: Iterable[Series]) -> LinkDevices
     ['eth0', 'eth1']
 
     Args:
-        names: the devices that have byte counters or a speed.
+        names: the devices that have byte counters, or a speed.
         facts: samples of `FACTS` for these devices; absent: unknown.
     """
     reported = _facts(facts)
@@ -103,7 +103,8 @@ def link_devices(names: Collection[str], facts: Iterable[Series]) -> LinkDevices
         return _without_nics(devices, bonds)
     members = Counter(nics[name].address for name in counted)
     # A bond of NICs with names of their own counts instead of them.
-    counted |= {bond for bond in bonds if devices[bond].address and not members[devices[bond].address]}
+    if not members[""]:
+        counted |= {bond for bond in bonds if devices[bond].address and not members[devices[bond].address]}
     # A bond has the address of several NICs, a bridge that of one.
     others = {name: device for name, device in devices.items() if name not in nics and not device.is_stacked}
     bonds |= {name for name, device in others.items() if device.address and members[device.address] > 1}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, pairwise, permutations
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.broker_matching import BrokerMatching
@@ -64,19 +64,21 @@ class HostSeries:
             Invalid: a sample is invalid.
         """
         label, traffic = exporter.device_label, chain.from_iterable(self.traffic.values())
-        links = exporter.links([*traffic, *self.speeds], self.facts)
+        links = exporter.links(traffic, self.speeds, self.facts)
         counting = {
             query: list(series) if query in own_queries else [s for s in series if _is_of(s, label, links.counted)]
             for query, series in self.traffic.items()
         }
-        devices = {one.labels[label] for series in counting.values() for one in series if label in one.labels}
-        for query in counting.keys() - {*own_queries}:
-            _check_devices(broker_id, query, counting[query], label, devices)
+        devices = {query: {s.labels[label] for s in series if label in s.labels} for query, series in counting.items()}
+        for query, other in permutations(counting.keys() - {*own_queries}, 2):
+            if counting[query]:
+                _check_devices(broker_id, query, devices[other] - devices[query])
         outbound, inbound = (measured(query, series) for query, series in counting.items())
         speed = largest(one for one in self.speeds if _is_of(one, label, links.speeds))
         load = broker_load(broker_id, outbound, inbound, speed, limits)
-        findings = self._findings(label, devices, links, now)
-        return HostLoad(load, tuple(sorted(devices)), tuple(f"broker {broker_id}: {text}" for text in findings))
+        counted = set().union(*devices.values())
+        findings = self._findings(label, counted, links, now)
+        return HostLoad(load, tuple(sorted(counted)), tuple(f"broker {broker_id}: {text}" for text in findings))
 
     def _findings(self, label: str, counted: Collection[str], links: LinkDevices, now: float) -> list[str]:
         """Name devices that probably count twice, and a device that probably should count."""
@@ -251,11 +253,10 @@ def _is_of(series: Series, label: str, devices: Collection[str]) -> bool:
     return label not in series.labels or series.labels[label] in devices
 
 
-def _check_devices(broker_id: int, query: str, series: Sequence[Series], label: str, devices: Collection[str]) -> None:
-    absent = sorted({*devices}.difference(one.labels.get(label, "") for one in series))
-    if series and absent:
+def _check_devices(broker_id: int, query: str, absent: Collection[str]) -> None:
+    if absent:
         raise Missing(
-            f"broker {broker_id} has no series of {query} for the network device {absent[0]}, so the sum of its "
+            f"broker {broker_id} has no series of {query} for the network device {min(absent)[:40]}, so the sum of its "
             "traffic is unknown. Fix: let the exporter report it, or name the devices with --net-devices"
         )
 

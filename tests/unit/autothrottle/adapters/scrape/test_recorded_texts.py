@@ -139,6 +139,14 @@ def test_veth_in_the_namespace_of_a_container_counts_and_gives_no_capacity(read:
 
 
 @READINGS
+def test_bond_counts_if_the_exporter_reports_no_traffic_of_its_members(read: Reading) -> None:
+    """Node_exporter's filter of netdev hides the members of a bond, and not their speeds."""
+    speeds = "".join(f'node_network_speed_bytes{{device="{device}"}} 1.25e8\n' for device in ("eth0", "eth1"))
+    loads = read(node_text(bond0=(80, 60, 250)) + speeds, EXPORTERS["node_exporter"])
+    assert (loads.brokers[1].outbound.rate, loads.brokers[1].capacity.outbound) == (80_000_000, 250_000_000)
+
+
+@READINGS
 def test_option_names_the_devices_that_count(read: Reading) -> None:
     exporter = EXPORTERS["node_exporter"].with_net_devices("br[0-9]+|veth.*")
     loads = read(node_text(eth0=(40, 40, 125), br0=(7, 8, 50), veth1=(1, 1, 25)), exporter)

@@ -68,6 +68,7 @@ NIC, OTHER_NIC, LOCAL = "3c:ec:ef:10:20:30", "3c:ec:ef:10:20:31", "52:54:00:01:0
         ({"tun7": ("", 0, False), "eth0": (LOCAL, 1, False)}, "eth0"),
         ({"eth0": (LOCAL, 1, True)}, "eth0"),
         ({"nic": (LOCAL, 0, False), "prod": (LOCAL, 2, True), "x7": (LOCAL, 3, False)}, "nic"),
+        ({"bond0": (NIC, 2, False), "eth0": ("", 3, False), "eth1": ("", 3, False)}, "eth0 eth1"),
         ({"nic": ("", 3, False), "x7": ("", 1, False)}, "nic"),
         (
             {"bond0": (NIC, 2, False), "lan0": (NIC, 3, False), "lan1": (NIC, 3, False), "eth0": (LOCAL, 0, False)},

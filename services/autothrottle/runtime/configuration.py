@@ -223,7 +223,7 @@ class Configuration:
         "",
         "Address of each broker's exporter; from the exporter if empty",
         "a URL without user, with {host} (host in the broker's registration) or {broker} (broker id)",
-        example="http://{host}:9100/metrics?collect[]=netdev",
+        example="http://{host}:9100/metrics?collect[]=netdev&collect[]=netclass",
     )
     scrape_interval: timedelta = kinds.seconds("5", "Time between two readings of an exporter")
 

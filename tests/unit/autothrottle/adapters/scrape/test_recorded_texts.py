@@ -131,6 +131,14 @@ def test_speed_of_a_virtual_device_is_not_the_capacity(read: Reading) -> None:
 
 
 @READINGS
+@pytest.mark.parametrize("speed", [-0.125, 0.0, float("nan"), 1e9])
+def test_impossible_speed_of_a_link_is_not_its_capacity(read: Reading, speed: float) -> None:
+    """An unplugged or virtual NIC reports -125000 bytes/s, and a VPN beside it 10 Mbit/s whatever it carries."""
+    loads = read(node_text(eth0=(40, 30, speed), nebula1=(40, 30, 1.25)), EXPORTERS["node_exporter"])
+    assert (loads.brokers[1].outbound.rate, loads.brokers[1].capacity.outbound) == (40_000_000, DEFAULT)
+
+
+@READINGS
 def test_veth_in_the_namespace_of_a_container_counts_and_gives_no_capacity(read: Reading) -> None:
     """In a pod, eth0 is the end of a veth pair: its bytes are those of the broker, its speed is not that of a link."""
     facts = 'node_network_iface_id{device="eth0"} 3\nnode_network_iface_link{device="eth0"} 17\n'

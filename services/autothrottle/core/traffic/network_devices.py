@@ -46,6 +46,7 @@ _KERNEL_NAME = re.compile(r"eth\d+")
 _ACCELERATED_FUNCTION = re.compile(r"enP\d+(p\d+)?s\d+.*|.*nsby")
 """Names of a function below another NIC: accelerated networking of Azure, and the standby NIC of virtio's failover."""
 _VIRTUAL = re.compile(VIRTUAL_DEVICES)
+_ADDRESS = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5,}")
 _PERMANENT, _SET = 0, 3
 """Values of `node_network_address_assign_type`. A bond sets the addresses of its members."""
 
@@ -78,10 +79,9 @@ class _Facts:
 
     @property
     def is_burned_in(self) -> bool:
-        """Whether the address is a manufacturer's, so that the device is a NIC."""
-        first = self.address[:2]
-        is_universal = bool(re.fullmatch("[0-9a-f]{2}", first)) and not int(first, 16) & 2
-        return self.assign_type == _PERMANENT and is_universal and self.address != "00:00:00:00:00:00"
+        """Whether the address is the device's own. Devices of software have none, or a random, set or inherited one."""
+        has_address = bool(_ADDRESS.fullmatch(self.address)) and self.address != "00:00:00:00:00:00"
+        return self.assign_type == _PERMANENT and has_address
 
 
 def link_devices(names: Collection[str], facts: Iterable[Series]) -> LinkDevices:

@@ -56,6 +56,7 @@ NIC, OTHER_NIC, LOCAL = "3c:ec:ef:10:20:30", "3c:ec:ef:10:20:31", "52:54:00:01:0
     ("facts", "links"),
     [
         ({"mgmt": (NIC, 0, False), "x1": (OTHER_NIC, 0, False), "p": (LOCAL, 1, False)}, "mgmt x1"),
+        ({"eth0": (NIC, 0, False), "prod0": (LOCAL, 0, False), "t0": ("0a:00:00:01", 0, False)}, "eth0 prod0"),
         ({"eth0": (LOCAL, 0, False), "vm-web": ("fe:54:00:00:00:01", 3, False)}, "eth0"),
         ({"eth0": (NIC, 0, False), "storage": (NIC, 2, True), "c12": ("be:ef:00:00:00:01", 3, True)}, "eth0"),
         ({"eth0": (NIC, 0, False), "eth1": (NIC, 0, False)}, "eth0"),

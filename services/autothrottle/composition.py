@@ -61,7 +61,6 @@ from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.exported_metrics import BUILD_INFO, MetricSample, SampleSource
 from autothrottle.core.members import Member, hosts_without_route, published_address
 from autothrottle.core.traffic.broker_matching import parse_broker_label
-from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.planner.dependencies import PlannerDependencies
@@ -454,7 +453,7 @@ class Composition:
     def _prometheus(self) -> LoadSource:
         from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
 
-        configuration, exporter = self.configuration, EXPORTERS[self.configuration.broker_exporter]
+        configuration, exporter = self.configuration, self.configuration.exporter
         settings = PrometheusSettings(
             url=configuration.prometheus_url,
             exporter=exporter,
@@ -474,7 +473,7 @@ class Composition:
     def _scraped(self) -> LoadSource:
         from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
 
-        configuration, exporter = self.configuration, EXPORTERS[self.configuration.broker_exporter]
+        configuration, exporter = self.configuration, self.configuration.exporter
         settings = ScrapeSettings(
             url=configuration.scrape_url or exporter.url,
             exporter=exporter,

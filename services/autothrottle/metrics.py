@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import grpc
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import metrics_pb2, metrics_pb2_grpc
 from autothrottle.wire.metrics import event_from_message, loads_to_message
+
+log = logging.getLogger(__name__)
 
 _MAX_TITLE_LENGTH = 200
 
@@ -22,11 +27,22 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServiceServicer):
             events: destination of events; None: they are dropped.
         """
         self._loads, self._events = loads, events
+        self._logged_devices: dict[int, tuple[str, ...]] = {}
 
     def GetLoads(
         self, request: metrics_pb2.GetLoadsRequest, context: grpc.ServicerContext
     ) -> metrics_pb2.GetLoadsResponse:
-        return loads_to_message(self._loads.fetch_loads(time_left(context)))
+        loads = self._loads.fetch_loads(time_left(context))
+        self._log_devices(loads)
+        return loads_to_message(loads)
+
+    def _log_devices(self, loads: Loads) -> None:
+        """Log the network devices of each broker that count, once and after a change."""
+        for broker_id, devices in loads.devices.items():
+            if self._logged_devices.get(broker_id) != devices:
+                self._logged_devices[broker_id] = devices
+                names = ", ".join(devices)
+                log.info("Network devices of broker %d that count: %s; --net-devices changes them", broker_id, names)
 
     def PostEvent(
         self, request: metrics_pb2.PostEventRequest, context: grpc.ServicerContext

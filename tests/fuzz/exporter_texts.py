@@ -37,9 +37,18 @@ NODE = [
     {"name": "node_network_receive_bytes_total", "labels": {"device": "eth0"}, "value": "1.5e+09", "time": ""},
     "# TYPE node_network_speed_bytes gauge",
     {"name": "node_network_speed_bytes", "labels": {"device": "eth0"}, "value": "1.25e+08", "time": ""},
+    {
+        "name": "node_network_info",
+        "labels": {"device": "eth0", "address": "3c:ec:ef:10:20:30"},
+        "value": "1",
+        "time": "",
+    },
+    {"name": "node_network_address_assign_type", "labels": {"device": "eth0"}, "value": "0", "time": ""},
+    {"name": "node_network_iface_id", "labels": {"device": "eth0"}, "value": "2", "time": ""},
+    {"name": "node_network_iface_link", "labels": {"device": "eth0"}, "value": "2", "time": ""},
 ]
 STAMPED = [
-    {**line, "time": "1793620795000"} if isinstance(line, dict) and "speed" not in str(line["name"]) else line
+    {**line, "time": "1793620795000"} if isinstance(line, dict) and "bytes_total" in str(line["name"]) else line
     for line in NODE
 ]
 JMX = [
@@ -48,6 +57,7 @@ JMX = [
     {"name": "kafka_server_brokertopicmetrics_replicationbytesout_total", "labels": {}, "value": "5.0", "time": ""},
     {"name": "kafka_server_brokertopicmetrics_bytesin_total", "labels": {"topic": "t"}, "value": "5.0", "time": ""},
     {"name": "kafka_server_brokertopicmetrics_bytesin_total", "labels": {}, "value": "5.0", "time": ""},
+    {"name": "kafka_server_brokertopicmetrics_replicationbytesin_total", "labels": {}, "value": "5.0", "time": ""},
 ]
 DOCUMENTS = {"node_exporter": (NODE, STAMPED), "jmx": (JMX,)}
 

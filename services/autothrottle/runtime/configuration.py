@@ -32,7 +32,8 @@ from autothrottle.core.traffic.capacity import (
     parse_cap_map,
     parse_capacity,
 )
-from autothrottle.core.traffic.exporters import EXPORTERS
+from autothrottle.core.traffic.counters import SeriesName
+from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 from autothrottle.runtime import option_kinds as kinds
@@ -177,6 +178,19 @@ class Configuration:
     broker_exporter: str = kinds.choice(
         "node_exporter", "Exporter whose metrics prometheus and scrape read, see docs/metrics-sources.md", EXPORTERS
     )
+    broker_tx_series: tuple[SeriesName, ...] = kinds.series_names(
+        "broker-tx-series",
+        "Series with the bytes that a broker sends, all summed up; from the exporter if empty",
+        "bytesout_total,replicationbytesout_total",
+    )
+    broker_rx_series: tuple[SeriesName, ...] = kinds.series_names(
+        "broker-rx-series",
+        "Series with the bytes that a broker receives, all summed up; from the exporter if empty",
+        "bytesin_total,replicationbytesin_total",
+    )
+    net_devices: str = kinds.device_pattern(
+        "Network devices whose bytes and speeds count, see docs/metrics-sources.md; from facts and names if empty"
+    )
     broker_label: BrokerLabel | None = kinds.broker_label("from the exporter if empty")
     broker_map: Mapping[str, int] = kinds.broker_map()
 
@@ -209,7 +223,7 @@ class Configuration:
         "",
         "Address of each broker's exporter; from the exporter if empty",
         "a URL without user, with {host} (host in the broker's registration) or {broker} (broker id)",
-        example="http://{host}:9100/metrics?collect[]=netdev",
+        example="http://{host}:9100/metrics?collect[]=netdev&collect[]=netclass",
     )
     scrape_interval: timedelta = kinds.seconds("5", "Time between two readings of an exporter")
 
@@ -446,6 +460,12 @@ class Configuration:
     def capacities(self) -> CapacityLimits:
         """The capacities of links."""
         return CapacityLimits(self.broker_cap_map, self.cap_map, self.default_capacity)
+
+    @property
+    def exporter(self) -> Exporter:
+        """The metrics of the brokers' exporters, with the operator's series and network devices."""
+        preset = EXPORTERS[self.broker_exporter]
+        return preset.with_net_devices(self.net_devices).with_series(self.broker_tx_series, self.broker_rx_series)
 
     @property
     def tls(self) -> TlsFiles | None:

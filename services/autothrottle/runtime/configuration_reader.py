@@ -278,6 +278,10 @@ class _Combinations:
                 f"broker-exporter: {values.broker_exporter!r} ({self._source('broker-exporter')}) reports all pods of "
                 "a host, so metrics-source scrape cannot read it. Fix: --metrics-source=prometheus"
             )
+        if values.net_devices and not EXPORTERS[values.broker_exporter].device_label:
+            self.warnings.append(
+                f"net-devices is given, but broker-exporter {values.broker_exporter} does not report network devices"
+            )
         secrets = values.prometheus_token_file, values.prometheus_user_file
         if all(secrets):
             self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from autothrottle.core.traffic.broker_matching import BrokerLabel, parse_broker_label, parse_broker_map
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
+from autothrottle.core.traffic.counters import SeriesName
+from autothrottle.core.traffic.exporters import parse_series_names
 from autothrottle.core.units import MEGABYTE, BytesPerSecond, without_unit
 
 ENVIRONMENT_PREFIX = "AUTOTHROTTLE_"
@@ -412,3 +414,24 @@ def broker_map() -> Mapping[str, int]:
         "a JSON object of broker ids",
         example='{"b1.example.com:9100":1001}',
     )
+
+
+def device_pattern(meaning: str) -> str:
+    """Declare a regular expression for the whole names of network devices; an empty one is valid."""
+
+    def parse(text: str) -> str:
+        try:
+            pattern = re.compile(text.strip())
+        except (re.error, RecursionError) as error:
+            raise Refused(f"is not a regular expression ({error})") from None
+        if not text.isprintable() or text.strip().startswith("!"):
+            raise Refused("is not a regular expression for names")
+        return pattern.pattern
+
+    return option(parse, "", meaning, "a regular expression for the whole name", example="eth0|bond[0-9]+")
+
+
+def series_names(name: str, meaning: str, example: str) -> tuple[SeriesName, ...]:
+    """Declare the names of series that are summed up."""
+    range = 'a comma-separated list of names of series, each with or without {label="value"}'
+    return option(lambda text: parse_series_names(text, name), "", meaning, range, example=example)

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_common.leaders import Leaders
@@ -111,7 +111,8 @@ class LogLoads:
     def _loads(self, traffic: LogTraffic, sizes: LogSizes) -> Loads:
         broker_ids = sorted({*sizes.brokers, *sizes.problems})
         brokers, problems = by_broker(broker_ids, lambda broker_id: self._load(broker_id, traffic, sizes))
-        return Loads(brokers, problems, _undescribed(self._leaders.unknown))
+        unread = sorted(sizes.problems.keys() - traffic.logs.keys())
+        return Loads(brokers, problems, _undescribed(self._leaders.unknown) + _never_read(unread))
 
     def _load(self, broker_id: int, traffic: LogTraffic, sizes: LogSizes) -> BrokerLoad:
         """Return the load of a broker.
@@ -172,4 +173,14 @@ def _undescribed(topics: frozenset[str]) -> tuple[str, ...]:
     return (
         f"the leaders of {len(topics)} topics ({shown}) are unknown, so the outbound load lacks their traffic; "
         "allow Describe on all topics",
+    )
+
+
+def _never_read(broker_ids: Sequence[int]) -> tuple[str, ...]:
+    if not broker_ids:
+        return ()
+    shown = ", ".join(map(str, broker_ids[:3])) + (", ..." if len(broker_ids) > 3 else "")
+    return (
+        f"the log sizes of {len(broker_ids)} brokers ({shown}) were never read, so the outbound load of the leaders of "
+        "their replicas lacks the bytes sent to them. Fix: see the problems of these brokers",
     )

@@ -6,7 +6,8 @@ How loads are read:
   give a rate over an interval that is known exactly. Another query may be an instant vector: its values are the rates
   of the window before now.
 - `kafka_broker_info`, if an exporter reports it, gives the addresses of brokers.
-- `node_network_speed_bytes`, if the exporter reports it, gives the capacity of a link.
+- `node_network_speed_bytes`, if the exporter reports it, gives the capacity of a link. The facts of its netclass
+  collector say which devices count.
 - Queries are made for a time on the server's clock, which the Date header shows.
 - `core/traffic/series_loads` combines the series by broker.
 

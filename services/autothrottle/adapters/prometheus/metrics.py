@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from autothrottle.adapters.http.server_clock import ServerClock
@@ -19,7 +20,7 @@ from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
 
 TX_QUERY, RX_QUERY = "prometheus-tx-query", "prometheus-rx-query"
-BROKERS_QUERY, _SPEEDS = "kafka_broker_info", "device speeds"
+BROKERS_QUERY, _DEVICES = "kafka_broker_info", "network devices"
 
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
@@ -44,7 +45,7 @@ class PrometheusMetrics:
             TX_QUERY: tx_query,
             RX_QUERY: rx_query,
             BROKERS_QUERY: BROKERS_QUERY,
-            _SPEEDS: settings.exporter.speed_query(settings.selector),
+            _DEVICES: settings.exporter.devices_query(settings.selector),
         }
         self._queries = {name: query for name, query in queries.items() if query}
         self._client = PrometheusClient(settings, len(self._queries), self._server.note)
@@ -84,14 +85,18 @@ class PrometheusMetrics:
             reported_addresses(results[BROKERS_QUERY], registered),
             registered,
         )
-        means = {TX_QUERY: settings.tx_query, RX_QUERY: settings.rx_query}
+        presets = {TX_QUERY: ("tx", settings.tx_query), RX_QUERY: ("rx", settings.rx_query)}
+        names = {name: settings.exporter.names_of(way) for name, (way, own) in presets.items() if not own}
         series = {
-            name: results[name].as_series(None if own else settings.exporter.mean_seconds, window, offset)
-            for name, own in means.items()
+            name: results[name].as_series(settings.exporter.mean_seconds if name in names else None, window, offset)
+            for name in presets
         }
-        speeds = results[_SPEEDS].as_series(None, window, offset) if _SPEEDS in results else ()
-        loads = SeriesReading(matching, self._limits, now - offset, series, speeds).loads()
-        return Loads(loads.brokers, loads.problems, warnings + loads.warnings)
+        devices = results[_DEVICES].as_series(None, window, offset) if _DEVICES in results else []
+        facts = [one for one in devices if one.labels.get("__name__") in settings.exporter.facts]
+        speeds = [one for one in devices if one.labels.get("__name__") not in settings.exporter.facts]
+        reading = SeriesReading(matching, self._limits, now - offset, series, speeds, facts, settings.exporter, names)
+        loads = reading.loads()
+        return replace(loads, warnings=warnings + loads.warnings)
 
 
 def reported_addresses(result: QueryResult, registered: Mapping[int, Collection[str]]) -> dict[str, int]:

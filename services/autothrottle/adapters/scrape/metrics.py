@@ -23,10 +23,10 @@ from autothrottle.adapters.scrape.samples import Target, scraped
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.traffic.capacity import CapacityLimits
-from autothrottle.core.traffic.counters import largest
+from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import Exporter
-from autothrottle.core.traffic.loads import BrokerLoad, Loads, Utilization, by_broker
-from autothrottle.core.traffic.series_loads import broker_load, broker_utilization
+from autothrottle.core.traffic.loads import Loads, Utilization, by_broker
+from autothrottle.core.traffic.series_loads import HostLoad, HostSeries, broker_utilization, loads_of
 
 log = logging.getLogger(__name__)
 
@@ -94,28 +94,31 @@ class ScrapedMetrics:
             return self._loads()
 
     def _loads(self) -> Loads:
-        brokers, problems = by_broker(sorted(self._targets), self._load)
-        return Loads(brokers, problems, self._warnings)
+        hosts, problems = by_broker(sorted(self._targets), self._load)
+        return loads_of(hosts, problems, self._warnings)
 
-    def _load(self, broker_id: int) -> BrokerLoad:
-        target = self._targets[broker_id]
+    def _load(self, broker_id: int) -> HostLoad:
+        target, exporter = self._targets[broker_id], self._settings.exporter
+        traffic = {kind: target.series(kind, exporter.mean_seconds) for kind in ("tx", "rx")}
+        host = HostSeries(traffic, target.series("speed", None), target.series("fact", None))
+
+        def measured(kind: str, series: Sequence[Series]) -> Utilization:
+            return self._utilization(broker_id, target, kind, series)
+
         try:
             _check_owner(broker_id, target)
-            outbound, inbound = (self._utilization(broker_id, target, kind) for kind in ("tx", "rx"))
-            return broker_load(broker_id, outbound, inbound, largest(target.series("speed", None)), self._limits)
+            return host.load(broker_id, exporter, measured, self._limits, self._clock())
         except AutothrottleError as error:
             raise type(error)(f"{error}; the target {target.problem}" if target.problem else str(error)) from None
 
-    def _utilization(self, broker_id: int, target: Target, kind: str) -> Utilization:
-        exporter = self._settings.exporter
-        series = target.series(kind, exporter.mean_seconds)
+    def _utilization(self, broker_id: int, target: Target, kind: str, series: Sequence[Series]) -> Utilization:
+        names = self._settings.exporter.names_of(kind)
         if not series:
-            names = " or ".join(exporter.tx if kind == "tx" else exporter.rx)
             raise Missing(
-                f"broker {broker_id} ({target.server}) has no sample of {names}; check --scrape-url and "
-                "--broker-exporter"
+                f"broker {broker_id} ({target.server}) has no sample of {' or '.join(map(str, names))}; check "
+                "--scrape-url and --broker-exporter"
             )
-        return broker_utilization(broker_id, f"{target.server}, {kind}", series, self._clock())
+        return broker_utilization(broker_id, f"{target.server}, {kind}", series, self._clock(), names)
 
     # The background thread.
 

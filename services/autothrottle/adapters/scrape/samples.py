@@ -14,7 +14,7 @@ from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import Exporter
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""`tx`, `rx` or `speed`; name of the metric; its labels."""
+"""`tx`, `rx`, `speed` or `fact`; name of the metric; its labels."""
 
 
 Scrape = Mapping[_Key, tuple[float, float]]
@@ -42,17 +42,23 @@ def scraped(text: str, exporter: Exporter, received: float) -> Scrape:
             name = sample.name if sample.name in exporter.names else sample.name.removesuffix("_total")
             if name not in exporter.names:
                 continue
-            kind = "speed" if name == exporter.speed else exporter.direction(name, sample.labels)
+            kind = _kind(name, sample.labels, exporter)
             time = received if sample.timestamp is None else float(sample.timestamp)
             if kind:
                 found[kind, name, tuple(sorted(sample.labels.items()))] = time, sample.value
     return found
 
 
+def _kind(name: str, labels: Mapping[str, str], exporter: Exporter) -> str:
+    if name == exporter.speed:
+        return "speed"
+    return "fact" if name in exporter.facts else exporter.direction({**labels, "__name__": name})
+
+
 def _relevant(text: str, exporter: Exporter) -> str:
     if len(text) <= _WHOLE_CHARACTERS:
         return text
-    names = {form for name in exporter.names if name for form in (name, name.removesuffix("_total"))}
+    names = {form for name in exporter.names for form in (name, name.removesuffix("_total"))}
     pattern = rf"^(?:# TYPE )?(?:{'|'.join(map(re.escape, sorted(names)))})[{{ \t].*$"
     lines = "\n".join(re.findall(pattern, text, re.MULTILINE)) + "\n"
     if len(lines) > _MAX_CHARACTERS:
@@ -84,12 +90,18 @@ class Target:
             self.scrapes.popleft()
 
     def series(self, kind: str, mean_seconds: float | None) -> Sequence[Series]:
-        """Return the series of `tx`, `rx` or `speed` that the newest scrape contains.
+        """Return the series of a kind, `tx`, `rx`, `speed` or `fact`, that the newest scrape contains.
+
+        The name of the metric is the label `__name__`.
 
         Samples of an exporter that stamps them are repeated until it reads its counters again.
         """
         newest = self.scrapes[-1] if self.scrapes else {}
-        return [Series(dict(key[2]), self._samples(key), mean_seconds) for key in newest if key[0] == kind]
+        return [
+            Series({**dict(key[2]), "__name__": key[1]}, self._samples(key), mean_seconds)
+            for key in newest
+            if key[0] == kind
+        ]
 
     def _samples(self, key: _Key) -> list[tuple[float, float]]:
         found = (scrape[key] for scrape in self.scrapes if key in scrape)

@@ -7,7 +7,7 @@ series without a fresh sample is a missing metric. The types to know are `Series
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
@@ -32,6 +32,23 @@ MIN_RATE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesName:
+    """The name of the series that are one member of a sum."""
+
+    metric: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Label -> its whole value."""
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a series with these labels, its `__name__` among them, has this name."""
+        return labels.get("__name__") == self.metric and self.labels.items() <= labels.items()
+
+    def __str__(self) -> str:
+        labels = ",".join(f'{label}="{value}"' for label, value in self.labels.items())
+        return f"{self.metric}{{{labels}}}" if labels else self.metric
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """The samples of one direction of one device or process."""
 
@@ -41,6 +58,11 @@ class Series:
     mean_seconds: float | None = None
     """None: a counter of bytes. Otherwise each sample is the mean rate, bytes/s, of this many seconds before it."""
 
+    @property
+    def newest(self) -> float:
+        """The newest value; 0 without a sample."""
+        return self.samples[-1][1] if self.samples else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
@@ -49,42 +71,60 @@ class _Rate:
     end: float
 
 
-def utilization(series: Sequence[Series], now: float) -> Utilization:
+def utilization(series: Sequence[Series], now: float, names: Sequence[SeriesName] = ()) -> Utilization:
     """Return the traffic of one direction of a link: the sum over its devices or processes.
 
-    A stale series does not count beside a fresh one: it belongs to a device or process that has gone.
+    A stale series does not count beside a fresh one of the same name: it belongs to a device or process that has gone.
+    A fresh one without a rate makes the sum unknown.
 
     Args:
         series: at least one.
         now: seconds since the epoch, on the clock of the samples.
+        names: the members of the sum, each of which must have a fresh rate; (): the series may have any names.
 
     Raises:
-        Missing: no series has a fresh rate. The message is a predicate: "has no fresh sample: ...".
+        Missing: no series, or none of one name, is fresh, or a fresh one has no rate yet. The message is a predicate.
         Invalid: a sample is not a number of bytes or has no usable time, or the rate is more than a link carries.
     """
-    rates: list[_Rate] = []
-    problems: list[Missing] = []
-    for device in series:
-        try:
-            rates.append(_rate(device, now))
-        except Missing as error:
-            problems.append(error)
-    if not rates:
-        raise problems[0]
+    rates = _rates_of_members(series, now, names) if names else _rates(series, now)
     start, end = max(rate.start for rate in rates), max(rate.end for rate in rates)
     start = start if start < end else min(rate.start for rate in rates)
     return measured_utilization(sum(rate.value for rate in rates), start, end)
 
 
-def _rate(series: Series, now: float) -> _Rate:
+def _rates_of_members(series: Sequence[Series], now: float, names: Sequence[SeriesName]) -> list[_Rate]:
+    rates = []
+    for name in names:
+        member = [one for one in series if name.matches(one.labels)]
+        if not member:
+            raise Missing(
+                f"has no series {name}, so the sum of its traffic is unknown. Fix: let the exporter report this "
+                "series, or set --broker-exporter, or --broker-tx-series and --broker-rx-series"
+            )
+        try:
+            rates += _rates(member, now)
+        except Missing as error:
+            raise Missing(f"has the series {name}, which {error}" if len(names) > 1 else str(error)) from None
+    return rates
+
+
+def _rates(series: Sequence[Series], now: float) -> list[_Rate]:
+    rates: list[_Rate] = []
+    problems: list[Missing] = []
+    for device in series:
+        try:
+            _check_samples(device, now)
+        except Missing as error:
+            problems.append(error)
+        else:
+            rates.append(_rate(device))
+    if not rates:
+        raise problems[0]
+    return rates
+
+
+def _rate(series: Series) -> _Rate:
     samples = series.samples
-    if bad_values := [value for _, value in samples if not is_byte_count(value)]:
-        raise Invalid(f"has a sample of {bad_values[-1]} bytes{'/s' if series.mean_seconds else ''}; it must be >= 0")
-    if bad_times := [stamp for stamp, _ in samples if not is_time(stamp)]:
-        raise Invalid(f"has a sample stamped {bad_times[-1]}; a time is in seconds since 1970, until the year 9999")
-    if not samples:
-        raise Missing("has no sample")
-    _check_age([stamp for stamp, _ in samples], now)
     end, value = samples[-1]
     if series.mean_seconds is not None:
         return _Rate(value, end - series.mean_seconds, end)
@@ -98,7 +138,14 @@ def _rate(series: Series, now: float) -> _Rate:
     return _Rate((value - first) / (end - start), start, end)
 
 
-def _check_age(stamps: Sequence[float], now: float) -> None:
+def _check_samples(series: Series, now: float) -> None:
+    samples, stamps = series.samples, [stamp for stamp, _ in series.samples]
+    if bad_values := [value for _, value in samples if not is_byte_count(value)]:
+        raise Invalid(f"has a sample of {bad_values[-1]} bytes{'/s' if series.mean_seconds else ''}; it must be >= 0")
+    if bad_times := [stamp for stamp in stamps if not is_time(stamp)]:
+        raise Invalid(f"has a sample stamped {bad_times[-1]}; a time is in seconds since 1970, until the year 9999")
+    if not samples:
+        raise Missing("has no sample")
     spacing = median(later - earlier for earlier, later in pairwise(stamps)) if len(stamps) > 1 else 0.0
     age, limit = now - stamps[-1], max(STALE_SAMPLES * spacing, MIN_STALE_SECONDS)
     if age > limit:
@@ -120,5 +167,5 @@ def _since_reset(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float
 
 def largest(series: Iterable[Series]) -> float:
     """Return the largest of the newest samples that can be the speed of a link; without such samples, 0."""
-    newest = (device.samples[-1][1] for device in series if device.samples)
+    newest = (device.newest for device in series)
     return max((value for value in newest if 0 < value <= MAX_LINK_RATE), default=0.0)

@@ -7,16 +7,14 @@ to know is `Exporter`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-_NO_LINK = (
-    r"lo|veth.*|docker.*|br-.*|br[0-9].*|virbr.*|cali.*|flannel.*|cni.*|cilium.*|lxc.*|kube-.*|nodelocaldns|tun.*|tap.*"
-    r"|wg.*|dummy.*|ifb.*|bond.*|team.*|vlan.*|.*\..*"
-)
-"""Devices whose bytes another device counts, too, or that belong to no link: bridges, bonds, VLANs, tunnels."""
+from autothrottle.core.errors import Invalid
+from autothrottle.core.traffic.counters import Series, SeriesName
+from autothrottle.core.traffic.network_devices import FACTS, VIRTUAL_DEVICES, LinkDevices, link_devices
 
 _POD = r".*(kafka|broker).*-[0-9]+"
 _POD_ID = r"pod=.*?([0-9]+)"
@@ -25,17 +23,23 @@ _MSK_ID = r"instance=b-([0-9]+)[.-].*"
 
 @dataclass(frozen=True)
 class Exporter:
-    """Where an exporter reports the bytes that a broker sends and receives. Several names are summed up."""
+    """Where an exporter reports the bytes that a broker sends and receives. Several names are summed up.
 
-    tx: Sequence[str]
-    """Names of the metrics of sent bytes."""
-    rx: Sequence[str]
-    """Names of the metrics of received bytes."""
+    Each name is needed: without one of them, the sum is unknown.
+    """
+
+    tx: Sequence[SeriesName]
+    """Names of the series of sent bytes."""
+    rx: Sequence[SeriesName]
+    """Names of the series of received bytes."""
     where: Mapping[str, str] = field(default_factory=dict)
     """Label -> regular expression for its whole value; an absent label has the value "". `!` before it negates it."""
-    tx_names: str = ""
-    """Regular expression for the label `name`, in addition to `where`; "": none."""
-    rx_names: str = ""
+    device_label: str = ""
+    """Label with the network device; "": the metrics are not those of devices."""
+    facts: Sequence[str] = ()
+    """Names of the metrics with facts of devices, which decide which of them count; (): their names decide."""
+    net_devices: str = ""
+    """Regular expression for the names of all devices that count; "": facts and names decide."""
     mean_seconds: float | None = None
     """None: the metrics are counters. Otherwise they are rates, each the mean of this many seconds."""
     speed: str = ""
@@ -60,30 +64,63 @@ class Exporter:
             window_seconds: length of the window.
             selector: further matchers, for example `job="kafka"`.
         """
-        names, name_label = (self.tx, self.tx_names) if direction == "tx" else (self.rx, self.rx_names)
-        where = {**self.where, **({"name": name_label} if name_label else {})}
-        matchers = [f'__name__=~"{"|".join(names)}"', *(_matcher(*one) for one in where.items())]
+        names = self.names_of(direction)
+        metrics = "|".join(dict.fromkeys(name.metric for name in names))
+        common = set.intersection(*(set(name.labels) for name in names))
+        values = {label: dict.fromkeys(re.escape(name.labels[label]) for name in names) for label in sorted(common)}
+        where = {**self.where, **{label: "|".join(texts) for label, texts in values.items()}}
+        matchers = [f'__name__=~"{metrics}"', *(_matcher(*pair) for pair in where.items())]
         return f"{{{','.join([*matchers, *([selector] if selector else [])])}}}[{window_seconds}s]"
 
-    def speed_query(self, selector: str = "") -> str:
-        """Return the PromQL query for the speeds of devices; "": the exporter does not report them."""
-        return f"{self.speed}{{{selector}}}" if self.speed else ""
+    def devices_query(self, selector: str = "") -> str:
+        """Return the PromQL query for speeds and facts of devices; "": the exporter does not report them."""
+        if not self.speed:
+            return ""
+        names = f'__name__=~"{"|".join((self.speed, *self.facts))}"'
+        matchers = [names, _matcher(self.device_label, self.where[self.device_label])]
+        return f"{{{','.join([*matchers, *([selector] if selector else [])])}}}"
 
-    def direction(self, name: str, labels: Mapping[str, str]) -> str:
-        """Return `tx` or `rx` if a sample counts; "": it does not."""
+    def names_of(self, direction: str) -> Sequence[SeriesName]:
+        """Return the names of the series of `tx` or `rx`."""
+        return self.tx if direction == "tx" else self.rx
+
+    def direction(self, labels: Mapping[str, str]) -> str:
+        """Return `tx` or `rx` if a series with these labels, its `__name__` among them, counts; "": it does not."""
         for label, pattern in self._patterns.items():
             negated = self.where[label].startswith("!")
             if bool(pattern.fullmatch(labels.get(label, ""))) == negated:
                 return ""
-        for direction, names, name_label in (("tx", self.tx, self.tx_names), ("rx", self.rx, self.rx_names)):
-            if name in names and (not name_label or re.fullmatch(name_label, labels.get("name", ""))):
-                return direction
-        return ""
+        return next((way for way in ("tx", "rx") if any(name.matches(labels) for name in self.names_of(way))), "")
+
+    def links(self, traffic: Iterable[Series], speeds: Iterable[Series], facts: Iterable[Series]) -> LinkDevices:
+        """Return the devices that count: among those with traffic, or with a speed if traffic has no devices."""
+        names = self._devices(traffic) or self._devices(speeds)
+        if not self.net_devices:
+            return link_devices(names, facts)
+        counted = frozenset(name for name in names if re.fullmatch(self.net_devices, name))
+        return LinkDevices(counted, counted)
+
+    def _devices(self, series: Iterable[Series]) -> set[str]:
+        return {one.labels[self.device_label] for one in series if self.device_label in one.labels}
+
+    def with_net_devices(self, pattern: str) -> Exporter:
+        """Return this exporter with the devices that the operator names; "": unchanged."""
+        if not pattern or not self.device_label:
+            return self
+        return replace(self, where={**self.where, self.device_label: pattern}, net_devices=pattern)
+
+    def with_series(self, tx: Sequence[SeriesName], rx: Sequence[SeriesName]) -> Exporter:
+        """Return this exporter with the series that the operator names; without names, unchanged."""
+        if not tx and not rx:
+            return self
+        # A series of one topic is a part of the series of all topics.
+        topics = {} if any("topic" in name.labels for name in (*tx, *rx)) else {"topic": ""}
+        return replace(self, tx=tx or self.tx, rx=rx or self.rx, where={**self.where, **topics})
 
     @cached_property
     def names(self) -> frozenset[str]:
         """All names of metrics, for a first look at a sample."""
-        return frozenset(chain(self.tx, self.rx, [self.speed]))
+        return frozenset(chain((name.metric for name in (*self.tx, *self.rx)), [self.speed], self.facts)) - {""}
 
     @cached_property
     def _patterns(self) -> Mapping[str, re.Pattern[str]]:
@@ -91,38 +128,37 @@ class Exporter:
 
 
 def _matcher(label: str, pattern: str) -> str:
-    escaped = pattern.removeprefix("!").replace("\\", "\\\\")
+    escaped = pattern.removeprefix("!").replace("\\", "\\\\").replace('"', '\\"')
     return f'{label}{"!~" if pattern.startswith("!") else "=~"}"{escaped}"'
 
 
-def _jmx(form: str, broker_label: str = "") -> Exporter:
+def _jmx(form: str, broker_label: str = "", port: int = 9404) -> Exporter:
     """Return the preset of the JMX exporter; `form` names a metric, with {} for the name of the MBean.
 
     The counters of clients and of replication are separate. A series with a topic is part of the series without.
     """
-    tx, rx = ([form.format(name) for name in (f"bytes{way}", f"replicationbytes{way}")] for way in ("out", "in"))
-    return Exporter(tx, rx, {"topic": ""}, broker_label=broker_label, port=9404)
+    tx, rx = (
+        [SeriesName(form.format(name)) for name in (f"bytes{way}", f"replicationbytes{way}")] for way in ("out", "in")
+    )
+    return Exporter(tx, rx, {"topic": ""}, broker_label=broker_label, port=port)
 
 
 def _jmx_by_name(attribute: str, mean_seconds: float | None = None, broker_label: str = "") -> Exporter:
-    names = [f"kafka_server_BrokerTopicMetrics_{attribute}"]
-    return Exporter(
-        names,
-        names,
-        {"topic": ""},
-        tx_names="(Replication)?BytesOutPerSec",
-        rx_names="(Replication)?BytesInPerSec",
-        mean_seconds=mean_seconds,
-        broker_label=broker_label,
-        port=11001,
+    metric = f"kafka_server_BrokerTopicMetrics_{attribute}"
+    tx, rx = (
+        [SeriesName(metric, {"name": f"{kind}Bytes{way}PerSec"}) for kind in ("", "Replication")]
+        for way in ("Out", "In")
     )
+    return Exporter(tx, rx, {"topic": ""}, mean_seconds=mean_seconds, broker_label=broker_label, port=11001)
 
 
 def _node(port: int, broker_label: str = "") -> Exporter:
     return Exporter(
-        ["node_network_transmit_bytes_total"],
-        ["node_network_receive_bytes_total"],
-        where={"device": f"!{_NO_LINK}"},
+        [SeriesName("node_network_transmit_bytes_total")],
+        [SeriesName("node_network_receive_bytes_total")],
+        where={"device": f"!{VIRTUAL_DEVICES}"},
+        device_label="device",
+        facts=FACTS,
         speed="node_network_speed_bytes",
         broker_label=broker_label,
         port=port,
@@ -133,9 +169,10 @@ def _node(port: int, broker_label: str = "") -> Exporter:
 EXPORTERS: Mapping[str, Exporter] = {
     "node_exporter": _node(9100),
     "cadvisor": Exporter(
-        ["container_network_transmit_bytes_total"],
-        ["container_network_receive_bytes_total"],
-        where={"pod": _POD, "interface": f"!{_NO_LINK}"},
+        [SeriesName("container_network_transmit_bytes_total")],
+        [SeriesName("container_network_receive_bytes_total")],
+        where={"pod": _POD, "interface": f"!{VIRTUAL_DEVICES}"},
+        device_label="interface",
         broker_label=_POD_ID,
     ),
     "jmx": _jmx("kafka_server_brokertopicmetrics_{}_total"),
@@ -143,10 +180,49 @@ EXPORTERS: Mapping[str, Exporter] = {
     "jmx_count": _jmx_by_name("Count"),
     "jmx_one_minute_rate": _jmx_by_name("OneMinuteRate", 60.0),
     "strimzi": _jmx("kafka_server_brokertopicmetrics_{}_total", broker_label=_POD_ID),
+    "strimzi_reporter": _jmx("kafka_server_brokertopicmetrics_{}persec_total", broker_label=_POD_ID),
+    "bitnami": _jmx("kafka_server_brokertopicmetrics_total_{}persec_count", port=5556),
     "msk": _node(11002, _MSK_ID),
     "msk_jmx": _jmx_by_name("Count", broker_label=_MSK_ID),
 }
 """Name of the preset -> the metrics of the exporter."""
+
+_SERIES_NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
+_LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"([^"\\]*)"\s*(?:,|$)')
+
+
+def parse_series_names(text: str, option_name: str) -> tuple[SeriesName, ...]:
+    """Return the names in `NAME,NAME{label="value"}`; "" is ().
+
+    >>> [str(name) for name in parse_series_names('a_total,b_count{name="BytesInPerSec"}', "--broker-rx-series")]
+    ['a_total', 'b_count{name="BytesInPerSec"}']
+
+    Raises:
+        Invalid: the text has another form.
+    """
+    names = []
+    rest = text.strip()
+    while rest:
+        match = _SERIES_NAME.match(rest)
+        labels = match and _labels(match[2] or "")
+        if not match or labels is None:
+            raise Invalid(f'{option_name} is {text[:100]!r}; give names of series, such as a_total,b_count{{name="x"}}')
+        names.append(SeriesName(match[1], labels))
+        rest = rest[match.end() :]
+    return tuple(names)
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    """Return the labels of `label="value",label="value"`; None: the text has another form."""
+    labels = {}
+    while text.strip():
+        match = _LABEL.match(text)
+        if not match:
+            return None
+        labels[match[1]] = match[2]
+        text = text[match.end() :]
+    return labels
+
 
 FREE_STORAGE_QUERY = 'node_filesystem_avail_bytes{mountpoint="/data"}'
 """PromQL for the free bytes of a broker's log directories; the mount point is the one of Kafka-Kit's default query."""

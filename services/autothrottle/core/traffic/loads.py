@@ -80,7 +80,9 @@ class Loads:
     problems: Mapping[int, str] = field(default_factory=dict)
     """Broker id -> why it has no load: one sentence that names the cause and the fix."""
     warnings: tuple[str, ...] = ()
-    """Problems that concern no known broker, for example a host without a broker id tag."""
+    """Problems that do not take a load from a known broker, for example a host without a broker id tag."""
+    devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Broker id -> names of the network devices that count; absent: the source does not tell devices apart."""
 
 
 def is_byte_count(value: float) -> bool:

@@ -6,19 +6,120 @@ Unusable series of one broker are a problem of that broker; the loads of the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, pairwise, permutations
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
-from autothrottle.core.traffic.counters import Series, largest, utilization
+from autothrottle.core.traffic.counters import Series, SeriesName, largest, utilization
+from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker
+from autothrottle.core.traffic.network_devices import LinkDevices
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
 """Labels that differ between series of one broker, which are summed up; all others name the target."""
 
 _SHOWN = 3
+_SAME_SHARE = 0.02
+"""Devices whose rates differ by no more than this share probably carry the same bytes."""
+_LEAST_RATE = 100_000
+"""Slower devices, bytes/s, are not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeries:
+    """All series of one broker."""
+
+    traffic: Mapping[str, Sequence[Series]]
+    """Name of the query or direction for sent and for received bytes, in this order, -> its series."""
+    speeds: Sequence[Series] = ()
+    """Speed of each device, bytes/s."""
+    facts: Sequence[Series] = ()
+    """Facts of each device, see `network_devices`."""
+
+    def load(
+        self,
+        broker_id: int,
+        exporter: Exporter,
+        measured: Callable[[str, Sequence[Series]], Utilization],
+        limits: CapacityLimits,
+        now: float,
+        own_queries: Collection[str] = (),
+    ) -> HostLoad:
+        """Return the load, from the devices that count.
+
+        Args:
+            broker_id: the broker.
+            exporter: decides which devices count.
+            measured: query or direction, and its series that count -> their sum.
+            limits: the operator's capacities.
+            now: seconds since the epoch, on the clock of the samples.
+            own_queries: queries of the operator, all of whose series count.
+
+        Raises:
+            Missing: a rate or the capacity is unknown.
+            Invalid: a sample is invalid.
+        """
+        label, traffic = exporter.device_label, chain.from_iterable(self.traffic.values())
+        links = exporter.links(traffic, self.speeds, self.facts)
+        counting = {
+            query: list(series) if query in own_queries else [s for s in series if _is_of(s, label, links.counted)]
+            for query, series in self.traffic.items()
+        }
+        devices = {query: {s.labels[label] for s in series if label in s.labels} for query, series in counting.items()}
+        for query, other in permutations(counting.keys() - {*own_queries}, 2):
+            if counting[query]:
+                _check_devices(broker_id, query, devices[other] - devices[query])
+        outbound, inbound = (measured(query, series) for query, series in counting.items())
+        speed = largest(one for one in self.speeds if _is_of(one, label, links.speeds))
+        load = broker_load(broker_id, outbound, inbound, speed, limits)
+        counted = set().union(*devices.values())
+        findings = self._findings(label, counted, links, now)
+        return HostLoad(load, tuple(sorted(counted)), tuple(f"broker {broker_id}: {text}" for text in findings))
+
+    def _findings(self, label: str, counted: Collection[str], links: LinkDevices, now: float) -> list[str]:
+        """Name devices that probably count twice, and a device that probably should count."""
+        unclear = links.unclear
+        rates = self._rates(label, {*counted, *unclear}, now)
+        # The members of a bond share its load, so that their bytes may be the same.
+        order = sorted(counted, key=lambda device: (rates[device], device)) if links.speeds <= links.counted else []
+        texts = [
+            f"the network devices {min(pair)} and {max(pair)} both count, and their bytes are the same within "
+            f"{_SAME_SHARE:.0%}. If one carries the bytes of the other, exclude it with --net-devices"
+            for pair in pairwise(order)
+            if max(rates[pair[1]]) >= _LEAST_RATE and all(map(_is_same, rates[pair[0]], rates[pair[1]]))
+        ]
+        total = sum(sum(rates[device]) for device in counted)
+        fastest = max(unclear, key=lambda device: sum(rates[device]), default="")
+        if fastest and sum(rates[fastest]) > max(total * (1 + _SAME_SHARE), _LEAST_RATE):
+            texts.append(
+                f"the network device {fastest} does not count, and it carries {sum(rates[fastest]):.0f} bytes/s, more "
+                f"than {_shown(sorted(counted))}. If it is a link of its own, name all links with --net-devices"
+            )
+        return texts[:_SHOWN]
+
+    def _rates(self, label: str, devices: Collection[str], now: float) -> Mapping[str, tuple[float, ...]]:
+        """Return device -> its rates, sent and received; 0 without a fresh one. A single device is not compared."""
+        rates = {device: [0.0] * len(self.traffic) for device in devices}
+        for index, series in enumerate(self.traffic.values() if len(devices) > 1 else ()):
+            for one in series:
+                if one.labels.get(label) in rates:
+                    with suppress(Invalid, Missing):
+                        rates[one.labels[label]][index] += utilization([one], now).rate
+        return {device: tuple(both) for device, both in rates.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """The load of one broker, and how it was measured."""
+
+    load: BrokerLoad
+    devices: tuple[str, ...] = ()
+    """Names of the network devices that count; (): the series are not those of devices."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +134,31 @@ class SeriesReading:
     """Name of the query for sent and for received bytes, in this order, -> its series."""
     speeds: Sequence[Series] = ()
     """Speed of each device, bytes/s."""
+    facts: Sequence[Series] = ()
+    """Facts of each device, see `network_devices`."""
+    exporter: Exporter = field(default_factory=lambda: EXPORTERS["node_exporter"])
+    names: Mapping[str, Sequence[SeriesName]] = field(default_factory=dict)
+    """Query -> the names of the series that it sums up; absent: a query of the operator, all of whose series count."""
 
     def loads(self) -> Loads:
         """Return the loads. A registered broker without a series is a problem."""
-        found = {query: self._by_broker(series) for query, series in self.series.items()}
-        speeds = self._by_broker(self.speeds)
-        matched = (broker_id for series in found.values() for broker_id in series if broker_id is not None)
+        traffic = {query: self._by_broker(series) for query, series in self.series.items()}
+        speeds, facts = self._by_broker(self.speeds), self._by_broker(self.facts)
+        matched = (broker_id for series in traffic.values() for broker_id in series if broker_id is not None)
 
-        def load(broker_id: int) -> BrokerLoad:
-            outbound, inbound = (self._utilization(broker_id, query, found[query]) for query in self.series)
-            return broker_load(broker_id, outbound, inbound, largest(speeds.get(broker_id, ())), self.limits)
+        def load(broker_id: int) -> HostLoad:
+            own = {query: series.get(broker_id, ()) for query, series in traffic.items()}
+            unmatched = {query: series.get(None, ()) for query, series in traffic.items()}
 
-        brokers, problems = by_broker(sorted({*self.matching.registered, *matched}), load)
-        return Loads(brokers, problems, self._warnings(found))
+            def measured(query: str, series: Sequence[Series]) -> Utilization:
+                return self._utilization(broker_id, query, series, unmatched[query])
+
+            host = HostSeries(own, speeds.get(broker_id, ()), facts.get(broker_id, ()))
+            own_queries = self.series.keys() - self.names.keys()
+            return host.load(broker_id, self.exporter, measured, self.limits, self.now, own_queries)
+
+        hosts, problems = by_broker(sorted({*self.matching.registered, *matched}), load)
+        return loads_of(hosts, problems, self._warnings(traffic))
 
     def _by_broker(self, series: Iterable[Series]) -> dict[int | None, list[Series]]:
         """Return broker id -> its series; None -> the series without a broker."""
@@ -54,17 +167,20 @@ class SeriesReading:
             found.setdefault(self.matching.broker_of(one.labels), []).append(one)
         return found
 
-    def _utilization(self, broker_id: int, query: str, found: Mapping[int | None, Sequence[Series]]) -> Utilization:
+    def _utilization(
+        self, broker_id: int, query: str, series: Sequence[Series], unmatched: Sequence[Series]
+    ) -> Utilization:
+        names = self.names.get(query, ())
         targets: dict[str, list[Series]] = {}
-        for one in found.get(broker_id, ()):
-            targets.setdefault(_target(one), []).append(one)
+        for one in series:
+            targets.setdefault(_target(one, names), []).append(one)
         if not targets:
-            raise Missing(self._no_series(broker_id, query, found.get(None, ())))
+            raise Missing(self._no_series(broker_id, query, unmatched))
         rates: dict[str, Utilization] = {}
         problems = []
-        for target, series in targets.items():
+        for target, of_target in targets.items():
             try:
-                rates[target] = broker_utilization(broker_id, f"{target} in --{query}", series, self.now)
+                rates[target] = broker_utilization(broker_id, f"{target} in --{query}", of_target, self.now, names)
             except Missing as error:  # for example a pod that now runs on another host
                 problems.append(error)
         if len(rates) > 1:
@@ -96,10 +212,26 @@ class SeriesReading:
         )
 
 
-def broker_utilization(broker_id: int, where: str, series: Sequence[Series], now: float) -> Utilization:
-    """Return the traffic of one direction; errors name the broker and `where` its series are."""
+def loads_of(hosts: Mapping[int, HostLoad], problems: Mapping[int, str], warnings: tuple[str, ...]) -> Loads:
+    """Return the loads of all brokers, with the warnings of each."""
+    return Loads(
+        {broker_id: host.load for broker_id, host in hosts.items()},
+        problems,
+        (*warnings, *(text for host in hosts.values() for text in host.warnings)),
+        {broker_id: host.devices for broker_id, host in hosts.items() if host.devices},
+    )
+
+
+def broker_utilization(
+    broker_id: int, where: str, series: Sequence[Series], now: float, names: Sequence[SeriesName] = ()
+) -> Utilization:
+    """Return the traffic of one direction; errors name the broker and `where` its series are.
+
+    The names are not checked if the source has removed them.
+    """
+    have_names = any("__name__" in one.labels for one in series)
     try:
-        return utilization(series, now)
+        return utilization(series, now, names if have_names else ())
     except (Invalid, Missing) as error:
         raise type(error)(f"broker {broker_id} ({where}) {error}") from None
 
@@ -116,8 +248,26 @@ def broker_load(
     return BrokerLoad(broker_id, capacity_of(broker_id, None, device, limits), outbound, inbound)
 
 
-def _target(series: Series) -> str:
-    labels = {name: value for name, value in sorted(series.labels.items()) if name not in _PART_LABELS}
+def _is_of(series: Series, label: str, devices: Collection[str]) -> bool:
+    """Whether a series belongs to one of some devices, or to no device."""
+    return label not in series.labels or series.labels[label] in devices
+
+
+def _check_devices(broker_id: int, query: str, absent: Collection[str]) -> None:
+    if absent:
+        raise Missing(
+            f"broker {broker_id} has no series of {query} for the network device {min(absent)[:40]}, so the sum of its "
+            "traffic is unknown. Fix: let the exporter report it, or name the devices with --net-devices"
+        )
+
+
+def _is_same(rate: float, other: float) -> bool:
+    return abs(rate - other) <= _SAME_SHARE * max(rate, other)
+
+
+def _target(series: Series, names: Sequence[SeriesName] = ()) -> str:
+    parts = _PART_LABELS.union(*(name.labels for name in names))
+    labels = {name: value for name, value in sorted(series.labels.items()) if name not in parts}
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
 
 

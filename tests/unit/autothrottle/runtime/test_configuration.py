@@ -33,6 +33,9 @@ GOOD: Mapping[str, Sequence[str]] = {
     "instance-type-tag": ["type", "flavour", "size"],
     "metrics-source": ["datadog", "prometheus", "scrape", "kafka"],
     "broker-exporter": ["node_exporter", "strimzi", "jmx"],
+    "broker-tx-series": ["a_total", 'a_total{name="BytesOutPerSec",x="y"},b:c_count', ""],
+    "broker-rx-series": ["a_total", ""],
+    "net-devices": ["eth0|bond[0-9]+", ""],
     "broker-label": ["pod=.*-([0-9]+)", "instance=b-([0-9]+).*"],
     "broker-map": ['{"a":1}', '{"a":2}', '{"a:9100":1,"b":2}'],
     "prometheus-url": ["http://a:9090", "https://b/prometheus"],
@@ -137,6 +140,9 @@ BAD: Mapping[str, Sequence[str]] = {
     "metrics-source": ["Datadog", "graphite", ""],
     "consumer-fanout": ["-1", "101", "many"],
     "broker-exporter": ["strimzi2", ""],
+    "broker-tx-series": ["a b", "a{", "a{x=1}", ",a", 'a{x="\\""}', "1a"],
+    "broker-rx-series": ["a-b", "a{x}"],
+    "net-devices": ["eth(", "!lo", "eth\n0"],
     "broker-label": ["pod", "pod=kafka", "pod=("],
     "broker-map": ["[]", '{"a":"b"}'],
     "prometheus-url": ["prometheus:9090", "http://u:p@x"],
@@ -761,6 +767,18 @@ def test_scraping_has_a_shorter_default_window_and_needs_an_exporter_of_one_brok
     assert parse([*scraping, "--metrics-window=30"], {}).metrics_window == timedelta(seconds=30)
     (problem,) = problems(*scraping, "--broker-exporter=cadvisor")
     assert problem.startswith("broker-exporter: 'cadvisor' (flag --broker-exporter) reports all pods of a host")
+
+
+def test_network_devices_and_series_are_those_of_the_exporter() -> None:
+    series = ["--broker-tx-series=a_total", '--broker-rx-series=b_total{way="in"},c_total']
+    exporter = parse(["--metrics-source=scrape", "--net-devices=data.*", *series], {}).exporter
+    assert (exporter.net_devices, exporter.where["device"]) == ("data.*", "data.*")
+    assert [*map(str, exporter.rx)] == ['b_total{way="in"}', "c_total"]
+
+
+def test_network_devices_without_an_exporter_of_devices_cause_a_warning() -> None:
+    (warning,) = parse(["--broker-exporter=jmx", "--net-devices=eth0"], {}).warnings
+    assert warning == "net-devices is given, but broker-exporter jmx does not report network devices"
 
 
 def test_prometheus_has_one_kind_of_credentials_and_keeps_them_secret() -> None:

@@ -88,6 +88,10 @@ def test_a_broker_that_never_answered_is_a_problem_of_its_own() -> None:
         found = loads.fetch_loads(TIMEOUT)
     assert found.brokers.keys() == {1, 2}
     assert found.problems == {3: "the sizes of its logs are unknown: broker 3 does not answer"}
+    assert found.warnings == (
+        "the log sizes of 1 brokers (3) were never read, so the outbound load of the leaders of their replicas lacks "
+        "the bytes sent to them. Fix: see the problems of these brokers",
+    )
 
 
 def test_a_broker_that_falls_silent_loses_its_load_when_it_is_too_old() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autothrottle.core.traffic.exporters import EXPORTERS
+from autothrottle.core.traffic.exporters import EXPORTERS, parse_series_names
 
 
 def test_query_is_a_range_vector_of_the_links() -> None:
@@ -39,7 +39,7 @@ def test_query_sums_up_clients_and_replication_without_single_topics(preset: str
 def test_query_of_mbeans_selects_their_names() -> None:
     query = EXPORTERS["jmx_one_minute_rate"].query("tx", 60)
     assert query == (
-        '{__name__=~"kafka_server_BrokerTopicMetrics_OneMinuteRate",topic=~"",name=~"(Replication)?BytesOutPerSec"}[60s]'
+        '{__name__=~"kafka_server_BrokerTopicMetrics_OneMinuteRate",topic=~"",name=~"BytesOutPerSec|ReplicationBytesOutPerSec"}[60s]'
     )
 
 
@@ -48,3 +48,19 @@ def test_usual_addresses_of_exporters() -> None:
     assert EXPORTERS["msk"].url.startswith("http://{host}:11002/metrics")
     assert EXPORTERS["msk_jmx"].url == "http://{host}:11001/metrics"
     assert EXPORTERS["strimzi"].url == "http://{host}:9404/metrics"
+
+
+def test_query_of_devices_leaves_out_those_of_containers() -> None:
+    """A host of containers has hundreds of devices, whose facts would exceed the limit of a response."""
+    query = EXPORTERS["node_exporter"].devices_query('job="kafka"')
+    assert query.startswith('{__name__=~"node_network_speed_bytes|node_network_info|node_network_address_assign_type|')
+    assert ',device!~"lo|veth.*|' in query
+    assert query.endswith('",job="kafka"}')
+    assert EXPORTERS["jmx"].devices_query() == ""
+    assert ',device=~"data.*"}' in EXPORTERS["node_exporter"].with_net_devices("data.*").devices_query()
+
+
+def test_query_of_own_series_selects_their_labels() -> None:
+    names = parse_series_names('a_total{way="in",kind="x"},b_total{way="out"}', "--broker-tx-series")
+    query = EXPORTERS["jmx"].with_series(names, ()).query("tx", 60)
+    assert query == '{__name__=~"a_total|b_total",topic=~"",way=~"in|out"}[60s]'

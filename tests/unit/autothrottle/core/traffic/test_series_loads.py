@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits
-from autothrottle.core.traffic.counters import Series
+from autothrottle.core.traffic.counters import Series, SeriesName
+from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity, Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
 
@@ -122,6 +123,33 @@ def test_capacity_is_the_speed_of_the_fastest_device_unless_set_for_the_broker(
 def test_broker_without_a_known_capacity_is_a_problem() -> None:
     found = loads([series(5, instance="b1:9100")], {1: ["b1"]}, CapacityLimits())
     assert "broker 1 has no known capacity" in found.problems[1]
+
+
+SUM = {query: (SeriesName("clients_total"), SeriesName("replication_total")) for query in (TX, RX)}
+
+
+@pytest.mark.parametrize(
+    ("age", "reason"), [(60.0, "has the series replication_total, which has no fresh sample"), (0.0, "")]
+)
+def test_stale_member_of_a_sum_is_a_problem_of_its_broker(age: float, reason: str) -> None:
+    """A stale series beside a fresh one did not count, so that the replication of a broker became 0."""
+    found = [
+        series(5, __name__="clients_total", instance="b1:9404"),
+        series(6, age, __name__="replication_total", instance="b1:9404"),
+    ]
+    reading = SeriesReading(
+        BrokerMatching(registered={1: ["b1"]}), LINK, NOW, {TX: found, RX: found}, exporter=EXPORTERS["jmx"], names=SUM
+    )
+    loads = reading.loads()
+    assert reason in loads.problems.get(1, "")
+    assert {b: load.outbound.rate for b, load in loads.brokers.items()} == ({} if reason else {1: 11})
+
+
+def test_device_without_a_rate_yet_makes_the_sum_unknown() -> None:
+    """The traffic of a NIC with one sample counted as 0, although its rate is only unknown until the next sample."""
+    appeared = Series({"instance": "b1:9100", "device": "eth1"}, [(NOW, 7.0)])
+    found = loads([series(5, instance="b1:9100", device="eth0"), appeared], {1: ["b1"]})
+    assert "has one sample; a rate needs two" in found.problems[1]
 
 
 _odd = st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 0.0, 9e18, 2.0**64, 1e300, NOW, NOW - 0.001]) | st.floats()

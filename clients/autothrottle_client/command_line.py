@@ -73,6 +73,9 @@ _QUOTA_PARTS = (
     ("--client-id", "--default-client-id", "client id; with a user, the pair; rule set: a pattern like backfill-*"),
     ("--ip", "--default-ip", "IPv4 or IPv6 address, alone"),
 )
+_MAX_QUOTA = 2**63 - 1
+"""Kafka's "unlimited", in bytes/s; the service knows the limit of each quota."""
+
 _BYTE_RATE = "like 20MB/s or 1500000B/s"
 _AT_MOST = "like 20MB/s, or 10%% of the smallest broker's capacity"
 _PLANNERS = "addresses of planners (default: the leader's address, from admin)"
@@ -350,7 +353,7 @@ def _byte_rate(text: str) -> int:
     # Kafka's own tool takes bytes/s, and `set` of this tool takes MB/s.
     if text.isdigit():
         raise Invalid(f"{text[:60]!r} has no unit; give for example {text[:20]}B/s or 20MB/s")
-    return parse_rate(text)
+    return parse_rate(text, _MAX_QUOTA)
 
 
 def _limit_or_share(text: str) -> tuple[int | None, float | None]:

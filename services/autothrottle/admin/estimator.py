@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,7 @@ from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restri
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.kafka import FetchSettingsSource, LogSizeSource, SnapshotSource
 from autothrottle.ports.state_store import OverrideStore
 from autothrottle.ports.telemetry import LoadSource
@@ -94,6 +94,13 @@ class Estimator:
         if warning := fetch_warning(decided, proposed, self._settings(proposed, deadline)):
             notes.append(warning)
         return estimate(transfer, decided.decisions, goal, total, notes)
+
+    def current_loads(self, timeout: timedelta) -> Mapping[int, BrokerLoad]:
+        """Return broker id -> its load and capacity; empty if the metrics cannot be read."""
+        try:
+            return self.loads.fetch_loads(timeout).brokers
+        except AutothrottleError:
+            return {}
 
     def _loads(self, deadline: _Deadline) -> tuple[Loads, list[str]]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (
     Override,
     Overrides,
+    capacity_warnings,
     override_owner,
     parse_etag,
     validate_broker_id,
@@ -59,7 +61,9 @@ from autothrottle.wire.planner import STATE
 _TIMEOUT = timedelta(seconds=5)
 
 _WARNING_TIMEOUT = timedelta(seconds=1)
-"""Timeout of the broker lookup for warnings: the override is already stored by then."""
+"""Timeout of each lookup for warnings: the override is already stored by then."""
+
+log = logging.getLogger(__name__)
 
 _NO_LEADER = "no planner leads at the moment; try again in a few seconds"
 
@@ -112,10 +116,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         )
         sentence = f"Override of {override_owner(broker_id)} set to {override.rate} bytes/s"
         log_action(AuditAction.SET, who, sentence, broker_id)
-        return admin_pb2.SetOverrideResponse(
-            override=override_to_message(broker_id, override),
-            warnings=self._warnings(broker_id, wanted.autoremove),
-        )
+        warnings = self._warnings(broker_id, override)
+        for warning in warnings:
+            log.warning("%s: %s", sentence, warning)
+        return admin_pb2.SetOverrideResponse(override=override_to_message(broker_id, override), warnings=warnings)
 
     def RemoveOverride(
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
@@ -282,11 +286,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         log_action(AuditAction.REMOVE_REQUEST_QUOTA, who, f"Request quota of {entity} removed")
         return admin_pb2.RemoveRequestQuotaResponse()
 
-    def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
-        if broker_id is None:
-            return []
-        found = ["autoremove has no effect on a broker override"] if autoremove else []
-        return found + self._unregistered(broker_id, "the override applies when it catches up")
+    def _warnings(self, broker_id: int | None, override: Override) -> list[str]:
+        warnings = capacity_warnings(broker_id, override.rate, self._estimator.current_loads(_WARNING_TIMEOUT))
+        if broker_id is not None and override.autoremove:
+            warnings.append("autoremove has no effect on a broker override")
+        if broker_id is not None:
+            warnings += self._unregistered(broker_id, "the override applies when it catches up")
+        return warnings
 
     def _unregistered(self, broker_id: int, effect: str) -> list[str]:
         """A warning with the effect if the broker is not registered; none if that cannot be read."""

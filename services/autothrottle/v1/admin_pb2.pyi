@@ -36,7 +36,7 @@ class Override(_message.Message):
     broker_id: _builtins.int
     """The broker, >= 0. Absent: the cluster override, for every broker that takes part in a reassignment."""
     rate_bytes_per_second: _builtins.int
-    """Bytes per second, 1 to 2^63-1."""
+    """Bytes per second, 1 to 10^12: 1,000,000 MB/s."""
     autoremove: _builtins.bool
     """Whether the planner removes the override when no reassignment is left. Broker overrides ignore it."""
     etag: _builtins.str

@@ -104,7 +104,7 @@ def _remove(call: Call, broker: int | None = None) -> Answer:
     """Remove an override. A missing one is not an error, as in the original: scripts remove it just in case."""
     with suppress(Missing):
         call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker), ADMIN_TIMEOUT)
-    return text(200, f"{_whose(broker)}throttle removed")
+    return text(200, "throttle successfully removed" if broker is None else f"{_whose(broker)}throttle removed")
 
 
 def _remove_all(call: Call) -> Answer:

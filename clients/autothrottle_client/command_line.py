@@ -183,6 +183,7 @@ def _add_reassignments(command: _AddCommand) -> None:
 
     reassign = command("reassign", commands.reassign)
     _value(reassign, "file", "FILE", str, _FILE)
+    _value(reassign, "--throttle", "RATE", parse_rate, "fixed rate like 50MB/s, until no reassignment is left")
     _switch(reassign, "--no-wait", "return when Kafka accepts it, without following it")
     _switch(reassign, "--dry-run", "validate only, change nothing")
 

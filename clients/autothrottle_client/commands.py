@@ -145,14 +145,15 @@ def reassign(call: Call) -> int | None:
     throttlectl reassign plan.json --dry-run
     throttlectl reassign plan.json
     throttlectl reassign plan.json --no-wait
+    throttlectl reassign plan.json --throttle 50MB/s
     """
     read = call.arguments
     file = _read_file(read.file)
     wanted = file.targets
     # Validate first: it fails fast if admin is down, while a submission has its own, longer timeout.
-    found = call.admin.submit_reassignment(wanted, validate_only=True, timeout=call.timeout)
+    found = call.admin.submit_reassignment(wanted, True, call.timeout, read.throttle)
     if not read.dry_run:
-        found = call.admin.submit_reassignment(wanted, timeout=max(call.timeout, SUBMIT_TIMEOUT))
+        found = call.admin.submit_reassignment(wanted, False, max(call.timeout, SUBMIT_TIMEOUT), read.throttle)
     found = replace(found, warnings=(*file.warnings, *found.warnings))
     call.show(found, tables.submission_line(found, read.dry_run), [*_problems(found.refused), *found.warnings])
     if read.dry_run:

@@ -462,6 +462,16 @@ def test_json_output_has_the_same_content(
     assert error == "throttlectl: warning: t1-0: t1-0 is not being reassigned; there is nothing to cancel\n"
 
 
+def test_reassign_sets_a_fixed_rate(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output(capsys, "reassign", str(plan), "--throttle", "7MB/s", "--dry-run")
+    assert services.overrides.read_overrides().cluster is None
+    output(capsys, "reassign", str(plan), "--throttle", "7MB/s", "--no-wait")
+    override = services.overrides.read_overrides().cluster
+    assert override is not None and (override.rate, override.autoremove) == (mb(7), True)
+
+
 def test_reassign_has_nothing_to_do_if_the_replicas_are_right(
     services: InProcessServices, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,7 +125,7 @@ format: $(STAMP) ## let ruff format and fix what it can
 proto: $(STAMP) ## regenerate services/autothrottle/v1 from proto/
 	$(BIN)/python proto/generate.py
 
-lock: ## resolve requirements.txt anew from pyproject.toml, and deploy/requirements.txt, the image's part of it
+lock: ## resolve requirements.txt anew from pyproject.toml, and the parts of it for the images in deploy/
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
@@ -133,6 +133,9 @@ lock: ## resolve requirements.txt anew from pyproject.toml, and deploy/requireme
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra service --extra decisions \
 	  --group build --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 	  --output-file deploy/requirements.txt pyproject.toml
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra service --extra decisions \
+	  --extra score --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
+	  --output-file deploy/requirements-score.txt pyproject.toml
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --group fuzz \
 	  --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 	  --output-file tests/fuzz/requirements.txt

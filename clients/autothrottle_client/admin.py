@@ -253,6 +253,7 @@ class AdminClient(Client[AdminServiceStub]):
         targets: Mapping[Partition, Sequence[int]],
         validate_only: bool = False,
         timeout: timedelta = SUBMIT_TIMEOUT,
+        throttle_bytes_per_second: int | None = None,
     ) -> Submission:
         """Throttle partitions, then submit their reassignment; return when Kafka accepts it.
 
@@ -265,6 +266,8 @@ class AdminClient(Client[AdminServiceStub]):
             validate_only: validate without any change.
             timeout: for each part. If throttles are not in effect by then, the planner removes them and submits
                 nothing.
+            throttle_bytes_per_second: fixed rate, 1 to 10^12; None: the policy decides the rates. It is the cluster
+                override with autoremove, so it ends with the last reassignment.
 
         Raises:
             Invalid: a number is out of range, or a broker is unknown or down.
@@ -275,7 +278,9 @@ class AdminClient(Client[AdminServiceStub]):
         done = Submission(0)
         for part in _parts(targets):
             request = admin_pb2.SubmitReassignmentRequest(
-                partitions=targets_to_messages({row: targets[row] for row in part}), validate_only=validate_only
+                partitions=targets_to_messages({row: targets[row] for row in part}),
+                validate_only=validate_only,
+                throttle_bytes_per_second=throttle_bytes_per_second,
             )
             with _progress_in_errors(0 if validate_only else done.submitted, "submitted"):
                 response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)

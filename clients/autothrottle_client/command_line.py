@@ -25,6 +25,7 @@ from autothrottle_client.estimates import parse_ratio
 from autothrottle_client.expiry import parse_expiry, parse_span
 from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, MAX_REQUEST_RATE
 from autothrottle_client.patterns import split_patterns
+from autothrottle_client.quotas import UNLIMITED
 from autothrottle_client.rates import parse_rate
 from autothrottle_client.tls import Tls
 
@@ -75,6 +76,7 @@ _QUOTA_PARTS = (
     ("--ip", "--default-ip", "IPv4 or IPv6 address, alone"),
 )
 _BYTE_RATE = "like 20MB/s or 1500000B/s"
+_QUOTA_RATE = f"{_BYTE_RATE}, or unlimited"
 _AT_MOST = "like 20MB/s, or 10%% of the smallest broker's capacity"
 _PLANNERS = "addresses of planners (default: the leader's address, from admin)"
 
@@ -182,6 +184,7 @@ def _add_reassignments(command: _AddCommand) -> None:
 
     reassign = command("reassign", commands.reassign)
     _value(reassign, "file", "FILE", str, _FILE)
+    _value(reassign, "--throttle", "RATE", parse_rate, "fixed rate like 50MB/s, until no reassignment is left")
     _switch(reassign, "--no-wait", "return when Kafka accepts it, without following it")
     _switch(reassign, "--dry-run", "validate only, change nothing")
 
@@ -222,8 +225,8 @@ def _add_quotas(command: _AddCommand) -> None:
         either = quota.add_mutually_exclusive_group()
         _value(either, option, "NAME", str, meaning)
         _switch(either, default, "set, remove: the default for all without a quota of their own")
-    _value(quota, "--producer-byte-rate", "RATE", _byte_rate, f"set: limit of producers on each broker, {_BYTE_RATE}")
-    _value(quota, "--consumer-byte-rate", "RATE", _byte_rate, f"set: limit of consumers on each broker, {_BYTE_RATE}")
+    _value(quota, "--producer-byte-rate", "RATE", _byte_rate, f"set: limit of producers on each broker, {_QUOTA_RATE}")
+    _value(quota, "--consumer-byte-rate", "RATE", _byte_rate, f"set: limit of consumers on each broker, {_QUOTA_RATE}")
     _value(quota, "--request-percentage", "PERCENT", float, "set: time of one thread on each broker; 200 is two")
     _value(quota, "--controller-mutation-rate", "RATE", float, "set: created or deleted partitions per second")
     _value(quota, "--connection-creation-rate", "RATE", int, "set: connections per second on each broker, with --ip")
@@ -359,7 +362,7 @@ def _byte_rate(text: str) -> int:
     # Kafka's own tool takes bytes/s, and `set` of this tool takes MB/s.
     if text.isdigit():
         raise Invalid(f"{text[:60]!r} has no unit; give for example {text[:20]}B/s or 20MB/s")
-    return parse_rate(text)
+    return UNLIMITED if text == "unlimited" else parse_rate(text, UNLIMITED)
 
 
 def _limit_or_share(text: str) -> tuple[int | None, float | None]:

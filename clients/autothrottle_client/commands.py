@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from autothrottle_client.output_files import write_text
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import Progress, ProgressTracker, progress_line
-from autothrottle_client.reassignments import Partition, Targets, parse_reassignment
+from autothrottle_client.reassignments import Partition, ReassignmentFile, Targets, parse_reassignment_file
 from autothrottle_client.tls import Tls
 
 CLIENT_ID = "throttlectl"
@@ -145,13 +145,16 @@ def reassign(call: Call) -> int | None:
     throttlectl reassign plan.json --dry-run
     throttlectl reassign plan.json
     throttlectl reassign plan.json --no-wait
+    throttlectl reassign plan.json --throttle 50MB/s
     """
     read = call.arguments
-    wanted = _read_file(read.file)
+    file = _read_file(read.file)
+    wanted = file.targets
     # Validate first: it fails fast if admin is down, while a submission has its own, longer timeout.
-    found = call.admin.submit_reassignment(wanted, validate_only=True, timeout=call.timeout)
+    found = call.admin.submit_reassignment(wanted, True, call.timeout, read.throttle)
     if not read.dry_run:
-        found = call.admin.submit_reassignment(wanted, timeout=max(call.timeout, SUBMIT_TIMEOUT))
+        found = call.admin.submit_reassignment(wanted, False, max(call.timeout, SUBMIT_TIMEOUT), read.throttle)
+    found = replace(found, warnings=(*file.warnings, *found.warnings))
     call.show(found, tables.submission_line(found, read.dry_run), [*_problems(found.refused), *found.warnings])
     if read.dry_run:
         return None
@@ -227,7 +230,7 @@ def estimate(call: Call) -> None:
     """
     read = call.arguments
     timeout = max(call.timeout, ESTIMATE_TIMEOUT)
-    found = call.admin.estimate_reassignment(_read_file(read.file), read.max_ratio, read.within, timeout)
+    found = call.admin.estimate_reassignment(_read_file(read.file).targets, read.max_ratio, read.within, timeout)
     call.show(found, tables.estimate_text(found), found.warnings)
 
 
@@ -304,7 +307,7 @@ def cancel(call: Call) -> None:
 
     throttlectl cancel plan.json
     """
-    wanted = _read_file(call.arguments.file)
+    wanted = _read_file(call.arguments.file).targets
     cancelled, refused = call.admin.cancel_reassignment(wanted.keys(), max(call.timeout, SUBMIT_TIMEOUT))
     text = f"reassignment of {cancelled} of {len(wanted)} partitions cancelled"
     call.show({"cancelled": cancelled, "refused": refused}, text, _problems(refused))
@@ -320,11 +323,11 @@ def reassignments(call: Call) -> None:
     call.show(found, tables.reassignments_table(found))
 
 
-def _read_file(name: str) -> Targets:
+def _read_file(name: str) -> ReassignmentFile:
     try:
         if name == "-":
-            return parse_reassignment(sys.stdin.read())
-        return parse_reassignment(Path(name).read_text("utf-8"))
+            return parse_reassignment_file(sys.stdin.read())
+        return parse_reassignment_file(Path(name).read_text("utf-8"))
     except OSError as error:
         raise Invalid(f"{name} cannot be read: {error.strerror}; give the path of a reassignment file") from None
     except UnicodeDecodeError:

@@ -16,8 +16,8 @@ from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
 
-MAX_RATE_BYTES_PER_SECOND = 2**63 - 1
-"""Kafka stores rates as signed 64-bit bytes per second."""
+MAX_RATE_BYTES_PER_SECOND = 10**12
+"""Largest override, 1,000,000 MB/s. No link is that fast: a larger rate was probably given in another unit."""
 
 MAX_BROKER_ID = 2**31 - 1
 
@@ -372,7 +372,7 @@ def validate_rate(rate_bytes_per_second: int) -> int:
     """Return the rate if it is valid.
 
     Raises:
-        Invalid: the rate is not in 1..2^63-1 bytes/s.
+        Invalid: the rate is not in 1..10^12 bytes/s.
     """
     return _whole(
         rate_bytes_per_second,

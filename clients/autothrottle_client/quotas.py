@@ -17,6 +17,9 @@ from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle_client.model import from_message, to_timestamp
 from autothrottle_client.replicas import Replica, Rpc
 
+UNLIMITED = 2**63 - 1
+"""A byte rate of a client without a limit, for example to exempt a user from the default quota."""
+
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
@@ -50,9 +53,9 @@ class QuotaValues:
     """The quotas of an entity; None: not set."""
 
     producer_byte_rate: int | None = None
-    """Bytes/s that each broker accepts from producers, 1 to 2^53."""
+    """Bytes/s that each broker accepts from producers, 1 to 2^53, or `UNLIMITED`."""
     consumer_byte_rate: int | None = None
-    """Bytes/s that each broker sends to consumers, 1 to 2^53."""
+    """Bytes/s that each broker sends to consumers, 1 to 2^53, or `UNLIMITED`."""
     request_percentage: float | None = None
     """Share of one thread's time on each broker, in percent, > 0."""
     controller_mutation_rate: float | None = None

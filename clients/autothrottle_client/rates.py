@@ -12,14 +12,14 @@ _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _RATE = re.compile(r"((?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,9})?)(?:(B|kB|MB|GB)(?:/s)?)?")
 
 
-def parse_rate(text: str) -> int:
+def parse_rate(text: str, largest: int = MAX_RATE_BYTES_PER_SECOND) -> int:
     """Return a rate in bytes per second. `/s` is optional; a bare number is MB/s, as in the original's API.
 
     >>> parse_rate("200"), parse_rate("50MB"), parse_rate("1.5MB/s"), parse_rate("1500000B/s")
     (200000000, 50000000, 1500000, 1500000)
 
     Raises:
-        Invalid: the text is not a rate, or not a whole number of bytes/s in 1..2^63-1.
+        Invalid: the text is not a rate, or not a whole number of bytes/s in 1..largest.
     """
     match = _RATE.fullmatch(text)
     if match is None:
@@ -30,10 +30,11 @@ def parse_rate(text: str) -> int:
     rate = Decimal(match[1]) * _UNITS[match[2] or "MB"]
     if rate != int(rate):
         raise Invalid(f"{text!r} is {rate.normalize():f} bytes/s: it must be a whole number of them; round it")
-    if not 0 < rate <= MAX_RATE_BYTES_PER_SECOND:
+    if not 0 < rate <= largest:
+        bare = "" if match[2] else "; a number without a unit is in MB/s"
         raise Invalid(
-            f"{text!r} is {int(rate)} bytes/s, outside 1..{MAX_RATE_BYTES_PER_SECOND}; "
-            "give a positive rate like 200MB/s, or remove the override"
+            f"{text!r} is {int(rate)} bytes/s, outside 1..{largest}; "
+            f"give a positive rate like 200MB/s, or remove the override{bare}"
         )
     return int(rate)
 

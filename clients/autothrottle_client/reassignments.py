@@ -1,11 +1,12 @@
 """Reassignments: the files of kafka-reassign-partitions.sh, and the admin service's view of ongoing reassignments.
 
-The type to know is `Targets`: the content of a file, and the argument of `AdminClient.submit_reassignment`.
+The type to know is `Targets`: the replicas in a file, and the argument of `AdminClient.submit_reassignment`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,14 @@ PARTITIONS_PER_REQUEST = 10_000
 
 ANY_LOG_DIR = "any"
 """Lets the broker choose the log directory."""
+
+_HEADINGS = {
+    "Current partition replica assignment": "the replicas before the reassignment, for a rollback",
+    "Proposed partition reassignment configuration": "the new replicas",
+}
+"""Headings that kafka-reassign-partitions.sh prints above each assignment -> what the assignment is."""
+
+_OBJECT = re.compile(r"^[ \t]*(\{)", re.MULTILINE)
 
 _MAX_INT = 2**31 - 1
 
@@ -61,6 +70,27 @@ class Submission:
             self.already_there + other.already_there,
             {**self.refused, **other.refused},
             tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentFile:
+    """The content of a file of kafka-reassign-partitions.sh."""
+
+    targets: Targets
+    log_dirs: Mapping[Partition, tuple[str, ...]] = field(default_factory=dict)
+    """Partition -> its log directories, one per replica; absent: the brokers choose all of them."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The part of the file that a submission ignores; empty if it ignores nothing."""
+        if not self.log_dirs:
+            return ()
+        (topic, partition), directories = next(iter(self.log_dirs.items()))
+        return (
+            f"{len(self.log_dirs)} of {len(self.targets)} partitions name log directories, the first one is "
+            f"{topic}-{partition}: {_shown(directories)}. autothrottle does not move replicas between directories: "
+            f"it submits {ANY_LOG_DIR!r}, so that each broker chooses; kafka-reassign-partitions.sh moves them later",
         )
 
 
@@ -110,8 +140,19 @@ class Reassignments:
 def parse_reassignment(text: str) -> Targets:
     """Return the targets in a file of kafka-reassign-partitions.sh. Like that tool, ignore unknown keys.
 
+    Log directories are ignored, too: the brokers choose them. `parse_reassignment_file` returns them.
+
     >>> parse_reassignment('{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}')
     {('t', 0): (1, 2)}
+
+    Raises:
+        Invalid: the file is malformed; the message names the line or the entry.
+    """
+    return parse_reassignment_file(text).targets
+
+
+def parse_reassignment_file(text: str) -> ReassignmentFile:
+    """Return the targets and the log directories in a file of kafka-reassign-partitions.sh.
 
     Raises:
         Invalid: the file is malformed; the message names the line or the entry.
@@ -122,7 +163,8 @@ def parse_reassignment(text: str) -> Targets:
         raise Invalid(f"the file is nested too deeply; {_SHAPE}") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise Invalid(f"the file is not JSON: {error.msg} at {where}; {_SHAPE}") from None
+        fix = _part_to_keep(text) or f"{error.msg} at {where}; {_SHAPE}"
+        raise Invalid(f"the file is not JSON: {fix}") from None
     except ValueError:  # Python's limit on digits, which bounds the time of a conversion
         raise Invalid(f"the file contains a number with thousands of digits; {_SHAPE}") from None
     if not isinstance(value, dict):
@@ -135,21 +177,51 @@ def parse_reassignment(text: str) -> Targets:
         raise Invalid(f"partitions is {_shown(rows)}; it must be a list of at least one: {_SHAPE}")
     if len(rows) > MAX_PARTITIONS:
         raise Invalid(f"partitions has {len(rows)} entries; the limit is {MAX_PARTITIONS}: divide the file")
-    return _targets(rows)
+    return _content(rows)
 
 
-def _targets(rows: Sequence[Any]) -> dict[Partition, tuple[int, ...]]:
-    found: dict[Partition, tuple[int, ...]] = {}
+def _part_to_keep(text: str) -> str:
+    """Say which lines of the output of Kafka's tool are an assignment; "" if none is."""
+    parts, end = [], 0
+    for match in _OBJECT.finditer(text):
+        if match.start() < end:
+            continue
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, match.start(1))
+        except (ValueError, RecursionError):
+            break
+        if "partitions" in value:
+            parts.append(_lines_of_part(text, match.start(1), end))
+    if not parts:
+        return ""
+    return (
+        f"it has other text of kafka-reassign-partitions.sh around the JSON; keep only {', or only '.join(parts[:3])}"
+    )
+
+
+def _lines_of_part(text: str, start: int, end: int) -> str:
+    first = text.count("\n", 0, start) + 1
+    last = first + text.count("\n", start, end)
+    heading = text[:start].rstrip().rpartition("\n")[2].strip()
+    meaning = f", {_HEADINGS[heading]} ({heading!r})" if heading in _HEADINGS else ""
+    return (f"line {first}" if first == last else f"lines {first} to {last}") + meaning
+
+
+def _content(rows: Sequence[Any]) -> ReassignmentFile:
+    targets: dict[Partition, tuple[int, ...]] = {}
+    log_dirs: dict[Partition, tuple[str, ...]] = {}
     for number, row in enumerate(rows):
         where = f"partitions[{number}]"
         if not isinstance(row, dict):
             raise Invalid(f"{where} is {_shown(row)} instead of an object; {_SHAPE}")
         partition = _partition(where, row)
-        if partition in found:
+        if partition in targets:
             raise Invalid(f"{where} repeats {partition[0]}-{partition[1]}; name each partition once")
-        found[partition] = _replicas(where, row)
-        _demand_any_log_dir(where, row, found[partition])
-    return found
+        targets[partition] = _replicas(where, row)
+        directories = _log_dirs(where, row, len(targets[partition]))
+        if any(directory != ANY_LOG_DIR for directory in directories):
+            log_dirs[partition] = directories
+    return ReassignmentFile(targets, log_dirs)
 
 
 def _partition(where: str, row: Mapping[str, Any]) -> Partition:
@@ -171,18 +243,16 @@ def _replicas(where: str, row: Mapping[str, Any]) -> tuple[int, ...]:
     return found
 
 
-def _demand_any_log_dir(where: str, row: Mapping[str, Any], replicas: Sequence[int]) -> None:
-    directories = row.get("log_dirs", [ANY_LOG_DIR] * len(replicas))
-    if not isinstance(directories, list) or len(directories) != len(replicas):
+def _log_dirs(where: str, row: Mapping[str, Any], replicas: int) -> tuple[str, ...]:
+    directories = row.get("log_dirs")
+    if directories is None:
+        return (ANY_LOG_DIR,) * replicas
+    is_list = isinstance(directories, list) and all(isinstance(directory, str) for directory in directories)
+    if not is_list or len(directories) != replicas:
         raise Invalid(
             f"{where}.log_dirs is {_shown(directories)}; leave it out, or give {ANY_LOG_DIR!r} for each replica"
         )
-    for number, directory in enumerate(directories):
-        if directory != ANY_LOG_DIR:
-            raise Invalid(
-                f"{where}.log_dirs[{number}] is {_shown(directory)}: autothrottle cannot throttle a move to a specific "
-                f"log directory and does not submit it; give {ANY_LOG_DIR!r}, or use kafka-reassign-partitions.sh"
-            )
+    return tuple(directories)
 
 
 def _integer(where: str, value: Any, largest: int) -> int:

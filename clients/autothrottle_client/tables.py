@@ -22,7 +22,7 @@ from autothrottle_client.model import (
     Pause,
     RequestQuota,
 )
-from autothrottle_client.quotas import EffectiveQuota, Quota, QuotaValues, YieldRule
+from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues, YieldRule
 from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
@@ -127,12 +127,16 @@ def _value(override: Override | None, pause: Pause | None) -> str:
 def quotas_table(quotas: Sequence[Quota]) -> str:
     """Return quotas as a table, one row for each key of an entity."""
     rows = (
-        {"ENTITY": str(one.entity), "KEY": key, "VALUE": f"{value:.15g}", "ENDS": _quota_end(one), "ETAG": one.etag}
+        {"ENTITY": str(one.entity), "KEY": key, "VALUE": _quota_value(value), "ENDS": _quota_end(one), "ETAG": one.etag}
         for one in quotas
         for key, value in asdict(one.values).items()
         if value is not None
     )
     return _table(rows) if quotas else NO_QUOTA
+
+
+def _quota_value(value: float) -> str:
+    return "unlimited" if value >= UNLIMITED else f"{value:.15g}"
 
 
 def _quota_end(quota: Quota) -> str:
@@ -143,7 +147,7 @@ def _quota_end(quota: Quota) -> str:
 def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
     """Return the quotas of a client as a table, one row for each key."""
     rows = (
-        {"KEY": q.key, "VALUE": f"{q.value:.15g}", "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
+        {"KEY": q.key, "VALUE": _quota_value(q.value), "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
         for q in quotas
     )
     return _table(rows) if quotas else "no quota applies to this client"
@@ -165,7 +169,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
 
 def quota_words(values: QuotaValues) -> str:
     """Return quotas on one line."""
-    found = [f"{key} {value:.15g}" for key, value in asdict(values).items() if value is not None]
+    found = [f"{key} {_quota_value(value)}" for key, value in asdict(values).items() if value is not None]
     return ", ".join(found) or "no quota"
 
 

@@ -13,7 +13,7 @@ import pytest
 from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.errors import Conflict, Invalid, NotLeader
-from autothrottle.core.units import MAX_RATE
+from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.ports.state_store import OverrideStore
 from tests import builders
 
@@ -60,9 +60,9 @@ class OverrideStoreContract:
 
     def test_a_later_override_replaces_an_earlier_one(self, subject: OverrideStoreSubject) -> None:
         earlier = subject.store.set_override(1001, 7, False)
-        later = subject.store.set_override(1001, MAX_RATE, False)
+        later = subject.store.set_override(1001, MAX_LINK_RATE, False)
         assert later.version != earlier.version
-        assert subject.store.read_overrides().brokers[1001].rate == MAX_RATE
+        assert subject.store.read_overrides().brokers[1001].rate == MAX_LINK_RATE
 
     @pytest.mark.parametrize("broker_id", [None, 1001])
     def test_a_removed_override_has_no_effect(self, subject: OverrideStoreSubject, broker_id: int | None) -> None:
@@ -77,7 +77,9 @@ class OverrideStoreContract:
         subject.store.remove_override(None)
         assert subject.store.read_overrides().active_brokers == {1001}
 
-    @pytest.mark.parametrize(("broker_id", "rate"), [(1001, 0), (None, -1), (None, MAX_RATE + 1), (-1, 5), (2**31, 5)])
+    @pytest.mark.parametrize(
+        ("broker_id", "rate"), [(1001, 0), (None, -1), (None, MAX_LINK_RATE + 1), (-1, 5), (2**31, 5)]
+    )
     def test_values_out_of_range_are_rejected(
         self, subject: OverrideStoreSubject, broker_id: int | None, rate: int
     ) -> None:

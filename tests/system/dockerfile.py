@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 _HOST_FILES = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d")
@@ -102,33 +102,61 @@ def _use_registries_of_host(root: Path) -> None:
         shutil.copy(_HOST_CERTIFICATES, root / _CERTIFICATES.lstrip("/"))
 
 
-def build(dockerfile: Path, context: Path, base: Path, directory: Path) -> Image:
-    """Build all stages below `directory`; return the last one.
+def stages_for(dockerfile: str, target: str = "") -> set[str]:
+    """Return the names of the stages that a target needs; "": the last stage. A stage without a name has its number.
+
+    >>> sorted(stages_for("FROM x AS a\\nFROM a AS b\\nFROM x AS c\\nFROM x\\nCOPY --from=c /c /c\\n", "b"))
+    ['a', 'b']
+    """
+    needs: dict[str, set[str]] = {}
+    for name, rest in instructions(dockerfile):
+        words = rest.split()
+        if name == "FROM":
+            stage = words[-1] if "AS" in words else str(len(needs))
+            needs[stage] = {words[0]} & needs.keys()
+        elif name == "COPY" and words[0].startswith("--from="):
+            needs[stage].add(words[0].removeprefix("--from="))
+    wanted, waiting = set[str](), [target or stage]
+    while waiting:
+        wanted.add(waiting[-1])
+        waiting += needs[waiting.pop()] - wanted
+    return wanted
+
+
+def build(dockerfile: Path, context: Path, base: Path, directory: Path, target: str = "") -> Image:
+    """Build a stage, and the stages that it needs, below `directory`; return it.
 
     Args:
         dockerfile: the file.
         context: directory of the sources of COPY.
         base: root of the image that every stage starts from.
         directory: where the stages' roots are created.
+        target: name of the stage; "": the last one.
     """
     stages: dict[str, Image] = {}
     _use_registries_of_host(base)
-    image = Image(base)
-    for name, rest in instructions(dockerfile.read_text()):
+    text, image, count, stage = dockerfile.read_text(), Image(base), 0, ""
+    needed = stages_for(text, target)
+    for name, rest in instructions(text):
         words = rest.split()
+        if name == "FROM":
+            stage, count = words[-1] if "AS" in words else str(count), count + 1
+        if stage not in needed:
+            continue
         match name:
             case "FROM":
-                image = Image(directory / f"stage-{len(stages)}")
-                _run(["cp", "-a", str(base), str(image.root)])
-                stages[words[-1] if "AS" in words else str(len(stages))] = image
+                origin = stages.get(words[0], Image(base))
+                image = replace(origin, root=directory / f"stage-{stage}", environment=dict(origin.environment))
+                _run(["cp", "-a", str(origin.root), str(image.root)])
+                stages[stage] = image
             case "RUN":
                 image.run(rest)
             case "WORKDIR":
                 image.directory = rest
                 (image.root / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
             case "COPY" if words[0].startswith("--from="):
-                stage = stages[words[0].removeprefix("--from=")]
-                image.copy([stage.root / source.lstrip("/") for source in words[1:-1]], words[-1])
+                origin = stages[words[0].removeprefix("--from=")]
+                image.copy([origin.root / source.lstrip("/") for source in words[1:-1]], words[-1])
             case "COPY":
                 image.copy([context / source for source in words[:-1]], words[-1])
             case _:

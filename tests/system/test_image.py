@@ -103,3 +103,17 @@ def test_a_recovery_is_throttled_from_inside_the_image(
     cluster.delete_topic(topic)
     rates = [rate for _, rate in watch.rates_of(destination) if rate is not None]
     assert rates and all(MEGABYTE <= rate <= 20 * MEGABYTE for rate in rates), rates
+
+
+def test_the_image_of_the_score_reaches_an_object_store_from_a_read_only_root() -> None:
+    """The chart's nightly score had no image, and Spark alone has no connector for the store that the chart names."""
+    with scratch_directory() as directory:
+        base = directory / "base"
+        status, output = run_command(["debootstrap", "--variant=minbase", "bookworm", str(base)])
+        assert status == 0, output[-2000:]
+        image = build(ROOT / "deploy/Dockerfile", ROOT, base, directory, target="score")
+        store = "s3://bucket/decisions?endpoint_override=127.0.0.1:9&scheme=http"
+        arguments = ["score", "--decisions", store, "--out", "/tmp/scores"]
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        _, output = run_command(image.command([*image.entrypoint, *arguments], keys), 900)
+        assert "Hadoop connector" not in output and "Connection refused" in output, output[-3000:]

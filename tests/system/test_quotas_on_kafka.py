@@ -30,6 +30,7 @@ from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.builders import eventually
 from tests.contract.client_quotas_contract import CONNECTIONS, ODD_NAMES, PRODUCER, TIMEOUT
 from tests.system.zookeeper_tree import session
 
@@ -122,6 +123,22 @@ def test_kafka_s_own_tool_shows_the_quotas_of_every_level_and_of_odd_names(quota
     }
     quotas.clear()
     assert quotas.admin.fetch_quotas(TIMEOUT).quotas == {}
+
+
+@pytest.mark.timeout(300)
+def test_an_unlimited_quota_of_kafka_s_own_tool_is_listed_kept_and_removed(quotas: Quotas) -> None:
+    """The brokers report 2^63 as a double. The list of all quotas failed, and so did every change of the user's."""
+    command = next(iter(quotas.cluster.brokers.values())).command
+    arguments = ["kafka.admin.ConfigCommand", "--bootstrap-server", quotas.cluster.bootstrap_servers, "--alter"]
+    options = ["--entity-type", "users", "--entity-name", "alice", "--add-config", f"producer_byte_rate={2**63 - 1}"]
+    status, output = run_command([*command, *arguments, *options], 120)
+    assert status == 0, output
+    alice, consumer = QuotaEntity("alice"), QuotaKey.CONSUMER_BYTE_RATE
+    unlimited: QuotaValues = {PRODUCER: 2**63 - 1}
+    eventually(lambda: quotas.admin.fetch_quotas(TIMEOUT).quotas == {alice: unlimited})
+    assert quotas.store.alter_quota(alice, {consumer: 2**63 - 1}, TIMEOUT) == unlimited
+    assert quotas.store.alter_quota(alice, {PRODUCER: None}, TIMEOUT) == {**unlimited, consumer: 2**63 - 1}
+    eventually(lambda: quotas.admin.fetch_quotas(TIMEOUT).quotas == {alice: {consumer: 2**63 - 1}})
 
 
 @pytest.mark.measures

@@ -139,7 +139,7 @@ def topic(backend: Backend) -> Iterator[str]:
 def plan(topic: str, tmp_path: Path) -> Path:
     """A plan that replaces the second replica of each partition by the destination."""
     rows = [{"topic": topic, "partition": p, "replicas": [1001 + p % 3, DESTINATION]} for p in range(PARTITIONS)]
-    rows[0]["log_dirs"] = ["any", "any"]
+    rows[0]["log_dirs"] = ["/data/1", "/data/2"]  # as in a rollback file of Kafka 4.2
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"version": 1, "partitions": rows}))
     return path

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
@@ -20,7 +23,7 @@ from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restri
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.kafka import FetchSettingsSource, LogSizeSource, SnapshotSource
 from autothrottle.ports.state_store import OverrideStore
 from autothrottle.ports.telemetry import LoadSource
@@ -48,6 +51,7 @@ class Estimator:
     """Decides the rates. It starts without history: the planner has its own instance."""
     wait: Callable[[float], None] = time.sleep
     """Sleeps for this many seconds."""
+    _reading: Lock = field(default_factory=Lock, init=False)
 
     def estimate(self, wanted: Targets, goal: Goal, timeout: timedelta) -> Estimate:
         """Return the estimate of a reassignment, or the rates that a goal needs.
@@ -94,6 +98,29 @@ class Estimator:
         if warning := fetch_warning(decided, proposed, self._settings(proposed, deadline)):
             notes.append(warning)
         return estimate(transfer, decided.decisions, goal, total, notes)
+
+    def current_loads(self, timeout: timedelta) -> Mapping[int, BrokerLoad]:
+        """Return broker id -> its load and capacity; empty if the metrics cannot be read in time.
+
+        A source that hangs delays one caller: nothing is read while an earlier read is still running.
+        """
+        if not self._reading.acquire(blocking=False):
+            return {}
+        answers = SimpleQueue[Mapping[int, BrokerLoad]]()
+        Thread(target=self._read_loads, args=(timeout, answers), name="current-loads", daemon=True).start()
+        try:
+            return answers.get(timeout=timeout.total_seconds())
+        except Empty:
+            return {}
+
+    def _read_loads(self, timeout: timedelta, answers: SimpleQueue[Mapping[int, BrokerLoad]]) -> None:
+        loads: Mapping[int, BrokerLoad] = {}
+        try:
+            with suppress(AutothrottleError):
+                loads = self.loads.fetch_loads(timeout).brokers
+        finally:
+            self._reading.release()
+            answers.put(loads)
 
     def _loads(self, deadline: _Deadline) -> tuple[Loads, list[str]]:
         try:

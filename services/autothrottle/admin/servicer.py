@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import grpc
@@ -15,15 +17,19 @@ from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (
     Override,
     Overrides,
+    capacity_warnings,
     override_owner,
     parse_etag,
     validate_broker_id,
     validate_expire_time,
+    validate_rate,
 )
 from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.stored_map import readable, unreadable_entries
-from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
+from autothrottle.core.control.submission import Submitted, Targets
+from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.request_quotas import validate_request_rate
+from autothrottle.core.units import BytesPerSecond, format_megabytes
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
 from autothrottle.ports.services import LeadingPlanner
 from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore, RequestQuotaStore
@@ -59,7 +65,9 @@ from autothrottle.wire.planner import STATE
 _TIMEOUT = timedelta(seconds=5)
 
 _WARNING_TIMEOUT = timedelta(seconds=1)
-"""Timeout of the broker lookup for warnings: the override is already stored by then."""
+"""Timeout of each lookup for warnings: the override is already stored by then."""
+
+log = logging.getLogger(__name__)
 
 _NO_LEADER = "no planner leads at the moment; try again in a few seconds"
 
@@ -112,10 +120,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         )
         sentence = f"Override of {override_owner(broker_id)} set to {override.rate} bytes/s"
         log_action(AuditAction.SET, who, sentence, broker_id)
-        return admin_pb2.SetOverrideResponse(
-            override=override_to_message(broker_id, override),
-            warnings=self._warnings(broker_id, wanted.autoremove),
-        )
+        warnings = self._warnings(broker_id, override)
+        for warning in warnings:
+            log.warning("%s: %s", sentence, warning)
+        return admin_pb2.SetOverrideResponse(override=override_to_message(broker_id, override), warnings=warnings)
 
     def RemoveOverride(
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
@@ -177,9 +185,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Have the leading planner throttle a reassignment and then submit it."""
         validate_fields(request)
         wanted, who = targets_from_messages(request.partitions), author(context)
+        is_fixed = request.HasField("throttle_bytes_per_second")
+        rate = validate_rate(request.throttle_bytes_per_second) if is_fixed else None
         recorded = nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who)
-        with recorded, _leader_required():
+        with recorded, _leader_required(), self._fixed_rate(rate, request.validate_only, who) as kept:
             found = self._planner.submit_reassignment(wanted, request.validate_only, time_left(context))
+            kept.extend([found] if found.started or found.already_in_progress else [])
+        found = replace(found, warnings=(*self._rate_warnings(rate, wanted), *found.warnings))
         if not request.validate_only:
             refused = f", {len(found.refused)} refused" if found.refused else ""
             self._actions.record(
@@ -282,11 +294,50 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         log_action(AuditAction.REMOVE_REQUEST_QUOTA, who, f"Request quota of {entity} removed")
         return admin_pb2.RemoveRequestQuotaResponse()
 
-    def _warnings(self, broker_id: int | None, autoremove: bool) -> list[str]:
-        if broker_id is None:
+    @contextmanager
+    def _fixed_rate(self, rate: BytesPerSecond | None, validate_only: bool, who: str) -> Iterator[list[Submitted]]:
+        """Set the cluster override of a submission, and remove it unless the submission is added to the list.
+
+        Raises:
+            Conflict: another cluster override is set.
+        """
+        kept: list[Submitted] = []
+        current = None if rate is None else _current(self._overrides.read_overrides(), None)
+        if rate is not None and current is not None and (current.rate, current.autoremove) != (rate, True):
+            raise Conflict(
+                f"the cluster override is {format_megabytes(current.rate)} MB/s: nothing was submitted; remove it, or "
+                "leave out the throttle of the reassignment"
+            )
+        if rate is None or current is not None or validate_only:
+            yield kept
+            return
+        override = self._overrides.set_override(None, rate, True, who=who)
+        log_action(AuditAction.SET, who, f"Override of the cluster set to {rate} bytes/s for a reassignment")
+        may_run = False
+        try:
+            yield kept
+        except Unavailable:
+            may_run = True
+            raise
+        finally:
+            if not kept and not may_run:
+                with suppress(AutothrottleError):  # another operator changed it since
+                    self._overrides.remove_override(None, version=override.version, who=who)
+
+    def _rate_warnings(self, rate: BytesPerSecond | None, targets: Targets) -> list[str]:
+        if rate is None:
             return []
-        found = ["autoremove has no effect on a broker override"] if autoremove else []
-        return found + self._unregistered(broker_id, "the override applies when it catches up")
+        destinations = {broker_id for replicas in targets.values() for broker_id in replicas}
+        loads = self._estimator.current_loads(_WARNING_TIMEOUT)
+        return capacity_warnings(None, rate, {b: load for b, load in loads.items() if b in destinations})
+
+    def _warnings(self, broker_id: int | None, override: Override) -> list[str]:
+        warnings = capacity_warnings(broker_id, override.rate, self._estimator.current_loads(_WARNING_TIMEOUT))
+        if broker_id is not None and override.autoremove:
+            warnings.append("autoremove has no effect on a broker override")
+        if broker_id is not None:
+            warnings += self._unregistered(broker_id, "the override applies when it catches up")
+        return warnings
 
     def _unregistered(self, broker_id: int, effect: str) -> list[str]:
         """A warning with the effect if the broker is not registered; none if that cannot be read."""

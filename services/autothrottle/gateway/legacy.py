@@ -6,7 +6,6 @@ Errors have a 4xx status; the original answers 200. An override that is not a wh
 
 from __future__ import annotations
 
-import logging
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +13,8 @@ from decimal import Decimal
 
 from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
-from autothrottle.core.units import MAX_RATE, MEGABYTE
+from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
+from autothrottle.core.units import MEGABYTE
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, Answer, Call, http_status, parameters, text
 from autothrottle.v1 import admin_pb2
 
@@ -39,15 +39,13 @@ METHODS = {"GET": "GetOverride", "POST": "SetOverride"}
 
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _MOST_DIGITS = 30
-_MOST_MEGABYTES = MAX_RATE // MEGABYTE
+_MOST_MEGABYTES = MAX_CAPACITY_MEGABYTES
 
 _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
 """Go's spellings of a bool, which the original accepts."""
 
 _NOT_SET = "no throttle override is set"
 _NO_BROKER = "broker param must be provided as integer or the string 'all'"
-
-log = logging.getLogger(__name__)
 
 
 def answer(call: Call, verb: str, path: str, query: str) -> Answer:
@@ -99,8 +97,6 @@ def _set(call: Call, broker: int | None, given: dict[str, str]) -> Answer:
     override = admin_pb2.Override(broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove)
     response = call("SetOverride", admin_pb2.SetOverrideRequest(override=override), ADMIN_TIMEOUT)
     assert isinstance(response, admin_pb2.SetOverrideResponse)
-    for warning in response.warnings:
-        log.warning("%s", warning)
     return text(200, f"{_whose(broker)}throttle successfully set to {_shown(response.override)}")
 
 
@@ -108,7 +104,7 @@ def _remove(call: Call, broker: int | None = None) -> Answer:
     """Remove an override. A missing one is not an error, as in the original: scripts remove it just in case."""
     with suppress(Missing):
         call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker), ADMIN_TIMEOUT)
-    return text(200, f"{_whose(broker)}throttle removed")
+    return text(200, "throttle successfully removed" if broker is None else f"{_whose(broker)}throttle removed")
 
 
 def _remove_all(call: Call) -> Answer:
@@ -146,7 +142,7 @@ def rate_megabytes(given: str) -> int:
     """Return a rate in whole MB/s.
 
     Raises:
-        Invalid: the rate is absent, not an integer in plain digits, not positive, or above Kafka's maximum.
+        Invalid: the rate is absent, not an integer in plain digits, not positive, or above the capacity of any link.
     """
     if not given:
         raise Invalid("rate param must be specified")

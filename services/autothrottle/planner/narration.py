@@ -88,9 +88,10 @@ def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
     for decision in plan.decisions:
         if (decision.broker_id, decision.role) in reported:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
-            rate = f"{megabytes(decision.rate)}MB/s{_clients(decision)}"
+            rate = f"{megabytes(decision.rate)}MB/s"
             lines.append(f"Replication throttle rate for {where} ({_basis(decision, limits)}): {rate}")
             lines.append(f"Updated throttle on {where}")
+            lines += [f"Client load of {where}: {load}" for load in _client_load(decision)]
     return lines
 
 
@@ -116,14 +117,14 @@ def _basis(decision: Decision, limits: Limits) -> str:
             return f"based on a {limits.max_ratio(decision.role) * 100:g}% max free capacity utilization"
 
 
-def _clients(decision: Decision) -> str:
-    """The client load behind a rate; appended to the original's line."""
+def _client_load(decision: Decision) -> list[str]:
+    """The client load behind a rate, and how it was determined; empty if the rate has another reason."""
     of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
     if not of_headroom or decision.basis not in _KNOWN_BY:
-        return ""
-    load = "" if decision.client is None else f" {megabytes(decision.client)}MB/s"
+        return []
+    load = "" if decision.client is None else f"{megabytes(decision.client)}MB/s, "
     age = decision.client_age or 0
-    return f"; clients{load}: {_KNOWN_BY[decision.basis]}" + (f", {age}s old" if age > OLD_SECONDS else "")
+    return [f"{load}{_KNOWN_BY[decision.basis]}" + (f", {age}s old" if age > OLD_SECONDS else "")]
 
 
 def removal_lines(plan: Plan, applied: Applied) -> list[str]:

@@ -24,7 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Score logged decisions of planners with Spark. Only new parts of the log are read. Writes "
         "report.html, results.json, recoveries.csv and Parquet tables.",
     )
-    place = "a path or a URI supported by Spark's Hadoop, for example s3a://bucket/path"
+    place = "a path or a URI supported by Spark's Hadoop, or the planner's name of it: s3://bucket/path"
     parser.add_argument("--decisions", required=True, metavar="URI", help=f"decision log: {place}")
     parser.add_argument("--out", required=True, metavar="URI", help=f"destination of the results: {place}")
     parser.add_argument("--master", default="", help="Spark master (default: from spark-submit, else local[*])")

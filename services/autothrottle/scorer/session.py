@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
@@ -86,17 +87,55 @@ def configuration(master: str = "", **settings: str) -> SparkConf:
     return configuration
 
 
+_HADOOP_SCHEMES = {"s3": "s3a", "gcs": "gs"}
+"""Scheme of the planner's `--decisions`, in Arrow's names -> Hadoop's name of the same store."""
+
+
+def hadoop_location(uri: str) -> tuple[str, dict[str, str]]:
+    """Return the URI of an object store under Hadoop's name, and Hadoop's settings for its options.
+
+    Options of Arrow without an effect on reading and writing files are left out.
+
+    >>> hadoop_location("s3://bucket/log?endpoint_override=host:9000&scheme=http")[0]
+    's3a://bucket/log'
+    >>> hadoop_location("hdfs://nn:8020/log")
+    ('hdfs://nn:8020/log', {})
+    """
+    scheme, mark, rest = uri.partition("://")
+    place, _, query = rest.partition("?")
+    if scheme not in _HADOOP_SCHEMES:
+        return uri, {}
+    options = dict(parse_qsl(query))
+    bucket, settings = place.partition("/")[0], dict[str, str]()
+    if endpoint := options.get("endpoint_override"):
+        settings["endpoint"] = f"{options.get('scheme', 'https')}://{endpoint}"
+        settings["path.style.access"] = str(options.get("force_virtual_addressing") != "true").lower()
+    if region := options.get("region"):
+        settings["endpoint.region"] = region
+    prefix = f"fs.{_HADOOP_SCHEMES[scheme]}.bucket.{bucket}."
+    return f"{_HADOOP_SCHEMES[scheme]}{mark}{place}", {prefix + name: value for name, value in settings.items()}
+
+
 def location(uri: str, spark: SparkSession) -> str:
     """Return a location as a Hadoop path. Blanks in a path stay unescaped.
 
-    In local mode, a path without a scheme is a local path.
+    The planner's name of an object store is accepted, too, unless Hadoop has a file system of that name. In local mode,
+    a path without a scheme is a local path.
 
     Raises:
         Invalid: Hadoop has no file system for the location.
     """
-    has_scheme = "://" in uri or uri.startswith("file:")
+    context: Any = spark.sparkContext
+    hadoop = context._jsc.hadoopConfiguration()
     is_local = str(spark.sparkContext.master).startswith(("local", "spark://127.0.0.1", "spark://localhost"))
-    place = uri.rstrip("/") if has_scheme or not is_local else f"file://{Path(uri).absolute()}"
+    place = uri
+    if "://" in uri and hadoop.get(f"fs.{uri.partition('://')[0]}.impl") is None:
+        place, settings = hadoop_location(uri)
+        for name, value in settings.items():
+            hadoop.set(name, value)
+    elif is_local and "://" not in uri and not uri.startswith("file:"):
+        place = f"file://{Path(uri).absolute()}"
+    place = place.rstrip("/")
     try:
         _file_system(spark, place)
     except _OF_SPARK as error:

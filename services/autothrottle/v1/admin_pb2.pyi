@@ -36,7 +36,7 @@ class Override(_message.Message):
     broker_id: _builtins.int
     """The broker, >= 0. Absent: the cluster override, for every broker that takes part in a reassignment."""
     rate_bytes_per_second: _builtins.int
-    """Bytes per second, 1 to 2^63-1."""
+    """Bytes per second, 1 to 10^12: 1,000,000 MB/s."""
     autoremove: _builtins.bool
     """Whether the planner removes the override when no reassignment is left. Broker overrides ignore it."""
     etag: _builtins.str
@@ -1156,8 +1156,15 @@ class SubmitReassignmentRequest(_message.Message):
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    THROTTLE_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """Dry run: check the request only; set no throttle and submit nothing."""
+    throttle_bytes_per_second: _builtins.int
+    """A fixed rate in bytes per second, 1 to 10^12 (KIP-73's replication quota). Absent: the policy decides the rates. It
+    becomes the cluster override with autoremove: it also applies to other reassignments that run, and it ends when no
+    reassignment is left. ABORTED when another cluster override is set. Removed again when nothing is submitted, except
+    after UNAVAILABLE, because the reassignment may run.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
         """1 to 10,000 partitions, each at most once."""
@@ -1167,12 +1174,15 @@ class SubmitReassignmentRequest(_message.Message):
         *,
         partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
         validate_only: _builtins.bool = ...,
+        throttle_bytes_per_second: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_second", b"_throttle_bytes_per_second", "throttle_bytes_per_second", b"throttle_bytes_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_second", b"_throttle_bytes_per_second", "partitions", b"partitions", "throttle_bytes_per_second", b"throttle_bytes_per_second", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__throttle_bytes_per_second: _TypeAlias = _typing.Literal["throttle_bytes_per_second"]  # noqa: Y015
+    _WhichOneofArgType__throttle_bytes_per_second: _TypeAlias = _typing.Literal["_throttle_bytes_per_second", b"_throttle_bytes_per_second"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__throttle_bytes_per_second) -> _WhichOneofReturnType__throttle_bytes_per_second | None: ...
 
 Global___SubmitReassignmentRequest: _TypeAlias = SubmitReassignmentRequest  # noqa: Y015
 

@@ -88,9 +88,9 @@ class QuotaValues(_message.Message):
     CONTROLLER_MUTATION_RATE_FIELD_NUMBER: _builtins.int
     CONNECTION_CREATION_RATE_FIELD_NUMBER: _builtins.int
     producer_byte_rate: _builtins.int
-    """Bytes/s that each broker accepts from producers, 1 to 2^53."""
+    """Bytes/s that each broker accepts from producers, 1 to 2^53, or 2^63-1: unlimited."""
     consumer_byte_rate: _builtins.int
-    """Bytes/s that each broker sends to consumers, 1 to 2^53."""
+    """Bytes/s that each broker sends to consumers, 1 to 2^53, or 2^63-1: unlimited."""
     request_percentage: _builtins.float
     """Share of the time of one network or request thread on each broker, in percent, > 0. Ten threads have 1,000."""
     controller_mutation_rate: _builtins.float

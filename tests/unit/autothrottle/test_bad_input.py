@@ -72,7 +72,7 @@ def request_quota(**fields: Any) -> bytes:
 
 LARGEST = 2**63 - 1
 BAD: dict[str, tuple[str, bytes, str]] = {
-    "no rate": ("SetOverride", b"", "override rate 0 bytes/s is outside of 1..9223372036854775807"),
+    "no rate": ("SetOverride", b"", "override rate 0 bytes/s is outside of 1..1000000000000"),
     "rate zero": ("SetOverride", setting(broker_id=1001), "override rate 0 bytes/s is outside of"),
     "rate negative": ("SetOverride", setting(rate_bytes_per_second=-1), "override rate -1 bytes/s is outside of"),
     "broker negative": ("SetOverride", setting(rate_bytes_per_second=1, broker_id=-5), "broker id -5 is outside of"),

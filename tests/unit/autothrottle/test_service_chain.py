@@ -156,7 +156,7 @@ def test_a_recovery_has_the_log_lines_and_events_of_the_original(
         services.cluster.finish("test0")
         eventually(lambda: len(emulator.events) == 4)
     basis = "(based on a 90% max free capacity utilization)"
-    load = "; clients: mean of the metric's interval, replication assumed at the throttle"
+    load = "mean of the metric's interval, replication assumed at the throttle"
     assert [r.getMessage() for r in caplog.records if r.name.startswith("autothrottle.planner")] == [
         "Leading in term 1",
         "No topics undergoing reassignment",
@@ -164,12 +164,15 @@ def test_a_recovery_has_the_log_lines_and_events_of_the_original(
         "Source brokers participating in replication: [1001 1004]",
         "Destination brokers participating in replication: [1003]",
         UNKNOWN_PROGRESS,
-        f"Replication throttle rate for broker 1001 [leader] {basis}: 72.00MB/s{load}",
+        f"Replication throttle rate for broker 1001 [leader] {basis}: 72.00MB/s",
         "Updated throttle on broker 1001 [leader]",
-        f"Replication throttle rate for broker 1003 [follower] {basis}: 81.00MB/s{load}",
+        f"Client load of broker 1001 [leader]: {load}",
+        f"Replication throttle rate for broker 1003 [follower] {basis}: 81.00MB/s",
         "Updated throttle on broker 1003 [follower]",
-        f"Replication throttle rate for broker 1004 [leader] {basis}: 72.00MB/s{load}",
+        f"Client load of broker 1003 [follower]: {load}",
+        f"Replication throttle rate for broker 1004 [leader] {basis}: 72.00MB/s",
         "Updated throttle on broker 1004 [leader]",
+        f"Client load of broker 1004 [leader]: {load}",
         "Topics with ongoing reassignments: [test0]",
         "Source brokers participating in replication: [1001]",
         "Destination brokers participating in replication: [1003]",

@@ -150,9 +150,9 @@ def test_enum_values_of_a_later_version_become_unknown() -> None:
 
 
 def test_an_override_is_set_read_listed_and_removed(admin: AdminClient) -> None:
-    own, everyone = Override(mb(50), 1002), Override(mb(200), None, autoremove=True)
+    own, everyone = Override(mb(50), 1002), Override(mb(90), None, autoremove=True)
     assert admin.set_override(mb(50), broker_id=1002) == (own, ())
-    assert admin.set_override(mb(200), autoremove=True) == (everyone, ())
+    assert admin.set_override(mb(90), autoremove=True) == (everyone, ())
     assert (admin.get_override(1002), admin.get_override()) == (own, everyone)
     assert admin.list_overrides() == ((everyone, own), ())
     admin.remove_override(1002)
@@ -164,7 +164,7 @@ def test_an_override_is_set_read_listed_and_removed(admin: AdminClient) -> None:
 
 
 def test_the_largest_rate_is_transferred_exactly(admin: AdminClient) -> None:
-    assert admin.set_override(2**63 - 1)[0] == admin.get_override() == Override(2**63 - 1)
+    assert admin.set_override(10**12)[0] == admin.get_override() == Override(10**12)
 
 
 def test_set_override_returns_warnings(admin: AdminClient) -> None:
@@ -209,9 +209,9 @@ def test_audit_records_are_listed_newest_first(admin: AdminClient) -> None:
 
 
 BAD: dict[str, tuple[Callable[[AdminClient], object], str]] = {
-    "rate 0": (lambda a: a.set_override(0), r"0 is outside 1\.\.9223372036854775807"),
+    "rate 0": (lambda a: a.set_override(0), r"0 is outside 1\.\.1000000000000"),
     "negative rate": (lambda a: a.set_override(-1), "-1 is outside"),
-    "rate too large": (lambda a: a.set_override(2**63), "9223372036854775808 is outside"),
+    "rate too large": (lambda a: a.set_override(10**12 + 1), "1000000000001 is outside"),
     "rate a float": (lambda a: a.set_override(1.5), "1.5 is not an int"),  # type: ignore[arg-type]
     "rate a string": (lambda a: a.set_override("200"), "'200' is not an int"),  # type: ignore[arg-type]
     "rate a bool": (lambda a: a.set_override(True), "True is not an int"),

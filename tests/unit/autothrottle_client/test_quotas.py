@@ -95,6 +95,24 @@ def test_wrong_commands_name_the_fix_and_change_nothing(
     assert unchanged_services.quotas.quotas == {}
 
 
+def test_an_unlimited_quota_is_shown_as_unlimited(
+    services: InProcessServices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`kafka-configs --add-config producer_byte_rate=9223372036854775807` exempts a user. The list of all failed."""
+    services.quotas.quotas[entities.QuotaEntity("alice")] = {PRODUCER: 2**63 - 1}
+    assert run(services, capsys, "list").splitlines()[1].split()[:4] == [
+        "user",
+        "'alice'",
+        "producer_byte_rate",
+        "unlimited",
+    ]
+    assert "producer_byte_rate  unlimited" in run(services, capsys, "describe", "--user", "alice")
+    both = "producer_byte_rate unlimited, consumer_byte_rate unlimited"
+    changed = run(services, capsys, "set", "--user", "alice", "--consumer-byte-rate", "unlimited")
+    assert changed == f"user 'alice': {both} (before: producer_byte_rate unlimited)\n"
+    assert run(services, capsys, "remove", "--user", "alice") == f"user 'alice': no quota (before: {both})\n"
+
+
 def test_the_client_reports_conflicts_and_absent_quotas(admin: AdminClient) -> None:
     quotas = admin.quotas
     change = quotas.set(ALICE, QuotaValues(producer_byte_rate=5))

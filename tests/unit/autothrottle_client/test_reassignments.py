@@ -99,7 +99,8 @@ def test_a_file_without_a_version_counts_as_version_1() -> None:
     [
         ("", "the file is not JSON: Expecting value at line 1, column 1; give"),
         ("{\n  'version': 1}", "double quotes at line 2, column 3; give"),
-        ('{"version":1,"partitions":[]}\nProposed', "the file is not JSON: Extra data at line 2, column 1; give"),
+        ('{"version":1}\nProposed', "the file is not JSON: Extra data at line 2, column 1; give"),
+        ('{"version":1,"partitions":[]}\nProposed', "the file is not JSON: it has other text of kafka-reassign-"),
         ('{"version":NaN}', "the file contains NaN, which is not JSON; give"),
         ("[" * 200_000, "the file is nested too deeply; give"),
         ('{"version":' + "1" * 5_000, "the file contains a number with thousands of digits; give"),
@@ -147,7 +148,7 @@ def test_a_duplicate_among_many_entries_is_found_fast() -> None:
         ({"replicas": [2**31]}, "partitions[1].replicas[0] is 2147483648; it must be an integer, 0 to"),
         ({"replicas": [7, 8, 7]}, "partitions[1].replicas names broker 7 twice: [7, 8, 7]; name every broker once"),
         ({"log_dirs": ["any"]}, "partitions[1].log_dirs is [\"any\"]; leave it out, or give 'any' for each replica"),
-        ({"log_dirs": ["any", "/d1"]}, 'partitions[1].log_dirs[1] is "/d1": autothrottle cannot throttle a move to'),
+        ({"log_dirs": ["any", 7]}, "partitions[1].log_dirs is [\"any\", 7]; leave it out, or give 'any' for each"),
     ],
 )
 def test_an_invalid_entry_is_refused_with_its_index(wrong: dict[str, Any], message: str) -> None:
@@ -155,6 +156,40 @@ def test_an_invalid_entry_is_refused_with_its_index(wrong: dict[str, Any], messa
     with pytest.raises(Invalid) as caught:
         parse_reassignment(json.dumps({"version": 1, "partitions": rows}))
     assert message in str(caught.value)
+
+
+def test_log_directories_of_a_rollback_file_are_ignored() -> None:
+    """Since Kafka 4.2, the current assignment names log directories (KAFKA-19582). The parser refused such a file."""
+    text = '{"topic":"a","partition":0,"replicas":[1,2],"log_dirs":["/data/1","/data/2"]}'
+    assert parse_reassignment(f'{{"version":1,"partitions":[{text}]}}') == {("a", 0): (1, 2)}
+    assert parse_reassignment(json.dumps({"partitions": [row(0, 1, log_dirs=None)]})) == {("t1", 0): (1,)}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_output_of_kafkas_tool_is_refused_with_the_part_to_keep(indent: int | None) -> None:
+    """The error was `Expecting value at line 1, column 1`. It did not say which of the two assignments to keep."""
+    current, proposed = (json.dumps({"partitions": [row(0, b)]}, indent=indent) for b in (1, 2))
+    headings = "Current partition replica assignment", "Proposed partition reassignment configuration"
+    text = f"{headings[0]}\n{current}\n\n{headings[1]}\n{proposed}\n"
+    lines = ("line 2", "line 5") if indent is None else ("lines 2 to 12", "lines 15 to 25")
+    with pytest.raises(Invalid) as caught:
+        parse_reassignment(text)
+    assert str(caught.value) == (
+        "the file is not JSON: it has other text of kafka-reassign-partitions.sh around the JSON; keep only "
+        f"{lines[0]}, the replicas before the reassignment, for a rollback ('Current partition replica assignment'), "
+        f"or only {lines[1]}, the new replicas ('Proposed partition reassignment configuration')"
+    )
+    keep = text.split("\n")
+    first, last = (int(number) - 1 for number in (re.findall(r"\d+", lines[0]) * 2)[:2])
+    assert parse_reassignment("\n".join(keep[first : last + 1])) == {("t1", 0): (1,)}
+
+
+def test_the_output_of_an_execution_is_refused_with_the_part_to_keep() -> None:
+    """`--execute` prints one assignment between two sentences. Its text had the error of any text that is not JSON."""
+    assignment = json.dumps({"version": 1, "partitions": [row(0, 1)]})
+    text = f"Current partition replica assignment\n\n{assignment}\n\nSave this to use as the --reassignment-json-file"
+    with pytest.raises(Invalid, match="keep only line 3, the replicas before the reassignment, for a rollback"):
+        parse_reassignment(text)
 
 
 def test_a_file_with_too_many_partitions_is_refused() -> None:
@@ -387,6 +422,24 @@ def test_reassign_warns_of_fetch_sizes_that_are_too_large(
     assert error.startswith("throttlectl: warning: broker 1003 [follower]: the responses to one round of fetches")
 
 
+def test_a_rollback_file_with_log_directories_is_estimated_submitted_and_cancelled(
+    services: InProcessServices, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The three commands refused the rollback file of Kafka 4.2. Only a submission ignores part of it, and warns."""
+    rows = [row(0, 1001, 1003, log_dirs=["/data/1", "/data/2"]), row(1, 1003, 1001, log_dirs=["any", "any"])]
+    rollback = written(tmp_path, rows)
+    _, error = output(capsys, "estimate", str(rollback))
+    assert "log directories" not in error
+    for options in (("--dry-run",), ("--no-wait",)):
+        _, error = output(capsys, "reassign", str(rollback), *options)
+        assert error == (
+            "throttlectl: warning: 1 of 2 partitions name log directories, the first one is t1-0: "
+            '["/data/1", "/data/2"]. autothrottle does not move replicas between directories: it submits \'any\', so '
+            "that each broker chooses; kafka-reassign-partitions.sh moves them later\n"
+        )
+    assert output(capsys, "cancel", str(rollback)) == ("reassignment of 2 of 2 partitions cancelled\n", "")
+
+
 def test_json_output_has_the_same_content(
     services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,6 +460,16 @@ def test_json_output_has_the_same_content(
         "refused": {"t1-0": "t1-0 is not being reassigned; there is nothing to cancel"},
     }
     assert error == "throttlectl: warning: t1-0: t1-0 is not being reassigned; there is nothing to cancel\n"
+
+
+def test_reassign_sets_a_fixed_rate(
+    services: InProcessServices, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output(capsys, "reassign", str(plan), "--throttle", "7MB/s", "--dry-run")
+    assert services.overrides.read_overrides().cluster is None
+    output(capsys, "reassign", str(plan), "--throttle", "7MB/s", "--no-wait")
+    override = services.overrides.read_overrides().cluster
+    assert override is not None and (override.rate, override.autoremove) == (mb(7), True)
 
 
 def test_reassign_has_nothing_to_do_if_the_replicas_are_right(

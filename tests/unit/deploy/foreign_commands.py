@@ -16,7 +16,7 @@ KEYS = {"AUTOTHROTTLE_API_KEY", "AUTOTHROTTLE_APP_KEY"}
 FOREIGN_FLAGS = {
     "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config", "add-config"},
     "spark-submit": {"master", "deploy-mode"},
-    "docker": {"build"},
+    "docker": {"build", "target"},
     "groupadd": {"system"},
     "helm": {"namespace", "values"},
     "journalctl": {"unit"},
@@ -77,7 +77,8 @@ def check_docker(words: list[str], directory: Path) -> None:
         return
     assert (ROOT / words[words.index("-f") + 1]).is_file()
     if words[1] == "build":
-        assert f":-{words[words.index('-t') + 1]}}}" in (ROOT / "deploy/compose.yaml").read_text("utf-8")
+        image = words[words.index("-t") + 1]
+        assert f":-{image}}}" in (ROOT / "deploy/compose.yaml").read_text("utf-8") or "--target" in words
     else:
         assert words[1] == "compose" and words[4] == "up"
     check_foreign(words, directory)

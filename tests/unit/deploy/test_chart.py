@@ -95,8 +95,8 @@ CHANGES: Mapping[str, Any] = {
     "score.enabled": True,
     "score.image": f"registry.example/score@{DIGEST}",
     "score.schedule": "0 1 * * *",
-    "score.decisions": "s3a://other/decisions",
-    "score.out": "s3a://other/scores",
+    "score.decisions": "s3://other/decisions",
+    "score.out": "s3://other/scores",
     "score.existingSecret": "store",
     "score.resources": RESOURCES,
 }

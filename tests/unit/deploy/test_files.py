@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +68,22 @@ def test_every_image_of_the_compose_file_can_be_replaced_by_one_with_a_digest() 
     services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
     for service in services.values():
         assert re.fullmatch(r"\$\{([A-Z]+_)?IMAGE:-[a-z/]+:[0-9a-z.]+\}", service["image"])
+
+
+def test_the_image_of_the_score_has_sparks_version_of_the_s3_connector() -> None:
+    """The chart's nightly score needed an image that deploy/ did not build."""
+    dockerfile = (DEPLOY / "Dockerfile").read_text("utf-8")
+    jars = Path(str(find_spec("pyspark").submodule_search_locations[0])) / "jars"  # type: ignore[union-attr, index]
+    (hadoop,) = (jar.stem.rpartition("-")[2] for jar in jars.glob("hadoop-client-api-*.jar"))
+    (ivy,) = (jar.name for jar in jars.glob("ivy-*.jar"))
+    assert f"java -jar {ivy} " in dockerfile and f"-dependency org.apache.hadoop hadoop-aws {hadoop} " in dockerfile
+    assert f"  hadoop-aws-{hadoop}.jar\n" in (DEPLOY / "score-jars.sha256").read_text("utf-8")
+    pinned = (DEPLOY / "requirements-score.txt").read_text("utf-8")
+    assert f"\npyspark=={version('pyspark')} " in pinned
+    stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?$", dockerfile, re.MULTILINE)
+    assert ("debian:bookworm-slim", "score") in stages and stages[-1][1] == "", "the last stage is the default image"
+    values = yaml.safe_load((DEPLOY / "helm/autothrottle/values.yaml").read_text("utf-8"))
+    assert f"--target score -t {values['score']['image']} ." in dockerfile
 
 
 def test_the_unit_limits_memory_and_threads() -> None:

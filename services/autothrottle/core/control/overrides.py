@@ -9,7 +9,8 @@ from datetime import datetime
 
 from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.units import MAX_RATE, MEGABYTE, BytesPerSecond
+from autothrottle.core.traffic.loads import MAX_LINK_RATE, BrokerLoad
+from autothrottle.core.units import MEGABYTE, BytesPerSecond, format_megabytes
 
 _ETAG = re.compile(r"[1-9a-f][0-9a-f]{0,15}")
 
@@ -94,14 +95,35 @@ def validate_rate(rate: int) -> BytesPerSecond:
     """Return the rate of an override.
 
     Raises:
-        Invalid: it is not in 1..2^63-1 bytes/s.
+        Invalid: it is not in 1..10^12 bytes/s. A larger rate was probably given in another unit.
     """
-    if not 0 < rate <= MAX_RATE:
+    if not 0 < rate <= MAX_LINK_RATE:
         raise Invalid(
-            f"override rate {rate} bytes/s is outside of 1..{MAX_RATE}; give a positive rate "
+            f"override rate {rate} bytes/s is outside of 1..{MAX_LINK_RATE}; give a positive rate "
             f"(1 MB/s is {MEGABYTE}), or remove the override"
         )
     return rate
+
+
+def capacity_warnings(broker_id: int | None, rate: BytesPerSecond, loads: Mapping[int, BrokerLoad]) -> list[str]:
+    """Return a sentence if an override does not limit replication, since it is above the capacity of a link.
+
+    Args:
+        broker_id: the broker; None: the cluster override.
+        rate: bytes/s.
+        loads: broker id -> its load and capacity; absent: unknown.
+    """
+    capacities = {b: min(load.capacity.outbound, load.capacity.inbound) for b, load in loads.items()}
+    exceeded = {b: c for b, c in capacities.items() if c < rate and broker_id in (None, b)}
+    if not exceeded:
+        return []
+    least, capacity = min(exceeded.items(), key=lambda item: (item[1], item[0]))
+    more = f" and those of {len(exceeded) - 1} other brokers" if len(exceeded) > 1 else ""
+    return [
+        f"the override of {format_megabytes(rate)} MB/s is above the capacity of broker {least}, "
+        f"{format_megabytes(capacity)} MB/s{more}: it does not limit replication there; check its unit, or give a "
+        "rate below the capacity"
+    ]
 
 
 def validate_broker_id(broker_id: int) -> int:

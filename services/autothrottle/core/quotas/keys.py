@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import sys
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -46,8 +47,15 @@ class QuotaKey(StrEnum):
 
     @property
     def largest(self) -> int:
-        """Largest value."""
+        """Largest value, except for "unlimited"."""
         return MAX_CONNECTION_RATE if self is self.CONNECTION_CREATION_RATE else MAX_EXACT
+
+    @property
+    def unlimited(self) -> float:
+        """Kafka's largest value: nothing is limited."""
+        if self is self.CONNECTION_CREATION_RATE:
+            return MAX_CONNECTION_RATE
+        return MAX_RATE if self.is_integer else sys.float_info.max
 
 
 _UNITS = {
@@ -97,14 +105,15 @@ def parse_value(key: QuotaKey, text: str) -> float:
 
 
 def stored_value(key: QuotaKey, number: float) -> float:
-    """Return a number that Kafka stores, as a 64-bit integer if the key takes only integers.
+    """Return a number that Kafka stores, as an integer if the key takes only integers, at most `unlimited`.
 
-    Kafka's "unlimited", 2^63-1, is 2^63 as the double that Kafka stores, which no 64-bit integer holds.
+    Kafka stores doubles. Its "unlimited" byte rate, 2^63-1, is 2^63 as a double, which no 64-bit integer holds.
 
     >>> stored_value(QuotaKey.PRODUCER_BYTE_RATE, 2.0**63), stored_value(QuotaKey.PRODUCER_BYTE_RATE, 1024.0)
     (9223372036854775807, 1024)
     """
-    return int(max(-MAX_RATE - 1, min(number, MAX_RATE))) if key.is_integer else number
+    clamped = max(-key.unlimited, min(number, key.unlimited))
+    return int(clamped) if key.is_integer else clamped
 
 
 def format_value(key: QuotaKey, value: float) -> str:
@@ -138,7 +147,8 @@ def validate_value(key: QuotaKey, value: float) -> None:
     Raises:
         Invalid: it is out of range.
     """
-    if not 0 < value <= key.largest or (key.is_integer and value != int(value)):
+    is_in_range = 0 < value <= key.largest or value == key.unlimited
+    if not is_in_range or (key.is_integer and value != int(value)):
         above = "1" if key.is_integer else "above 0"
         raise Invalid(
             f"{key} {value:g} is outside of {above} to {key.largest} {key.unit}, or not {_kind(key)}; "

@@ -66,6 +66,16 @@ def test_set_quotas_are_listed_with_their_etag(services: InProcessServices) -> N
     assert done.quota.etag == quota_etag(services.quotas.quotas[ALICE])
 
 
+def test_an_unlimited_quota_is_set_listed_and_removed(services: InProcessServices) -> None:
+    """It exempts a client from a default quota. Setting it was refused, although Kafka's own tool sets it."""
+    done = set_quota(services, producer_byte_rate=2**63 - 1)
+    assert calls(services).ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=SLACK).quotas == [done.quota]
+    assert services.quotas.quotas == {ALICE: {PRODUCER: 2**63 - 1}}
+    assert set_quota(services, consumer_byte_rate=6).quota.values.producer_byte_rate == 2**63 - 1
+    assert remove_quota(services, "producer_byte_rate").before.producer_byte_rate == 2**63 - 1
+    assert services.quotas.quotas == {ALICE: {CONSUMER: 6}}
+
+
 def test_setting_keeps_other_keys_and_removing_takes_only_the_named_ones(services: InProcessServices) -> None:
     set_quota(services, producer_byte_rate=5, consumer_byte_rate=6)
     done = set_quota(services, producer_byte_rate=7)
@@ -220,12 +230,13 @@ def test_a_temporary_quota_is_stored_for_the_planner_and_listed_with_its_end(ser
     assert record[1].startswith('Quota of user "alice": producer_byte_rate 5, ends at ')
 
 
-def test_the_leading_planner_sets_it_and_restores_the_quotas_before(led: InProcessServices) -> None:
-    led.cluster.configs[ALICE.resource] = {"producer_byte_rate": "70"}
+@pytest.mark.parametrize("text", ["70", "9223372036854775807"], ids=["limited", "unlimited"])
+def test_the_leading_planner_sets_it_and_restores_the_quotas_before(led: InProcessServices, text: str) -> None:
+    led.cluster.configs[ALICE.resource] = {"producer_byte_rate": text}
     set_temporary(led, expire_time=soon())
     eventually(lambda: led.cluster.configs[ALICE.resource] == {"producer_byte_rate": "5"})
     remove_quota(led)
-    eventually(lambda: led.cluster.configs[ALICE.resource] == {"producer_byte_rate": "70"})
+    eventually(lambda: led.cluster.configs[ALICE.resource] == {"producer_byte_rate": text})
     eventually(lambda: not led.cluster.ledger)
     assert records(led)[0][1] == 'Temporary quota of user "alice" ended'
 

@@ -97,6 +97,45 @@ def test_validate_only_changes_nothing(services: InProcessServices, stub: Any) -
     assert services.cluster.submissions == [] and services.cluster.writes == []
 
 
+def test_a_submission_carries_a_fixed_rate_that_ends_with_it(services: InProcessServices, stub: Any) -> None:
+    done = submit(stub, throttle_bytes_per_second=mb(120))
+    assert done.submitted == 2
+    (warning,) = done.warnings
+    assert warning.startswith(
+        "the override of 120 MB/s is above the capacity of broker 1001, 100 MB/s and those of 1 ot"
+    )
+    override = services.overrides.read_overrides().cluster
+    assert override is not None and (override.rate, override.autoremove) == (mb(120), True)
+    rate = {"follower.replication.throttled.rate": str(mb(120))}
+    eventually(lambda: rate.items() <= services.cluster.configs[ConfigResource.broker(1003)].items(), SLACK)
+    assert submit(stub, throttle_bytes_per_second=mb(120)).already_in_progress == 2
+    services.cluster.finish("t1")
+    eventually(lambda: services.is_clean(), SLACK)
+    eventually(lambda: services.overrides.read_overrides().cluster is None, SLACK)
+    assert submit(stub, throttle_bytes_per_second=mb(120)).already_there == 2
+    assert services.overrides.read_overrides().cluster is None, "nothing runs that would end it"
+
+
+def test_a_fixed_rate_of_a_submission_that_fails_is_removed(services: InProcessServices, stub: Any) -> None:
+    services.cluster.refused[ConfigResource.broker(1003)] = "broker 1003 does not answer"
+    assert refusal(lambda: submit(stub, throttle_bytes_per_second=mb(50)))[0] is grpc.StatusCode.ABORTED
+    assert services.overrides.read_overrides().cluster is None
+    assert submit(stub, validate_only=True, throttle_bytes_per_second=mb(50)).submitted == 2
+    assert services.overrides.read_overrides().cluster is None
+    code, message = refusal(lambda: submit(stub, throttle_bytes_per_second=mb(2_000_000)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT and "is outside of 1..1000000000000" in message
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_fixed_rate_does_not_replace_another_override(
+    services: InProcessServices, stub: Any, validate_only: bool
+) -> None:
+    services.overrides.set_override(None, mb(30), False)
+    code, message = refusal(lambda: submit(stub, validate_only=validate_only, throttle_bytes_per_second=mb(50)))
+    assert code is grpc.StatusCode.ABORTED and "the cluster override is 30 MB/s: nothing was submitted" in message
+    assert services.cluster.submissions == []
+
+
 def test_nothing_is_submitted_if_a_throttle_is_refused(services: InProcessServices, stub: Any) -> None:
     services.cluster.refused[ConfigResource.broker(1003)] = "broker 1003 does not answer"
     code, message = refusal(lambda: submit(stub))

@@ -219,10 +219,10 @@ def test_an_audit_limit_out_of_range_is_refused(services: InProcessServices, lim
     assert f"limit {limit} is outside of 1..1000" in message
 
 
-@pytest.mark.parametrize("rate", [0, -1, -(2**63)])
+@pytest.mark.parametrize("rate", [0, -1, -(2**63), 10**12 + 1, 80 * 10**12, 2**63 - 1])
 def test_a_rate_out_of_range_is_refused_with_the_range_and_the_fix(services: InProcessServices, rate: int) -> None:
     message = details_of(lambda: admin(services).SetOverride(override(rate, 1002), timeout=SLACK), INVALID)
-    assert f"override rate {rate} bytes/s is outside of 1..9223372036854775807; give a positive rate" in message
+    assert f"override rate {rate} bytes/s is outside of 1..1000000000000; give a positive rate" in message
     assert services.overrides.read_overrides().brokers == {}
 
 
@@ -252,6 +252,22 @@ def test_autoremove_on_a_broker_override_is_accepted_with_a_warning(services: In
     answer = admin(services).SetOverride(override(mb(50), 1002, autoremove=True), timeout=SLACK)
     assert answer.override.autoremove
     assert list(answer.warnings) == ["autoremove has no effect on a broker override"]
+
+
+@pytest.mark.parametrize(("broker_id", "others"), [(1001, ""), (None, " and those of 3 other brokers")])
+def test_an_override_above_the_capacity_is_accepted_with_a_warning(
+    services: InProcessServices, caplog: pytest.LogCaptureFixture, broker_id: int | None, others: str
+) -> None:
+    """A rate above the link, given in a wrong unit, limits nothing. It was set without a word."""
+    assert list(admin(services).SetOverride(override(mb(100), broker_id), timeout=SLACK).warnings) == []
+    answer = admin(services).SetOverride(override(mb(101), broker_id), timeout=SLACK)
+    warning = (
+        f"the override of 101 MB/s is above the capacity of broker 1001, 100 MB/s{others}: it does not limit "
+        "replication there; check its unit, or give a rate below the capacity"
+    )
+    assert list(answer.warnings) == [warning]
+    owner = "the cluster" if broker_id is None else "broker 1001"
+    assert f"Override of {owner} set to 101000000 bytes/s: {warning}" in caplog.messages
 
 
 def test_an_override_is_stored_while_the_cluster_cannot_be_read(services: InProcessServices) -> None:

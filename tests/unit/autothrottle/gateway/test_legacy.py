@@ -9,7 +9,6 @@ import time
 import pytest
 
 from autothrottle.adapters.grpc import AdminClient
-from autothrottle.core.units import MAX_RATE
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb
@@ -18,6 +17,7 @@ from tests.unit.autothrottle.gateway.front import Front
 NOT_SET = "no throttle override is set\n"
 NOT_SPECIFIED = "rate param must be specified\n"
 NOT_POSITIVE = "rate param must be >0\n"
+TOO_LARGE = "rate param must be <=1000000\n"
 NOT_AN_INTEGER = "rate param must be supplied as an integer\n"
 NOT_A_BOOL = "autoremove param must be a bool\n"
 NOT_A_BROKER = "broker param must be provided as integer or the string 'all'\n"
@@ -65,7 +65,7 @@ def test_get_reports_that_no_override_is_set(front: Front) -> None:
         ("/throttle?autoremove=false&rate=7", "7MB/s, autoremove==false\n", None, (mb(7), False)),
         ("/throttle?rate=120", "120MB/s, autoremove==false\n", None, (mb(120), False)),
         ("/throttle?rate=5&autoremove=T", "5MB/s, autoremove==true\n", None, (mb(5), True)),
-        ("/throttle?rate=9223372036854", "9223372036854MB/s, autoremove==false\n", None, (9223372036854000000, False)),
+        ("/throttle?rate=1000000", "1000000MB/s, autoremove==false\n", None, (mb(1_000_000), False)),
         ("/throttle/1001?rate=60", "60MB/s, autoremove==false\n", 1001, (mb(60), False)),
         ("/throttle/1002?rate=1&autoremove=1", "1MB/s, autoremove==true\n", 1002, (mb(1), True)),
         ("/throttle/77?rate=50", "50MB/s, autoremove==false\n", 77, (mb(50), False)),
@@ -80,12 +80,21 @@ def test_post_sets_an_override(
     assert front.current() == INITIAL | {broker_id: current}
 
 
+def test_a_warning_goes_to_the_log_and_never_into_the_text(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    """A rate above the capacity limits nothing. The text route keeps the original's answer."""
+    reply = front.ask("POST", "/throttle/1001?rate=500")
+    assert reply.text == "broker 1001: throttle successfully set to 500MB/s, autoremove==false\n"
+    (warning,) = [line for line in caplog.messages if "above the capacity" in line]
+    assert warning.startswith("Override of broker 1001 set to 500000000 bytes/s: the override of 500 MB/s is above the")
+
+
 def test_post_removes_the_cluster_override(front: Front) -> None:
+    """The original answers `throttle successfully removed` here, and another text for a broker. Ours were alike."""
     reply = front.ask("POST", "/throttle/remove")
-    assert (reply.status, reply.text) == (200, "throttle removed\n")
+    assert (reply.status, reply.text) == (200, "throttle successfully removed\n")
     assert front.current() == {1001: (mb(50), False)}
     reply = front.ask("POST", "/throttle/remove")
-    assert (reply.status, reply.text) == (200, "throttle removed\n")
+    assert (reply.status, reply.text) == (200, "throttle successfully removed\n")
 
 
 def test_post_removes_a_broker_override(front: Front) -> None:
@@ -133,7 +142,8 @@ def test_remove_all_warns_of_unreadable_overrides(front: Front) -> None:
                 *("%D9%A5", "--5", "9" * 5000),
             )
         ),
-        ("/throttle?rate=9223372036855", f"rate param must be <={MAX_RATE // mb(1)}\n"),
+        *((f"/throttle?rate={rate}", TOO_LARGE) for rate in ("1000001", "80000000", "9223372036855")),
+        ("/throttle/1001?rate=80000000", TOO_LARGE),
         ("/throttle?rate=50&autoremove=yes", NOT_A_BOOL),
         ("/throttle?rate=50&autoremove=", NOT_A_BOOL),
         ("/throttle/1001?rate=50&autoremove=2", NOT_A_BOOL),

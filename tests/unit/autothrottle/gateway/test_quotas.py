@@ -34,6 +34,16 @@ def test_a_quota_is_set_listed_described_and_removed(front: Front) -> None:
     assert front.ask("POST", "/v1/quota/remove", json.dumps({"entity": PAIR})).status == 404
 
 
+def test_an_unlimited_quota_is_answered_and_can_be_sent_back(front: Front) -> None:
+    """The list of all quotas had the status 500 while one user was exempt from a default quota."""
+    front.services.quotas.quotas[PAIR_ENTITY] = {KEY: 2**63 - 1}
+    (listed,) = front.ask("GET", "/v1/quotas").json["quotas"]
+    assert listed["values"] == {"producerByteRate": "9223372036854775807"}
+    assert front.ask("PUT", "/v1/quota", quota(listed["values"])).status == 200
+    removed = front.ask("POST", "/v1/quota/remove", json.dumps({"entity": PAIR}))
+    assert removed.json["before"] == listed["values"]
+
+
 def test_if_match_changes_only_its_version(front: Front) -> None:
     old = front.ask("PUT", "/v1/quota", quota({"producerByteRate": 5})).headers["etag"]
     assert front.ask("PUT", "/v1/quota", quota({"producerByteRate": 6}), {"If-Match": old}).status == 200

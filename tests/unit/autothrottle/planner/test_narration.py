@@ -73,18 +73,22 @@ def test_a_written_rate_is_logged_with_its_reason(reason: Reason, basis: str) ->
     ]
 
 
-def test_the_client_load_is_appended_to_the_original_rate_line() -> None:
+def test_the_client_load_has_a_line_of_its_own() -> None:
+    """It was appended to the original's line of a rate, which ends in `MB/s`. Programs that read this line failed."""
     measured = replace(builders.decision(1037, LEADER, 139_830_000, Reason.HEADROOM), client=60_000_000, client_age=90)
-    for decision, end in (
-        (replace(measured, basis=Basis.GROWTH), "; clients 60.00MB/s: current, from log growth"),
+    for decision, loads in (
+        (replace(measured, basis=Basis.GROWTH), ["60.00MB/s, current, from log growth"]),
         (
             replace(measured, basis=Basis.COUNTED, client_age=301),
-            "; clients 60.00MB/s: mean of the metric's interval, replication measured, 301s old",
+            ["60.00MB/s, mean of the metric's interval, replication measured, 301s old"],
         ),
-        (replace(measured, basis=None), ""),
+        (replace(measured, basis=None), []),
+        (replace(measured, basis=Basis.GROWTH, reason=Reason.BROKER_OVERRIDE), []),
     ):
-        line = narration.rate_lines(plan_of(decision), applied((1037, LEADER)), builders.limits())[0]
-        assert line.endswith(f"free capacity utilization): 139.83MB/s{end}")
+        rate, updated, *others = narration.rate_lines(plan_of(decision), applied((1037, LEADER)), builders.limits())
+        assert rate.endswith("): 139.83MB/s")
+        assert updated == "Updated throttle on broker 1037 [leader]"
+        assert others == [f"Client load of broker 1037 [leader]: {load}" for load in loads]
 
 
 def test_a_static_rate_is_logged_as_static() -> None:

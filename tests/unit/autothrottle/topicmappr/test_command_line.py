@@ -119,6 +119,15 @@ def test_a_map_string_without_metadata_needs_no_server(capsys: pytest.CaptureFix
     assert "test_topic p1: [1002 1001] -> [1003 1001] replaced broker\n" in capsys.readouterr().out
 
 
+def test_a_map_string_may_name_log_directories(capsys: pytest.CaptureFixture[str], in_own_directory: Path) -> None:
+    """Since Kafka 4.2, `kafka-reassign-partitions --generate` prints them (KAFKA-19582). The map was refused."""
+    rollback = SEED_MAP.replace("}]", ',"log_dirs":["/data/1","/data/2"]}]')
+    offline = ["--zk-addr", "127.0.0.1:1", "--kafka-addr", "127.0.0.1:1"]
+    assert main(["rebuild", "--map-string", rollback, "--use-meta=false", "--brokers", "1001,1003", *offline]) == 0
+    assert "test_topic p1: [1002 1001] -> [1003 1001] replaced broker\n" in capsys.readouterr().out
+    assert "log_dirs" not in (in_own_directory / "test_topic.json").read_text()
+
+
 def test_rebalance_prints_relocations_and_writes_only_changes(
     uneven: str, in_own_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
-from autothrottle.core.units import MAX_RATE
+from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2 import Override as Message
 from autothrottle.wire.admin import (
@@ -33,7 +33,9 @@ from autothrottle_client.model import ClusterState, from_message
 from tests.builders import NOON
 from tests.unit.autothrottle.wire.strategies import broker_ids, int64, pauses, text, times
 
-overrides = st.builds(Override, st.integers(1, MAX_RATE), st.booleans(), st.integers(0, 2**63 - 1), st.none() | times)
+overrides = st.builds(
+    Override, st.integers(1, MAX_LINK_RATE), st.booleans(), st.integers(0, 2**63 - 1), st.none() | times
+)
 
 
 @given(st.none() | broker_ids, overrides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,9 @@ from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.quotas.entities import QuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
 from autothrottle.wire.discovery import settings_to_message
+from autothrottle.wire.quotas import quota_to_message, values_from_message
 from tests.fuzz.admin_responses import KINDS, AdminResponses, Attack, built
 
 TIMEOUT = timedelta(seconds=20)
@@ -67,20 +69,33 @@ def test_an_unreadable_reassignment_keeps_its_last_known_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(float("inf"), 2**63 - 1), (1e19, 2**63 - 1), (-5.0, -5), (float("nan"), None)]
+    ("key", "value", "expected"),
+    [
+        ("producer_byte_rate", float(2**63 - 1), 2**63 - 1),
+        ("consumer_byte_rate", float("inf"), 2**63 - 1),
+        ("producer_byte_rate", 1e19, 2**63 - 1),
+        ("producer_byte_rate", -5.0, -5),
+        ("producer_byte_rate", float("nan"), None),
+        ("connection_creation_rate", float(2**31), 2**31 - 1),
+        ("connection_creation_rate", -1e19, 1 - 2**31),
+        ("request_percentage", float("inf"), sys.float_info.max),
+        ("controller_mutation_rate", float("-inf"), -sys.float_info.max),
+    ],
 )
-def test_a_quota_beyond_64_bits_limits_nothing_and_the_others_are_read(value: float, expected: int | None) -> None:
+def test_a_quota_beyond_its_range_limits_nothing_and_the_others_are_read(
+    key: str, value: float, expected: float | None
+) -> None:
     """Kafka's protocol has doubles. int() refuses infinity, and a message refuses 2^63: the quotas of all were lost."""
     entries = [
-        {
-            "entity": [{"entity_type": "user", "entity_name": name}],
-            "values": [{"key": "producer_byte_rate", "value": v}],
-        }
+        {"entity": [{"entity_type": "user", "entity_name": name}], "values": [{"key": key, "value": v}]}
         for name, v in (("clean", 1024.0), ("a", value))
     ]
     found = messages.client_quotas(built(kafka.protocol.admin.DescribeClientQuotasResponse, {"entries": entries}))
-    assert found[QuotaEntity("clean")] == {QuotaKey.PRODUCER_BYTE_RATE: 1024}
-    assert found.get(QuotaEntity("a"), {}).get(QuotaKey.PRODUCER_BYTE_RATE) == expected
+    assert found[QuotaEntity("clean")] == {QuotaKey(key): 1024}
+    assert found.get(QuotaEntity("a"), {}).get(QuotaKey(key)) == expected
+    for entity, values in found.items():
+        assert values_from_message(quota_to_message(entity, values).values) == values
+        assert {key: parse_value(key, format_value(key, value)) for key, value in values.items()} == values
 
 
 @pytest.mark.parametrize("text", ["9" * 5_000, "2147483648", "\u0667", "-1", ""])

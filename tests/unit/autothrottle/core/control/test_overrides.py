@@ -18,7 +18,7 @@ from autothrottle.core.control.overrides import (
     validate_rate,
 )
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.units import MAX_RATE
+from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from tests.builders import NOON
 
 CLUSTER, OWN = Override(200), Override(50)
@@ -68,14 +68,14 @@ def test_d2_override_may_stay_unreadable_for_many_cycles() -> None:
     assert kept.of(1) is OWN
 
 
-@pytest.mark.parametrize("rate", [1, 10**6, MAX_RATE])
-def test_positive_63_bit_rate_is_valid(rate: int) -> None:
+@pytest.mark.parametrize("rate", [1, 10**6, MAX_LINK_RATE])
+def test_positive_rate_of_a_link_is_valid(rate: int) -> None:
     assert validate_rate(rate) == rate
 
 
-@pytest.mark.parametrize("rate", [0, -1, MAX_RATE + 1])
+@pytest.mark.parametrize("rate", [0, -1, MAX_LINK_RATE + 1])
 def test_other_rates_are_refused_with_value_and_range(rate: int) -> None:
-    with pytest.raises(Invalid, match=rf"rate {rate} .* outside of 1\.\.{MAX_RATE}"):
+    with pytest.raises(Invalid, match=rf"rate {rate} .* outside of 1\.\.{MAX_LINK_RATE}"):
         validate_rate(rate)
 
 

@@ -40,7 +40,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             partitions, request.leader_evacuation_brokers, request.leader_evacuation_topics, compile_pattern
         )
         plan = rebuild(partitions, chosen.brokers, replace(options, evacuation=evacuation))
-        evacuated = {one.topic for one in partitions}
+        evacuated = {partition.topic for partition in partitions}
         notes = [
             *_unmatched("leader_evacuation_topics", request.leader_evacuation_topics, evacuated),
             *_unmatched_scope(request.scope, cluster),
@@ -89,7 +89,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     ) -> tuple[PartitionMap, PlacementCluster]:
         """Return the partitions of the scope's topics, and the cluster; `with_metrics` None: if there are any."""
         cluster = self._cluster.fetch_cluster(time_left(context))
-        names = {one.topic for one in cluster.partitions}
+        names = {partition.topic for partition in cluster.partitions}
         topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude, compile_pattern))
         if not topics:
             raise Missing(f"no topic matches {', '.join(scope.topics)[:200]}; the cluster has {len(names)} topics")
@@ -103,7 +103,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
 
 
 def _unmatched_scope(scope: placement_pb2.PlacementScope, cluster: PlacementCluster) -> list[str]:
-    names = {one.topic for one in cluster.partitions}
+    names = {partition.topic for partition in cluster.partitions}
     lists = (("topics", scope.topics), ("topics_exclude", scope.topics_exclude))
     return [text for field, patterns in lists for text in _unmatched(field, patterns, names)]
 

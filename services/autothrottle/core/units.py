@@ -5,6 +5,9 @@ import re
 BytesPerSecond = int
 """A rate; 1 MB/s is 1,000,000."""
 
+MAX_INT32 = 2**31 - 1
+"""Largest broker id, partition number and integer setting in Kafka."""
+
 MAX_RATE: BytesPerSecond = 2**63 - 1
 """Kafka stores rates as signed 64-bit integers."""
 

@@ -200,7 +200,7 @@ class _Limits:
         """Count a request before anything else, and a heavy one twice."""
         host = host_of(request.client.host) if request.client else ""
         length = request.headers.get("content-length", "")
-        # A text of thousands of digits is no number for int(); absent: chunked.
+        # int() refuses thousands of digits. Without the header, the body is chunked.
         size = int(length) if length.isdecimal() and len(length) <= 20 else most_bytes
         is_heavy = request.method != "GET" and min(size, most_bytes) > HEAVY_REQUEST
         try:

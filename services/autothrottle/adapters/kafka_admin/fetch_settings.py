@@ -8,13 +8,13 @@ from datetime import timedelta
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigValue
 from autothrottle.core.cluster.fetch_settings import DEFAULT_RESPONSE_BYTES, ClusterSettings, FetchSettings
+from autothrottle.core.units import MAX_INT32
 
 _RESPONSE = "replica.fetch.response.max.bytes"
 _SAMPLES = "replication.quota.window.num"
 _SAMPLE_SECONDS = "replication.quota.window.size.seconds"
 _MIN_IN_SYNC = "min.insync.replicas"
 
-_MAX_NUMBER = 2**31 - 1
 _DIGITS = 10
 
 
@@ -43,7 +43,7 @@ class KafkaFetchSettings:
 def _settings(values: Mapping[str, ConfigValue]) -> FetchSettings:
     return FetchSettings(
         response_max_bytes=_number(values, _RESPONSE, DEFAULT_RESPONSE_BYTES),
-        window_seconds=min(_number(values, _SAMPLES, 11) * _number(values, _SAMPLE_SECONDS, 1), _MAX_NUMBER),
+        window_seconds=min(_number(values, _SAMPLES, 11) * _number(values, _SAMPLE_SECONDS, 1), MAX_INT32),
     )
 
 
@@ -53,4 +53,4 @@ def _number(values: Mapping[str, ConfigValue], key: str, default: int) -> int:
     text = (value.value if value else None) or ""
     # int() refuses thousands of digits.
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
-    return number if 0 < number <= _MAX_NUMBER else default
+    return number if 0 < number <= MAX_INT32 else default

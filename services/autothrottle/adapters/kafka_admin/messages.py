@@ -25,6 +25,7 @@ from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, TopicParti
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.entities import DEFAULT, Default, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, stored_value
+from autothrottle.core.traffic.loads import MAX_BYTES
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -33,7 +34,6 @@ P = ParamSpec("P")
 _MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
 """Errors at a field that is absent or null, although Kafka's protocol requires it."""
 
-_MAX_BYTES = 2**63 - 1
 _TOPIC = re.compile(TOPIC_NAME)
 
 TOPIC = 2
@@ -340,8 +340,8 @@ def log_dirs(broker_id: int, response: Any) -> LogDirs:
     usable = {(directory.total_bytes, directory.usable_bytes) for directory in known if not directory.is_cordoned}
     return LogDirs(
         sizes,
-        min(sum(size for size, _ in total), _MAX_BYTES) if known else None,
-        min(sum(max(free, 0) for _, free in usable), _MAX_BYTES) if known else None,
+        min(sum(size for size, _ in total), MAX_BYTES) if known else None,
+        min(sum(max(free, 0) for _, free in usable), MAX_BYTES) if known else None,
         bool(online) and all(directory.is_cordoned for directory in online),
     )
 

@@ -92,8 +92,8 @@ class PrometheusMetrics:
             for name in presets
         }
         devices = results[_DEVICES].as_series(None, window, offset) if _DEVICES in results else []
-        facts = [one for one in devices if one.labels.get("__name__") in settings.exporter.facts]
-        speeds = [one for one in devices if one.labels.get("__name__") not in settings.exporter.facts]
+        facts = [device for device in devices if device.labels.get("__name__") in settings.exporter.facts]
+        speeds = [device for device in devices if device.labels.get("__name__") not in settings.exporter.facts]
         reading = SeriesReading(matching, self._limits, now - offset, series, speeds, facts, settings.exporter, names)
         loads = reading.loads()
         return replace(loads, warnings=warnings + loads.warnings)

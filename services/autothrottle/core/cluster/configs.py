@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.units import MAX_RATE
+from autothrottle.core.units import MAX_INT32, MAX_RATE
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -119,7 +119,6 @@ _ENTRIES = re.compile(r"(?:[0-9]{1,9}+:[0-9]{1,9}+,)*[0-9]{1,9}:[0-9]{1,9}")
 
 Only digits have them: with one on the group, the `fullmatch` of Python 3.11.2 (Debian 12) also accepts `1:2:3`.
 """
-_MAX_INT32 = 2**31 - 1
 _RATE = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
 
@@ -139,9 +138,9 @@ def parse_replicas(value: str) -> frozenset[str]:
     if entries != {WILDCARD}:
         for entry in entries:
             numbers = _ENTRY.fullmatch(entry)
-            if numbers is None or max(map(int, numbers.groups())) > _MAX_INT32:
+            if numbers is None or max(map(int, numbers.groups())) > MAX_INT32:
                 raise Invalid(
-                    f"replica list entry {entry[:40]!r} is not `partition:broker` with numbers in 0..{_MAX_INT32}; "
+                    f"replica list entry {entry[:40]!r} is not `partition:broker` with numbers in 0..{MAX_INT32}; "
                     "`*` stands alone"
                 )
     return entries

@@ -19,8 +19,9 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, forma
 from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides_of
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid
+from autothrottle.core.units import MAX_INT32
 
-MAX_BROKER_ID = 2**31 - 1
+MAX_BROKER_ID = MAX_INT32
 """Kafka stores broker ids as signed 32-bit integers; 0 is valid."""
 
 TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"

@@ -19,7 +19,7 @@ from autothrottle.core.control.plan import plan
 from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.control.submission import Targets, proposal, with_proposed
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restricted_to, transfers, wanted_sizes
+from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restricted_to, sizes_needed, transfers
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
@@ -70,7 +70,7 @@ class Estimator:
         found = proposal(snapshot, wanted)
         in_progress = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, found.moving))
         proposed = with_proposed(in_progress, found.start)
-        logs = wanted_sizes(proposed.reassignments)
+        logs = sizes_needed(proposed.reassignments)
         sizes = self.sizes.fetch_log_sizes(logs, deadline.left())
         loads, notes = self._loads(deadline)
         total = self._total_partitions(snapshot, deadline)

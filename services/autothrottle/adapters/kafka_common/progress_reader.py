@@ -174,7 +174,7 @@ class ProgressReader:
             copying, brokers, lagging_partitions = self._copying, frozenset(self._brokers), self._lagging
             unchanged_until, self._unchanged_until = self._unchanged_until, None
         down = {broker_id for broker_id, rows in lagging_partitions.items() if rows} - brokers
-        wanted = {b: topics for b, topics in self._history.wanted(copying).items() if b in brokers}
+        wanted = {b: topics for b, topics in self._history.sizes_needed(copying).items() if b in brokers}
         began, started = time.monotonic(), self._now()
         sizes = self._fetch(wanted)
         answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)

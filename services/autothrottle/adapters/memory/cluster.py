@@ -365,7 +365,7 @@ class MemoryCluster(Outages):
         if self._history is None:
             return None
         reassignments, lags = self._with_lagging()
-        sizes = self.fetch_log_sizes(self._history.wanted(reassignments), timedelta(seconds=1))
+        sizes = self.fetch_log_sizes(self._history.sizes_needed(reassignments), timedelta(seconds=1))
         self._history = self._history.observe(reassignments, sizes, self._now(), None, lags, self._previously_down)
         self._previously_down = self._catching_up - self.brokers
         if self._growth is None:

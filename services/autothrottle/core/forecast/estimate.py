@@ -120,32 +120,34 @@ def restricted_to(
     reassignments: Iterable[TopicReassignment], chosen: Collection[TopicPartition]
 ) -> tuple[TopicReassignment, ...]:
     """Return the reassignments restricted to the chosen partitions."""
-    found = []
+    restricted = []
     for reassignment in reassignments:
-        kept = [n for n, partition in enumerate(reassignment.partitions) if (reassignment.topic, partition) in chosen]
-        if kept:
-            found.append(
+        rows = [n for n, partition in enumerate(reassignment.partitions) if (reassignment.topic, partition) in chosen]
+        if rows:
+            restricted.append(
                 TopicReassignment(
                     topic=reassignment.topic,
-                    partitions=tuple(reassignment.partitions[n] for n in kept),
-                    leaders=tuple(reassignment.leaders[n] for n in kept),
-                    isr=tuple(reassignment.isr[n] for n in kept),
-                    adding_replicas=tuple(reassignment.adding_replicas[n] for n in kept),
-                    removing_replicas=tuple(reassignment.removing_replicas[n] for n in kept),
+                    partitions=tuple(reassignment.partitions[n] for n in rows),
+                    leaders=tuple(reassignment.leaders[n] for n in rows),
+                    isr=tuple(reassignment.isr[n] for n in rows),
+                    adding_replicas=tuple(reassignment.adding_replicas[n] for n in rows),
+                    removing_replicas=tuple(reassignment.removing_replicas[n] for n in rows),
                 )
             )
-    return tuple(found)
+    return tuple(restricted)
 
 
-def wanted_sizes(reassignments: Iterable[TopicReassignment]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+def sizes_needed(reassignments: Iterable[TopicReassignment]) -> Mapping[int, Mapping[str, frozenset[int]]]:
     """Return broker id -> topic -> partitions whose log sizes an estimate needs: leader and follower of every copy."""
-    found: dict[int, dict[str, set[int]]] = {}
+    partitions_of_brokers: dict[int, dict[str, set[int]]] = {}
     for reassignment in reassignments:
         for partition, leader, _, pending in reassignment.rows():
             for broker_id in (leader, *pending) if pending else ():
-                found.setdefault(broker_id, {}).setdefault(reassignment.topic, set()).add(partition)
-    found.pop(NO_LEADER, None)
-    return {b: {topic: frozenset(rows) for topic, rows in topics.items()} for b, topics in found.items()}
+                partitions_of_brokers.setdefault(broker_id, {}).setdefault(reassignment.topic, set()).add(partition)
+    partitions_of_brokers.pop(NO_LEADER, None)
+    return {
+        b: {topic: frozenset(rows) for topic, rows in topics.items()} for b, topics in partitions_of_brokers.items()
+    }
 
 
 def transfers(reassignments: Iterable[TopicReassignment], sizes: LogSizes, later: LogSizes | None = None) -> Transfers:
@@ -153,15 +155,15 @@ def transfers(reassignments: Iterable[TopicReassignment], sizes: LogSizes, later
 
     Args:
         reassignments: the reassignments, in the form that they have once started.
-        sizes: sizes of the logs from `wanted_sizes`. A follower that did not report counts as empty.
+        sizes: sizes of the logs from `sizes_needed`. A follower that did not report counts as empty.
         later: sizes of the same logs some seconds later, to measure the produce rate; None: it counts as 0.
     """
     sides: dict[LinkSide, tuple[int, float]] = {}
     size = partitions = unknown = 0
 
     def add(side: LinkSide, copied: int, growth: float) -> None:
-        before = sides.get(side, (0, 0.0))
-        sides[side] = before[0] + copied, before[1] + growth
+        previous = sides.get(side, (0, 0.0))
+        sides[side] = previous[0] + copied, previous[1] + growth
 
     for reassignment in reassignments:
         for partition, leader, isr, pending in reassignment.rows():
@@ -169,18 +171,20 @@ def transfers(reassignments: Iterable[TopicReassignment], sizes: LogSizes, later
                 continue
             partitions += 1
             row = (reassignment.topic, partition)
-            held = _size(sizes, leader, row)
-            unknown += held is None
+            leader_size = _size(sizes, leader, row)
+            unknown += leader_size is None
             growth = _growth(sizes, later, leader, row)
             in_sync = sum(b != leader for b in isr)
             for follower in pending:
-                copied = max(0, (held or 0) - (_size(sizes, follower, row) or 0))
+                copied = max(0, (leader_size or 0) - (_size(sizes, follower, row) or 0))
                 size += copied
                 add((follower, ReplicaRole.FOLLOWER), copied, growth)
                 add((leader, ReplicaRole.LEADER), copied, growth)
             add((leader, ReplicaRole.LEADER), 0, in_sync * growth)
-    known = {side: Transfer(copied, round(growth)) for side, (copied, growth) in sides.items() if side[0] != NO_LEADER}
-    return Transfers(known, size, partitions, unknown)
+    link_sides = {
+        side: Transfer(copied, round(growth)) for side, (copied, growth) in sides.items() if side[0] != NO_LEADER
+    }
+    return Transfers(link_sides, size, partitions, unknown)
 
 
 def _size(sizes: LogSizes, broker_id: int, row: TopicPartition) -> int | None:
@@ -190,11 +194,11 @@ def _size(sizes: LogSizes, broker_id: int, row: TopicPartition) -> int | None:
 
 def _growth(sizes: LogSizes, later: LogSizes | None, leader: int, row: TopicPartition) -> float:
     """Return the growth rate of a leader's log, bytes/s; 0: unknown."""
-    before, after = sizes.brokers.get(leader), later.brokers.get(leader) if later else None
-    if before is None or after is None or row not in before.sizes or row not in after.sizes:
+    earlier_logs, later_logs = sizes.brokers.get(leader), later.brokers.get(leader) if later else None
+    if earlier_logs is None or later_logs is None or row not in earlier_logs.sizes or row not in later_logs.sizes:
         return 0.0
-    seconds = (after.at - before.at).total_seconds()
-    return max(0, after.sizes[row] - before.sizes[row]) / seconds if seconds > 0 else 0.0
+    seconds = (later_logs.at - earlier_logs.at).total_seconds()
+    return max(0, later_logs.sizes[row] - earlier_logs.sizes[row]) / seconds if seconds > 0 else 0.0
 
 
 def estimate(
@@ -213,14 +217,14 @@ def estimate(
     ordered = sorted(carried.sides.items(), key=lambda entry: (entry[0][0], entry[0][1].value))
     sides = tuple(_link_side_estimate(side, transfer, decided.get(side), goal) for side, transfer in ordered)
     times = [side.time for side in sides]
-    found = [time for time in times if time is not None]
-    known = not carried.unknown and len(found) == len(times)
+    finite_times = [time for time in times if time is not None]
+    is_complete = not carried.unknown and len(finite_times) == len(times)
     return Estimate(
         partitions=carried.partitions,
         total_partitions=total_partitions,
         size=carried.size,
         unknown_partitions=carried.unknown,
-        time=max(found, default=timedelta(0)) if known else None,
+        time=max(finite_times, default=timedelta(0)) if is_complete else None,
         sides=sides,
         warnings=(*notes, *_warnings(sides, goal)),
     )
@@ -246,22 +250,22 @@ def _link_side_estimate(side: LinkSide, transfer: Transfer, decision: Decision |
 
 
 def _warnings(sides: Sequence[LinkSideEstimate], goal: Goal) -> list[str]:
-    found = []
+    warnings = []
     for side in sides:
         where = f"broker {side.broker_id} [{side.role.value}]"
         if side.rate is None:
-            found.append(f"{where}: its capacity is unknown, and so are its rate and time; check its metrics")
+            warnings.append(f"{where}: its capacity is unknown, and so are its rate and time; check its metrics")
         elif side.time is None:
-            found.append(
+            warnings.append(
                 f"{where}: at {_megabytes(side.rate)} it would never end, because clients produce "
                 f"{_megabytes(side.growth)}; give it a higher rate"
             )
         elif goal != Goal() and side.headroom is not None and side.rate > side.headroom:
-            found.append(
+            warnings.append(
                 f"{where}: {_megabytes(side.rate)} is more than the {_megabytes(side.headroom)} that clients leave now"
             )
-    more = len(found) - _SHOWN
-    return [*found[:_SHOWN], f"and {more} more link sides with such problems"] if more > 0 else found
+    more = len(warnings) - _SHOWN
+    return [*warnings[:_SHOWN], f"and {more} more link sides with such problems"] if more > 0 else warnings
 
 
 def _megabytes(rate: BytesPerSecond) -> str:

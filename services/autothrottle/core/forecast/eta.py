@@ -60,7 +60,7 @@ class ForecastPoint:
     """Bytes copied minus bytes newly to copy; may decrease."""
 
 
-def forecast(points: Sequence[ForecastPoint], left: int) -> Forecast:
+def forecast(points: Sequence[ForecastPoint], bytes_left: int) -> Forecast:
     """Return when the bytes left will be copied, extrapolated from the gain so far.
 
     Args:
@@ -73,14 +73,14 @@ def forecast(points: Sequence[ForecastPoint], left: int) -> Forecast:
     mean = _rate(points[0], newest)
     error = _standard_error(points)
     return Forecast(
-        eta=_end(newest.at, left, mean),
-        low=None if error is None else _end(newest.at, left, mean + _DEVIATIONS * error),
-        high=None if error is None else _end(newest.at, left, mean - _DEVIATIONS * error),
+        eta=_end(newest.at, bytes_left, mean),
+        low=None if error is None else _end(newest.at, bytes_left, mean + _DEVIATIONS * error),
+        high=None if error is None else _end(newest.at, bytes_left, mean - _DEVIATIONS * error),
     )
 
 
-def _end(at: datetime, left: int, rate: float) -> datetime | None:
-    seconds = left / rate if rate > 0 else math.inf
+def _end(at: datetime, bytes_left: int, rate: float) -> datetime | None:
+    seconds = bytes_left / rate if rate > 0 else math.inf
     return at + timedelta(seconds=seconds) if seconds < LONGEST.total_seconds() else None
 
 
@@ -98,9 +98,9 @@ def _standard_error(points: Sequence[ForecastPoint]) -> float | None:
     return stdev(rates) / math.sqrt(len(rates)) if len(rates) >= _SPANS else None
 
 
-def last_of(found: Iterable[Forecast]) -> Forecast:
+def last_of(forecasts: Iterable[Forecast]) -> Forecast:
     """Return the end of the last of these forecasts; a value that is unknown in one of them is unknown."""
-    forecasts = list(found)
+    forecasts = list(forecasts)
     return Forecast(
         eta=_last([forecast.eta for forecast in forecasts]),
         low=_last([forecast.low for forecast in forecasts]),
@@ -109,8 +109,8 @@ def last_of(found: Iterable[Forecast]) -> Forecast:
 
 
 def _last(times: Sequence[datetime | None]) -> datetime | None:
-    known = [time for time in times if time is not None]
-    return max(known) if known and len(known) == len(times) else None
+    finite_times = [time for time in times if time is not None]
+    return max(finite_times) if finite_times and len(finite_times) == len(times) else None
 
 
 def forecast_all(samples: Sequence[Progress]) -> Forecast:
@@ -121,54 +121,56 @@ def forecast_all(samples: Sequence[Progress]) -> Forecast:
     `SHORTEST_SPAN`, or if a follower copies less than clients produce.
     """
     newest = samples[-1] if samples else Progress()
-    left: dict[int, int] = {}
+    bytes_left: dict[int, int] = {}
     waiting: dict[int, int] = {}
     for flow, progress in newest.flows.items():
         if progress.bytes_left > 0:
-            left[flow.follower] = left.get(flow.follower, 0) + progress.bytes_left
+            bytes_left[flow.follower] = bytes_left.get(flow.follower, 0) + progress.bytes_left
             waiting[flow.follower] = waiting.get(flow.follower, 0) + 1
     if not waiting:
         done = newest.at if newest.flows else None
         return Forecast(done, done, done)
     points: dict[int, list[ForecastPoint]] = {follower: [] for follower in waiting}
     for sample in _spread(samples):
-        for follower, (point, known) in _points(sample, newest.flows).items():
-            if known == waiting.get(follower):
+        for follower, (point, count) in _points(sample, newest.flows).items():
+            if count == waiting.get(follower):
                 points[follower].append(point)
-    return last_of(forecast(found, left[follower]) for follower, found in points.items())
+    return last_of(forecast(gains, bytes_left[follower]) for follower, gains in points.items())
 
 
 def _spread(samples: Sequence[Progress]) -> Sequence[Progress]:
     """Return the oldest sample, the newest and some between, because all would be too many with 100,000 flows."""
-    last, kept = samples[-1], [samples[-1]]
+    last, spread = samples[-1], [samples[-1]]
     ages = list(_AGES)
     for sample in reversed(samples[:-1]):
         if last.at is None or sample.at is None:
             continue
         if ages and last.at - sample.at >= ages[0]:
-            kept.append(sample)
+            spread.append(sample)
             ages = [age for age in ages if age > last.at - sample.at]
-    if samples[0] is not kept[-1]:
-        kept.append(samples[0])
-    return kept[::-1]
+    if samples[0] is not spread[-1]:
+        spread.append(samples[0])
+    return spread[::-1]
 
 
 def _points(sample: Progress, newest: Mapping[Flow, FlowProgress]) -> Mapping[int, tuple[ForecastPoint, int]]:
     """Return follower -> (its gain up to a sample, over flows with the same `since`; how many of these are active)."""
     gained: dict[int, int] = {}
     at: dict[int, datetime] = {}
-    known: dict[int, int] = {}
-    for flow, was in sample.flows.items():
-        now = newest.get(flow)
-        if now is None or now.since != was.since:
+    active_flows: dict[int, int] = {}
+    for flow, progress in sample.flows.items():
+        newest_progress = newest.get(flow)
+        if newest_progress is None or newest_progress.since != progress.since:
             continue
         follower = flow.follower
-        gained[follower] = gained.get(follower, 0) - _gain(was, now)
-        if now.bytes_left > 0:
-            known[follower] = known.get(follower, 0) + 1
-            if follower not in at or was.at > at[follower]:
-                at[follower] = was.at
-    return {follower: (ForecastPoint(at[follower], gained[follower]), count) for follower, count in known.items()}
+        gained[follower] = gained.get(follower, 0) - _gain(progress, newest_progress)
+        if newest_progress.bytes_left > 0:
+            active_flows[follower] = active_flows.get(follower, 0) + 1
+            if follower not in at or progress.at > at[follower]:
+                at[follower] = progress.at
+    return {
+        follower: (ForecastPoint(at[follower], gained[follower]), count) for follower, count in active_flows.items()
+    }
 
 
 def _gain(old: FlowProgress, new: FlowProgress) -> int:
@@ -181,7 +183,7 @@ def with_topics(samples: Sequence[Progress], whole: Forecast) -> Mapping[str, To
     A topic's gain is the decrease of its bytes left. So its ETA is unknown for a while after partitions are added.
     """
     newest = samples[-1]
-    found = {}
+    topics = {}
     for topic, progress in newest.topics.items():
         points = [
             ForecastPoint(sample.at, -sample.topics[topic].bytes_left)
@@ -191,13 +193,13 @@ def with_topics(samples: Sequence[Progress], whole: Forecast) -> Mapping[str, To
         end = forecast(points, progress.bytes_left)
         if progress.bytes_left == 0:
             end = Forecast(newest.at, newest.at, newest.at)
-        found[topic] = replace(
+        topics[topic] = replace(
             progress,
             eta=_earlier(end.eta, whole.eta),
             eta_low=_earlier(end.low, whole.low),
             eta_high=_earlier(end.high, whole.high),
         )
-    return found
+    return topics
 
 
 def _earlier(time: datetime | None, bound: datetime | None) -> datetime | None:
@@ -218,9 +220,12 @@ def static_end(progress: Progress, moving: Collection[Flow], rates: Rates) -> da
     if any(count is None or count.at - count.since >= 2 * SHORTEST_SPAN for count in counts):
         return None
     traffic = {side: progress.link_traffic[side] for side in link_sides_of(moving) if side in rates}
-    times = [move_time(one.bytes_left, rates[side], round(one.produced)) for side, one in traffic.items()]
-    known = [time for time in times if time is not None]
-    return progress.at + max(known) if progress.at and known and len(known) == len(times) else None
+    times = [
+        move_time(link_traffic.bytes_left, rates[side], round(link_traffic.produced))
+        for side, link_traffic in traffic.items()
+    ]
+    finite_times = [time for time in times if time is not None]
+    return progress.at + max(finite_times) if progress.at and finite_times and len(finite_times) == len(times) else None
 
 
 def move_ratio(partitions: int, total_partitions: int) -> float:

@@ -82,30 +82,30 @@ def remainder(snapshot: Snapshot) -> Remainder | None:
     moving = running_flows(snapshot)
     if not moving and flows(snapshot):
         return None
-    known = [progress.flows[flow].bytes_left for flow in moving if flow in progress.flows]
-    unknown = len(moving) - len(known) + _offline(snapshot.reassignments)
-    if unknown and not known:
+    counted = [progress.flows[flow].bytes_left for flow in moving if flow in progress.flows]
+    unknown = len(moving) - len(counted) + _offline(snapshot.reassignments)
+    if unknown and not counted:
         return None
     if unknown:
-        return Remainder(sum(known), unknown, None, progress.at)
+        return Remainder(sum(counted), unknown, None, progress.at)
     end = _end(snapshot.topics, progress)
-    return Remainder(sum(known), 0, end.eta, progress.at, end.low, end.high)
+    return Remainder(sum(counted), 0, end.eta, progress.at, end.low, end.high)
 
 
 def _end(topics: Collection[str], progress: Progress) -> Forecast:
     """Return the end of these topics; the progress may contain others, which catch up or have finished."""
     if progress.topics.keys() <= set(topics):
         return Forecast(progress.eta, progress.eta_low, progress.eta_high)
-    known = (progress.topics.get(topic, TopicProgress(0, 0)) for topic in topics)
-    return last_of(Forecast(topic.eta, topic.eta_low, topic.eta_high) for topic in known)
+    progress_of_topics = (progress.topics.get(topic, TopicProgress(0, 0)) for topic in topics)
+    return last_of(Forecast(topic.eta, topic.eta_low, topic.eta_high) for topic in progress_of_topics)
 
 
-def with_static_eta(left: Remainder | None, snapshot: Snapshot, rates: Rates) -> Remainder | None:
+def with_static_eta(remainder: Remainder | None, snapshot: Snapshot, rates: Rates) -> Remainder | None:
     """Return the remainder with an ETA from the throttles, if a new reassignment has no measured ETA yet."""
-    if left is None or left.eta is not None or left.unknown_flows or snapshot.progress is None:
-        return left
+    if remainder is None or remainder.eta is not None or remainder.unknown_flows or snapshot.progress is None:
+        return remainder
     end = static_end(snapshot.progress, running_flows(snapshot), rates)
-    return left if end is None else replace(left, eta=end, eta_is_static=True)
+    return remainder if end is None else replace(remainder, eta=end, eta_is_static=True)
 
 
 def _offline(reassignments: Iterable[TopicReassignment]) -> int:
@@ -154,25 +154,25 @@ class ProgressHistory:
         """The newest sample."""
         return self.samples[-1] if self.samples else Progress()
 
-    def wanted(self, reassignments: Iterable[TopicReassignment]) -> Mapping[int, Mapping[str, frozenset[int]]]:
+    def sizes_needed(self, reassignments: Iterable[TopicReassignment]) -> Mapping[int, Mapping[str, frozenset[int]]]:
         """Return broker id -> topic -> partitions whose log sizes the next sample needs.
 
         These are the leader and follower of every replica still to copy, and the followers that were pending at the
         last sample: the last bytes before a replica joined the ISR count.
         """
-        found: dict[int, dict[str, set[int]]] = {}
+        partitions_of_brokers: dict[int, dict[str, set[int]]] = {}
         for reassignment in reassignments:
-            asked: dict[int, set[int]] = {}
+            partitions_of_topic: dict[int, set[int]] = {}
             for partition, leader, _, pending in reassignment.rows():
                 for broker_id in (leader, *pending) if pending else ():
-                    asked.setdefault(broker_id, set()).add(partition)
-            for broker_id, partitions in asked.items():
-                found.setdefault(broker_id, {})[reassignment.topic] = partitions
+                    partitions_of_topic.setdefault(broker_id, set()).add(partition)
+            for broker_id, partitions in partitions_of_topic.items():
+                partitions_of_brokers.setdefault(broker_id, {})[reassignment.topic] = partitions
         for (topic, partition, follower), copy in self.copies.items():
             if copy.pending:
-                found.setdefault(follower, {}).setdefault(topic, set()).add(partition)
-        found.pop(NO_LEADER, None)
-        return {b: {topic: frozenset(p) for topic, p in topics.items()} for b, topics in found.items()}
+                partitions_of_brokers.setdefault(follower, {}).setdefault(topic, set()).add(partition)
+        partitions_of_brokers.pop(NO_LEADER, None)
+        return {b: {topic: frozenset(p) for topic, p in topics.items()} for b, topics in partitions_of_brokers.items()}
 
     def observe(
         self,
@@ -213,15 +213,15 @@ class ProgressHistory:
         )
         samples = (*_apart(r for r in self.samples if r.at is not None and r.at > now - WINDOW), progress)
         end = Forecast() if observation.unknown else forecast_all(samples)
-        known = replace(progress, topics=with_topics(samples, end), eta=end.eta, eta_low=end.low, eta_high=end.high)
-        return ProgressHistory((*samples[:-1], known), counts, copied, observation.copies)
+        complete = replace(progress, topics=with_topics(samples, end), eta=end.eta, eta_low=end.low, eta_high=end.high)
+        return ProgressHistory((*samples[:-1], complete), counts, copied, observation.copies)
 
 
 def _apart(samples: Iterable[Progress]) -> list[Progress]:
     """Return the samples, without the last one if it is too close to the one before."""
-    kept = list(samples)
-    last = [sample.at for sample in kept[-2:] if sample.at is not None]
-    return kept[:-1] if len(last) == 2 and last[1] - last[0] < SAMPLES_APART else kept
+    samples_apart = list(samples)
+    last = [sample.at for sample in samples_apart[-2:] if sample.at is not None]
+    return samples_apart[:-1] if len(last) == 2 and last[1] - last[0] < SAMPLES_APART else samples_apart
 
 
 def _marks(old: FlowProgress, flows: int) -> tuple[CopiedMark, ...]:
@@ -236,13 +236,13 @@ def _thinned(
 ) -> tuple[CopiedMark, ...]:
     """Return the marks, thinned with age. The first two stay, because without a throttle most is copied in a second."""
     newest = marks[-1].at
-    kept = [mark for mark in marks[:2] if mark.at > newest - REMEMBERED]
+    thinned = [mark for mark in marks[:2] if mark.at > newest - REMEMBERED]
     for mark in marks[2:]:
         age = newest - mark.at
         spacing = next((spacing for oldest, spacing in spacings if age <= oldest), _SPARSE)
-        if age < REMEMBERED and (not kept or mark.at - kept[-1].at >= spacing):
-            kept.append(mark)
-    return tuple(kept)
+        if age < REMEMBERED and (not thinned or mark.at - thinned[-1].at >= spacing):
+            thinned.append(mark)
+    return tuple(thinned)
 
 
 @dataclass(slots=True)
@@ -254,11 +254,11 @@ class _Tally:
     """Whether it still has replicas to copy."""
     lagging: bool = False
     """Whether it has replicas outside any reassignment, which may have been copied for hours."""
-    held: int = 0
+    initial_bytes: int = 0
     """Bytes that lagging replicas held when first seen; they were copied at an unknown time."""
     copied: int = 0
     produced: int = 0
-    left: int = 0
+    bytes_left: int = 0
 
 
 class _Observation:
@@ -302,13 +302,13 @@ class _Observation:
             tally.lagging = True
             if old is None or not old.pending:
                 was = size
-                tally.held += 0 if follower in self._were_down else size
+                tally.initial_bytes += 0 if follower in self._were_down else size
         # Retention and truncation shrink a log, but its bytes were copied nevertheless.
         credited.copied += max(0, size - was)
         if leader_size is None:
             self.unknown.add(tally.flow)
             return
-        tally.left += max(0, leader_size - size)
+        tally.bytes_left += max(0, leader_size - size)
         if last_size is not None:
             tally.produced += max(0, leader_size - last_size)
 
@@ -332,18 +332,18 @@ class _Observation:
             of_flow = by_flow.setdefault(tally.flow, _Tally(tally.flow))
             of_flow.moving |= tally.moving
             of_flow.lagging |= tally.lagging
-            of_flow.held += tally.held
+            of_flow.initial_bytes += tally.initial_bytes
             of_flow.copied += tally.copied
             of_flow.produced += tally.produced
-            of_flow.left += tally.left
-        found = {}
+            of_flow.bytes_left += tally.bytes_left
+        counts = {}
         flows = self._old.counts.keys() | by_flow.keys()
         for flow in flows:
             old, tally = self._old.counts.get(flow), by_flow.get(flow, _Tally(flow))
             count = self._count(old, tally, flow in by_flow, now, len(flows))
             if count is not None:
-                found[flow] = count
-        return found
+                counts[flow] = count
+        return counts
 
     def _count(
         self, old: FlowProgress | None, tally: _Tally, is_sampled: bool, now: datetime, flows: int
@@ -354,7 +354,7 @@ class _Observation:
             return None
         if old is not None and not tally.moving and at is None and old.at <= now - KEPT:
             return None
-        if old is not None and at is not None and tally.held and at - old.at > LONGEST_STRETCH:
+        if old is not None and at is not None and tally.initial_bytes and at - old.at > LONGEST_STRETCH:
             old = None  # the bytes copied in between were not observed
         unknown = tally.flow in self.unknown
         latest = max(time for time in (at, old.at if old else None) if time is not None)
@@ -362,12 +362,12 @@ class _Observation:
             unchanged = None if tally.lagging else self._unchanged_until
             unchanged = unchanged if unchanged and unchanged < latest else None
             recent = (CopiedMark(unchanged, 0),) if unchanged else ()
-            copied = tally.held + tally.copied
-            return FlowProgress(copied, tally.produced, tally.left, latest, unchanged or latest, recent)
+            copied = tally.initial_bytes + tally.copied
+            return FlowProgress(copied, tally.produced, tally.bytes_left, latest, unchanged or latest, recent)
         return FlowProgress(
             bytes_copied=old.bytes_copied + tally.copied,
             bytes_produced=old.bytes_produced + tally.produced,
-            bytes_left=old.bytes_left if unknown else tally.left,
+            bytes_left=old.bytes_left if unknown else tally.bytes_left,
             at=latest,
             since=old.since,
             recent=_marks(old, flows) if latest > old.at else old.recent,
@@ -375,21 +375,21 @@ class _Observation:
 
     def copied(self, moving: set[str]) -> dict[str, int]:
         """Return topic in reassignment -> bytes copied."""
-        found = {topic: self._old.copied.get(topic, 0) for topic in sorted(moving)}
+        copied = {topic: self._old.copied.get(topic, 0) for topic in sorted(moving)}
         for (topic, _, _), tally in self._tallies.items():
-            if topic in found:
-                found[topic] += tally.copied
-        return found
+            if topic in copied:
+                copied[topic] += tally.copied
+        return copied
 
     def topics(self, copied: Mapping[str, int]) -> dict[str, TopicProgress]:
         """Return the progress of the topics in reassignment whose flows are all known."""
-        unknown, left = set(), dict.fromkeys(copied, 0)
+        unknown, bytes_left = set(), dict.fromkeys(copied, 0)
         for (topic, _, _), tally in self._tallies.items():
             if tally.moving and tally.flow in self.unknown:
                 unknown.add(topic)
-            if topic in left:
-                left[topic] += tally.left
-        return {topic: TopicProgress(copied[topic], left[topic]) for topic in copied if topic not in unknown}
+            if topic in bytes_left:
+                bytes_left[topic] += tally.bytes_left
+        return {topic: TopicProgress(copied[topic], bytes_left[topic]) for topic in copied if topic not in unknown}
 
     def _tally(self, topic: str, leader: int, follower: int) -> _Tally:
         key = (topic, leader, follower)

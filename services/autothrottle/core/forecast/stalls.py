@@ -27,7 +27,7 @@ FREE_SHARE = 0.1
 class _FollowerBroker:
     """The bytes left of one follower at the last scheduled cycle."""
 
-    left: int
+    bytes_left: int
     """Bytes."""
     cycles: int = 0
     """Consecutive cycles in which `left` did not decrease."""
@@ -46,20 +46,22 @@ class StallWatch:
         """Return the watch after one more scheduled cycle; a sample that was already observed changes nothing."""
         if progress is None or progress.at is None or progress.at == self.at:
             return self
-        left = {
+        bytes_left = {
             broker_id: traffic.bytes_left
             for (broker_id, role), traffic in progress.link_traffic.items()
             if role is ReplicaRole.FOLLOWER and traffic.bytes_left
         }
-        return StallWatch({follower: self._follower(follower, size) for follower, size in left.items()}, progress.at)
+        return StallWatch(
+            {follower: self._follower(follower, size) for follower, size in bytes_left.items()}, progress.at
+        )
 
-    def _follower(self, follower: int, left: int) -> _FollowerBroker:
+    def _follower(self, follower: int, bytes_left: int) -> _FollowerBroker:
         old = self.followers.get(follower)
-        return _FollowerBroker(left, old.cycles + 1 if old is not None and left >= old.left else 0)
+        return _FollowerBroker(bytes_left, old.cycles + 1 if old is not None and bytes_left >= old.bytes_left else 0)
 
     def stalled(self, plan: Plan, progress: Progress | None) -> Mapping[int, str]:
         """Return follower -> a finding, for followers that stall while their link has free capacity."""
-        current = {follower: found for follower, found in self.followers.items() if found.cycles >= CYCLES}
+        current = {follower: broker for follower, broker in self.followers.items() if broker.cycles >= CYCLES}
         if not current or progress is None:
             return {}
         decided = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
@@ -68,8 +70,8 @@ class StallWatch:
             if count.bytes_left and flow.follower in leaders:
                 leaders[flow.follower].append(flow.leader)
         return {
-            follower: _sentence(follower, found, decision, sorted(leaders[follower]))
-            for follower, found in sorted(current.items())
+            follower: _sentence(follower, broker, decision, sorted(leaders[follower]))
+            for follower, broker in sorted(current.items())
             if (decision := decided.get(follower)) and _has_free_capacity(decision)
         }
 
@@ -80,12 +82,12 @@ def _has_free_capacity(decision: Decision) -> bool:
     return decision.capacity - decision.utilization >= FREE_SHARE * decision.capacity
 
 
-def _sentence(follower: int, found: _FollowerBroker, decision: Decision, leaders: Sequence[int]) -> str:
+def _sentence(follower: int, broker: _FollowerBroker, decision: Decision, leaders: Sequence[int]) -> str:
     capacity = decision.capacity or 0
     free = capacity - (decision.utilization or 0)
     shown = ", ".join(map(str, leaders[:10])) + (f" and {len(leaders) - 10} more" if len(leaders) > 10 else "")
     return (
-        f"broker {follower} [follower] is stalled: {found.left / MEGABYTE:.2f} MB are left, no less than {CYCLES} "
-        f"cycles ago, although {free / MEGABYTE:.0f} of its {capacity / MEGABYTE:.0f} MB/s are free under "
+        f"broker {follower} [follower] is stalled: {broker.bytes_left / MEGABYTE:.2f} MB are left, no less than "
+        f"{CYCLES} cycles ago, although {free / MEGABYTE:.0f} of its {capacity / MEGABYTE:.0f} MB/s are free under "
         f"a throttle of {decision.rate / MEGABYTE:.0f} MB/s; check its log, its disks and leaders [{shown}]"
     )

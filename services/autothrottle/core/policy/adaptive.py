@@ -65,7 +65,7 @@ class Tuning:
     """Margin that stays free, in standard deviations of the forecast error, >= 0."""
     margin_waited_for: float = 0.75
     """The same for bottleneck link sides; elsewhere the margin costs no time."""
-    kept: float = 0.85
+    least_share: float = 0.85
     """Smallest share of `ratio * free` that the margin leaves while the link is as full as usual, in [0, 1]."""
 
     def towards(self, other: Tuning, share: float) -> Tuning:
@@ -102,7 +102,7 @@ def freshness(delay: float) -> float:
 class _Headroom:
     """The rate that one link side may carry."""
 
-    now: float
+    current_rate: float
     """Bytes/s, at least the floor."""
     long_view: float
     """Bytes/s expected over the rest of the reassignment."""
@@ -146,7 +146,7 @@ class AdaptivePolicy:
                 policy_input.sides[side],
                 headroom,
                 needed_rates.get(side),
-                works[side].left if side in works else 0.0,
+                works[side].bytes_left if side in works else 0.0,
                 in_sync.get(side[0], 0.0),
                 policy_input.limits,
             )
@@ -169,8 +169,8 @@ class AdaptivePolicy:
         # On a link that clients nearly fill all the time, the margin would take most of the headroom and the
         # reassignment would hardly progress. On a link that is full only temporarily, the reassignment can wait.
         usual = side_input.capacity - load.long_view
-        kept = tuning.kept * (min(free / usual, 1.0) if usual > 0 else 1.0)
-        headroom = max(floor, min(ratio * free, max(free - spread * load.rate, kept * ratio * free)))
+        least_share = tuning.least_share * (min(free / usual, 1.0) if usual > 0 else 1.0)
+        headroom = max(floor, min(ratio * free, max(free - spread * load.rate, least_share * ratio * free)))
         return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load, tuning)
 
     def _works(self, policy_input: PolicyInput, headrooms: Mapping[LinkSide, _Headroom]) -> Mapping[LinkSide, Work]:
@@ -182,7 +182,7 @@ class AdaptivePolicy:
         median = statistics.median(usual) if usual else 0.0
         return {
             side: Work(
-                left=float(traffic.get(side, LinkTraffic()).bytes_left),
+                bytes_left=float(traffic.get(side, LinkTraffic()).bytes_left),
                 headroom=headroom.long_view,
                 produced=self.experience.produced(side),
                 least=headroom.tuning.least * median * policy_input.sides[side].capacity,
@@ -198,22 +198,22 @@ class AdaptivePolicy:
         if progress is None:
             return {}
         unknown = link_sides_without_counts(policy_input.snapshot, flows)
-        left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
-        return {side: need for side, need in needs(left, works).items() if side not in unknown}
+        bytes_left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
+        return {side: need for side, need in needs(bytes_left, works).items() if side not in unknown}
 
     def _proposal(
         self,
         side_input: LinkSideInput,
         headroom: _Headroom,
         need: float | None,
-        left: float,
+        bytes_left: float,
         in_sync: float,
         limits: Limits,
     ) -> RateProposal:
         on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
-        rate = headroom.now
+        rate = headroom.current_rate
         if need is not None:
-            rate = min(rate, _need_with_slack(headroom.tuning, side_input.previous, need, left, on_top))
+            rate = min(rate, _need_with_slack(headroom.tuning, side_input.previous, need, bytes_left, on_top))
         rate = max(rate, float(limits.floor)) + on_top
         if headroom.load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
@@ -222,14 +222,14 @@ class AdaptivePolicy:
         )
 
 
-def _need_with_slack(tuning: Tuning, previous: int | None, need: float, left: float, on_top: float) -> float:
+def _need_with_slack(tuning: Tuning, previous: int | None, need: float, bytes_left: float, on_top: float) -> float:
     """Return the need plus slack, bytes/s; the previous rate if it is near enough or the link side ends soon."""
     with_slack = (1 + tuning.slack) * need
     if previous is None:
         return with_slack
     least, most = tuning.slacks
-    kept = previous - on_top
-    if (1 + least) * need <= kept <= (1 + most) * need:
-        return kept
-    ends_soon = left <= kept * _ENDS_SOON_SECONDS
-    return max(with_slack, kept) if ends_soon else with_slack
+    unchanged = previous - on_top
+    if (1 + least) * need <= unchanged <= (1 + most) * need:
+        return unchanged
+    ends_soon = bytes_left <= unchanged * _ENDS_SOON_SECONDS
+    return max(with_slack, unchanged) if ends_soon else with_slack

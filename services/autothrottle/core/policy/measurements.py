@@ -118,13 +118,13 @@ class Experience:
         since = now if self.since is None else self.since
         uncounted, unknown = self._uncounted(observation.snapshot, now)
         counts = self.counts.plus(observation.snapshot.progress, unknown)
-        before = {side: when for side, when in self.unknown.items() if when > now - KEPT_SECONDS}
-        unknown_when = {**before, **dict.fromkeys(unknown, now)}
+        recent = {side: when for side, when in self.unknown.items() if when > now - KEPT_SECONDS}
+        unknown_when = {**recent, **dict.fromkeys(unknown, now)}
         growth = {b: GrowthCurves.extended(self.growth.get(b), g) for b, g in observation.growth.items()}
         counted = Experience(since, counts, growth, self.sides, self.spread, uncounted, unknown_when, now)
         measured = counted._measured(observation)
         projected = counted._projected_to_now(measured, now)
-        errors = [e for side, one in measured.items() if one and (e := counted._error(side, one)) is not None]
+        errors = [e for side, load in measured.items() if load and (e := counted._error(side, load)) is not None]
         sides = {
             side: _updated_history(self.sides.get(side, _LinkSideHistory()), now, measured[side], projected.get(side))
             for side in measured
@@ -164,7 +164,7 @@ class Experience:
 
     def _measured(self, observation: PolicyObservation) -> dict[LinkSide, _Measured | None]:
         """Return link side -> the client load in its metric's interval; None: the replication in it is unknown."""
-        found: dict[LinkSide, _Measured | None] = {}
+        loads: dict[LinkSide, _Measured | None] = {}
         copied = Replication(observation.snapshot.progress or Progress())
         for broker_id, load in observation.loads.brokers.items():
             for role in ReplicaRole:
@@ -172,7 +172,7 @@ class Experience:
                 replication = self._replication(side, used, copied)
                 if self.unknown.get(side) == self.at or (not self.counts.at and observation.snapshot.reassignments):
                     replication = None  # active flows have no counts yet
-                found[side] = None
+                loads[side] = None
                 if replication is not None:
                     measured = _Measured(
                         rate=used.rate - replication.rate,
@@ -181,8 +181,8 @@ class Experience:
                         start=used.start.timestamp(),
                         end=used.end.timestamp(),
                     )
-                    found[side] = self._settled(side, measured)
-        return found
+                    loads[side] = self._settled(side, measured)
+        return loads
 
     def _settled(self, side: LinkSide, new: _Measured) -> _Measured:
         """Return a metric's client load, smoothed towards the previous one within its uncertainty.
@@ -190,22 +190,24 @@ class Experience:
         Replication that arrives in bursts makes short metrics differ by that much, without any change of client load.
         """
         history = self.sides.get(side)
-        before, rate = history.measured if history else None, new.rate
-        if before is not None and new.off > 0:
-            expected = self._projected_between(side, before, new)
-            fresh = min(max((new.end - before.end) / _SETTLED_SECONDS, 0.0), 1.0)
+        previous, rate = history.measured if history else None, new.rate
+        if previous is not None and new.off > 0:
+            expected = self._projected_between(side, previous, new)
+            fresh = min(max((new.end - previous.end) / _SETTLED_SECONDS, 0.0), 1.0)
             rate = expected + fresh * (new.rate - expected)
             rate = min(max(rate, new.rate - new.off), new.rate + new.off)
         return new if rate == new.rate >= 0 else replace(new, rate=max(rate, 0.0))
 
-    def _projected_between(self, side: LinkSide, before: _Measured, new: _Measured) -> float:
+    def _projected_between(self, side: LinkSide, previous: _Measured, new: _Measured) -> float:
         """Return the previous metric's client load, projected to the new metric's interval with log growth if known."""
         broker_id, role = side
         growth = self.growth.get(broker_id)
         series = growth.of(role) if growth else CumulativeSeries()
-        if not all(series.covers(one.start, one.end, LATE_SECONDS) for one in (before, new)):
-            return before.rate
-        return _projected(role, before.rate, series.mean(before.start, before.end), series.mean(new.start, new.end))
+        if not all(series.covers(load.start, load.end, LATE_SECONDS) for load in (previous, new)):
+            return previous.rate
+        return _projected(
+            role, previous.rate, series.mean(previous.start, previous.end), series.mean(new.start, new.end)
+        )
 
     def _replication(self, side: LinkSide, used: Utilization, copied: Replication) -> MeanRate | None:
         """Return the mean replication of a link side over exactly a metric's interval; None: unknown.
@@ -234,13 +236,13 @@ class Experience:
     def _projected_to_now(self, measured: Mapping[LinkSide, _Measured | None], now: float) -> dict[LinkSide, float]:
         """Return link side -> client load projected to now; absent: its log growth since the metric is unknown."""
         produced: dict[LinkSide, tuple[float, float, float]] = {}
-        for (broker_id, role), one in measured.items():
+        for (broker_id, role), load in measured.items():
             growth = self.growth.get(broker_id)
-            if one is None or growth is None:
+            if load is None or growth is None:
                 continue
-            rates = now_and_then(growth.of(role), one.start, one.end, now)
+            rates = now_and_then(growth.of(role), load.start, load.end, now)
             if rates is not None:
-                produced[broker_id, role] = one.rate, rates[1], rates[0]
+                produced[broker_id, role] = load.rate, rates[1], rates[0]
         ratios = [
             rate / then for (_, role), (rate, then, _) in produced.items() if role is ReplicaRole.LEADER and then > 0
         ]
@@ -259,15 +261,17 @@ class Experience:
         return (measured.rate - forecast) / max(forecast, _SMALL_LOAD * measured.capacity)
 
 
-def _projected(role: ReplicaRole, rate: float, then: float, now: float, most: float = _MOST_BYTES_OUT) -> float:
+def _projected(
+    role: ReplicaRole, rate: float, growth_then: float, growth: float, most: float = _MOST_BYTES_OUT
+) -> float:
     """Return a client load projected with log growth per second, from `then` to `now`.
 
     Inbound load changes by the change in growth. Outbound load changes by that times the fan-out `rate / then`, at most
     `most`.
     """
     if role is ReplicaRole.FOLLOWER:
-        return rate + now - then
-    return rate + (min(rate / then, most) * (now - then) if then > 0 else 0.0)
+        return rate + growth - growth_then
+    return rate + (min(rate / growth_then, most) * (growth - growth_then) if growth_then > 0 else 0.0)
 
 
 def _updated_history(

@@ -23,7 +23,7 @@ _NARROW = 0.8
 class Work:
     """The bytes that one link side still has to copy, and its headroom."""
 
-    left: float
+    bytes_left: float
     """Bytes to copy, >= 0."""
     headroom: float
     """Headroom in the long run, bytes/s, >= 0."""
@@ -39,7 +39,7 @@ class Work:
         >>> Work(left=900.0, headroom=100.0, produced=10.0).seconds
         10.0
         """
-        return self.left / max(self.headroom - self.produced, _LEAST_SHARE * self.headroom, 1.0)
+        return self.bytes_left / max(self.headroom - self.produced, _LEAST_SHARE * self.headroom, 1.0)
 
     @property
     def waited_for(self) -> float:
@@ -68,16 +68,16 @@ def needs(flows: Collection[tuple[Flow, float]], sides: Mapping[LinkSide, Work])
     """
     whole = _longest_wait(sides)
     slow = {side: work.seconds for side, work in sides.items() if work.seconds > whole}
-    wanted = {side: work.left / whole if whole else 0.0 for side, work in sides.items()}
-    for flow, left in flows if slow and whole else ():
+    rates = {side: work.bytes_left / whole if whole else 0.0 for side, work in sides.items()}
+    for flow, bytes_left in flows if slow and whole else ():
         seconds = max(slow.get(side, 0.0) for side in flow.sides)
         for side in flow.sides if seconds else ():
-            if side in wanted and side not in slow:
-                wanted[side] -= left / whole - left / seconds
+            if side in rates and side not in slow:
+                rates[side] -= bytes_left / whole - bytes_left / seconds
     beside = _beside(flows, sides, whole) if whole else {}
     return {
         side: max(rate, min(beside.get(side, 0.0), sides[side].headroom)) + sides[side].produced
-        for side, rate in wanted.items()
+        for side, rate in rates.items()
     }
 
 
@@ -98,12 +98,12 @@ def _beside(
     narrow_followers = {broker_id for broker_id, role in narrow if role is ReplicaRole.FOLLOWER}
     into: dict[int, float] = {}
     out: dict[int, float] = {}
-    for (leader, follower), left in flows:
-        if leader in narrow_leaders and left > into.get(follower, 0.0):
-            into[follower] = left
-        if follower in narrow_followers and left > out.get(leader, 0.0):
-            out[leader] = left
-    arriving = Counter(flow.follower for flow, left in flows if left > 0 and flow.follower in into)
-    leaving = Counter(flow.leader for flow, left in flows if left > 0 and flow.leader in out)
-    found = {(b, ReplicaRole.FOLLOWER): arriving[b] * left / whole for b, left in into.items()}
-    return found | {(b, ReplicaRole.LEADER): leaving[b] * left / whole for b, left in out.items()}
+    for (leader, follower), bytes_left in flows:
+        if leader in narrow_leaders and bytes_left > into.get(follower, 0.0):
+            into[follower] = bytes_left
+        if follower in narrow_followers and bytes_left > out.get(leader, 0.0):
+            out[leader] = bytes_left
+    arriving = Counter(flow.follower for flow, bytes_left in flows if bytes_left > 0 and flow.follower in into)
+    leaving = Counter(flow.leader for flow, bytes_left in flows if bytes_left > 0 and flow.leader in out)
+    follower_rates = {(b, ReplicaRole.FOLLOWER): arriving[b] * bytes_left / whole for b, bytes_left in into.items()}
+    return follower_rates | {(b, ReplicaRole.LEADER): leaving[b] * bytes_left / whole for b, bytes_left in out.items()}

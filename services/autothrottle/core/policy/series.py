@@ -75,8 +75,8 @@ class CumulativeSeries:
             return self.counts[0]
         if index == len(self.times):
             return self.counts[-1]
-        before, after = self.times[index - 1], self.times[index]
-        share = (time - before) / (after - before)
+        start, end = self.times[index - 1], self.times[index]
+        share = (time - start) / (end - start)
         return self.counts[index - 1] + share * (self.counts[index] - self.counts[index - 1])
 
     def rate(self, start: float, end: float) -> float:
@@ -92,8 +92,8 @@ class CumulativeSeries:
 
         The part after the last point is unknown; it is assumed to have the mean of the rest.
         """
-        known = min(end, self.times[-1])
-        return self.rate(min(start, known - (end - start) / 2), known)
+        last = min(end, self.times[-1])
+        return self.rate(min(start, last - (end - start) / 2), last)
 
     def samples(self, since: float) -> int:
         """Return the number of points after `since`, which is not before the first point.
@@ -123,15 +123,15 @@ class GrowthCurves:
         If counting restarted (another `since`), new curves begin, with the marks that the sample contains.
         """
         led = received = CumulativeSeries()
-        known = new.curve[0]
+        last_mark = new.curve[0]
         if old is not None and old.newest.since == new.since:
             led, received = old.led, old.received
-            known = GrowthMark(old.newest.at, old.newest.led, old.newest.received)
+            last_mark = GrowthMark(old.newest.at, old.newest.led, old.newest.received)
         for mark in new.curve:
-            if not led.times or mark.at > known.at:
-                led = led.plus(mark.at.timestamp(), mark.led - known.led)
-                received = received.plus(mark.at.timestamp(), mark.received - known.received)
-                known = mark
+            if not led.times or mark.at > last_mark.at:
+                led = led.plus(mark.at.timestamp(), mark.led - last_mark.led)
+                received = received.plus(mark.at.timestamp(), mark.received - last_mark.received)
+                last_mark = mark
         return GrowthCurves(new, led, received)
 
     def of(self, role: ReplicaRole) -> CumulativeSeries:
@@ -171,14 +171,14 @@ def _latest(series: CumulativeSeries, begin: float, start: float, end: float) ->
         newest = series.rate(max(begin, min(series.times[-2], end)), last)
         return newest if abs(newest - usual) > _STEP * usual else usual
     lately = series.rate(max(begin, min(start, series.times[-2])), last)
-    found = _risen(series, max(begin, last - BEFORE_RISE.total_seconds())) or lately
+    growth = _risen(series, max(begin, last - BEFORE_RISE.total_seconds())) or lately
     for seconds in _RISING_SECONDS:
         if last - seconds - _HELD_UP_SECONDS < begin or series.samples(last - seconds) < RISE_SAMPLES:
             continue
         risen, whole = series.rate(last - seconds, last), series.rate(last - seconds - _HELD_UP_SECONDS, last)
         if risen > usual + max(RISE * usual, LEAST_RISE) and whole - usual > _NOT_MADE_UP * (risen - usual):
-            found = max(found, risen)
-    return found
+            growth = max(growth, risen)
+    return growth
 
 
 def _risen(series: CumulativeSeries, begin: float) -> float | None:
@@ -211,12 +211,12 @@ class FlowCounts:
         """
         if progress is None or progress.at is None or progress.at.timestamp() <= self.at:
             return self
-        gains, known = _gains(self.flows, progress.flows), len(self.flows)
-        old = {} if gains.matched == known else {f: c for f, c in self.flows.items() if f not in progress.flows}
+        gains, flow_count = _gains(self.flows, progress.flows), len(self.flows)
+        old = {} if gains.matched == flow_count else {f: c for f, c in self.flows.items() if f not in progress.flows}
         at = progress.at.timestamp()
-        kept = {f: c for f, c in old.items() if c.at.timestamp() > at - KEPT_SECONDS}
+        recent = {f: c for f, c in old.items() if c.at.timestamp() > at - KEPT_SECONDS}
         return FlowCounts(
-            flows={**kept, **progress.flows} if kept else progress.flows,
+            flows={**recent, **progress.flows} if recent else progress.flows,
             copied=_extended(_without(self.copied, unknown), _without(gains.copied, unknown), gains.times, at),
             produced=_extended(self.produced, gains.produced, gains.times, at, unknown),
             at=at,
@@ -244,12 +244,12 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
     out, into = copied[ReplicaRole.LEADER], copied[ReplicaRole.FOLLOWER]
     produced_out, produced_into = produced[ReplicaRole.LEADER], produced[ReplicaRole.FOLLOWER]
     for flow, count in new.items():
-        before, new_copied, new_produced = old.get(flow), 0, 0
-        if before is not None:
+        previous, new_copied, new_produced = old.get(flow), 0, 0
+        if previous is not None:
             matched += 1
-            if before.since == count.since:
-                new_copied = count.bytes_copied - before.bytes_copied
-                new_produced = count.bytes_produced - before.bytes_produced
+            if previous.since == count.since:
+                new_copied = count.bytes_copied - previous.bytes_copied
+                new_produced = count.bytes_produced - previous.bytes_produced
         leader, follower = flow
         out[leader] += new_copied
         into[follower] += new_copied
@@ -265,15 +265,15 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
     return _Gains(_by_link_side(copied), _by_link_side(produced), at, matched)
 
 
-def _by_link_side(found: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[LinkSide, int]:
-    return {(broker_id, role): amount for role, brokers in found.items() for broker_id, amount in brokers.items()}
+def _by_link_side(amounts: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[LinkSide, int]:
+    return {(broker_id, role): amount for role, brokers in amounts.items() for broker_id, amount in brokers.items()}
 
 
 _Value = TypeVar("_Value")
 
 
-def _without(found: Mapping[LinkSide, _Value], unknown: Collection[LinkSide]) -> Mapping[LinkSide, _Value]:
-    return {side: value for side, value in found.items() if side not in unknown} if unknown else found
+def _without(values: Mapping[LinkSide, _Value], unknown: Collection[LinkSide]) -> Mapping[LinkSide, _Value]:
+    return {side: value for side, value in values.items() if side not in unknown} if unknown else values
 
 
 def _extended(
@@ -284,8 +284,14 @@ def _extended(
     unknown: Collection[LinkSide] = (),
 ) -> dict[LinkSide, CumulativeSeries]:
     """Return each series with one more point; a link side that no longer has a flow gains nothing."""
-    found = {side: old if side in unknown else old.plus(at, 0.0) for side, old in series.items() if side not in gains}
-    found = {side: one for side, one in found.items() if one.counts[0] != one.counts[-1]}
+    extended = {
+        side: old if side in unknown else old.plus(at, 0.0) for side, old in series.items() if side not in gains
+    }
+    extended = {
+        side: extended_series
+        for side, extended_series in extended.items()
+        if extended_series.counts[0] != extended_series.counts[-1]
+    }
     for side, gained in gains.items():
-        found[side] = series.get(side, CumulativeSeries()).plus(times[side], gained)
-    return found
+        extended[side] = series.get(side, CumulativeSeries()).plus(times[side], gained)
+    return extended

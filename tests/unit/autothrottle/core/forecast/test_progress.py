@@ -145,7 +145,7 @@ def test_follower_larger_than_its_leader_has_nothing_left() -> None:
 def test_last_bytes_before_a_replica_joins_the_isr_count() -> None:
     in_sync = one(isr=(1001, 1004))
     history = observed((one(), both(100, 30)))
-    assert history.wanted([in_sync]) == {1004: {"t": {0}}}
+    assert history.sizes_needed([in_sync]) == {1004: {"t": {0}}}
     progress = history.observe([in_sync], both(100, 100, 10), after(10)).progress
     assert newest(progress.flows[A]) == FlowProgress(100, 0, 0, after(10), NOON)
     assert progress.topics["t"].bytes_copied == 100
@@ -153,9 +153,9 @@ def test_last_bytes_before_a_replica_joins_the_isr_count() -> None:
 
 def test_finished_reassignment_is_sampled_once_more_and_then_not() -> None:
     history = observed((one(), both(100, 30)))
-    assert history.wanted([]) == {1004: {"t": {0}}}
+    assert history.sizes_needed([]) == {1004: {"t": {0}}}
     history = history.observe([], logs({1004: {("t", 0): 100}}, 10), after(10))
-    assert history.wanted([]) == {}
+    assert history.sizes_needed([]) == {}
     assert history.progress.flows[A].bytes_copied == 100
     assert history.progress.topics == {}
 
@@ -163,7 +163,7 @@ def test_finished_reassignment_is_sampled_once_more_and_then_not() -> None:
 def test_in_sync_replica_is_not_sampled_while_its_topic_is_in_reassignment() -> None:
     moving = reassignment("t", {0: (1001, (1001, 1004), (1004,), ()), 1: (1002, (1002,), (1003,), ())})
     history = observed((one(), both(100, 30))).observe([moving], LogSizes(), after(10))
-    assert history.wanted([moving]) == {1002: {"t": {1}}, 1003: {"t": {1}}}
+    assert history.sizes_needed([moving]) == {1002: {"t": {1}}, 1003: {"t": {1}}}
 
 
 def test_count_of_a_finished_flow_is_kept_for_a_while() -> None:
@@ -252,7 +252,7 @@ def test_exactly_the_leaders_and_followers_still_copying_are_sampled() -> None:
             2: (NO_LEADER, (), (1005,), ()),
         },
     )
-    assert ProgressHistory().wanted([moving]) == {
+    assert ProgressHistory().sizes_needed([moving]) == {
         1001: {"t": {0}},
         1003: {"t": {0}},
         1004: {"t": {0}},
@@ -470,7 +470,7 @@ def test_counts_only_grow_and_sums_agree(
         now += seconds
         before = history
         moving = [reassignment(topic, found) for topic, found in sorted(rows.items())]
-        asked = history.wanted(moving)
+        asked = history.sizes_needed(moving)
         answered = {
             b: {(t, p): size for (t, p), size in found.items() if p in asked[b].get(t, ())}
             for b, found in sizes.items()

@@ -115,14 +115,14 @@ def test_bottlenecks_keep_the_smaller_margin() -> None:
     tuning = Tuning(margin=20.0, margin_waited_for=0.0)
     decided = World(AdaptivePolicy(tuning=tuning), steady(mb(40)), flows).run(until=900)[-1]
     assert decided[3, FOLLOWER].rate == pytest.approx(IDEAL, rel=0.01)
-    assert decided[1, LEADER].rate == pytest.approx(tuning.kept * IDEAL, rel=0.01), (
+    assert decided[1, LEADER].rate == pytest.approx(tuning.least_share * IDEAL, rel=0.01), (
         "it has three quarters of the headroom"
     )
 
 
 def test_margin_takes_no_more_than_its_share_of_the_headroom() -> None:
     careful = World(AdaptivePolicy(tuning=Tuning(margin_waited_for=20.0)), steady(mb(40)), ONE_FLOW)
-    assert bottlenecks(careful.run(until=900)[-1]) == pytest.approx(Tuning().kept * IDEAL, rel=0.01)
+    assert bottlenecks(careful.run(until=900)[-1]) == pytest.approx(Tuning().least_share * IDEAL, rel=0.01)
 
 
 def test_margin_learns_the_forecast_error() -> None:
@@ -148,7 +148,7 @@ def test_margin_is_larger_on_a_temporarily_full_link_than_on_a_permanently_full_
     careful = AdaptivePolicy(tuning=Tuning(margin_waited_for=200.0))
     world = World(careful, rising, {Flow(1, 2): 1e13}, has_growth=True)
     before, at_first, later = (bottlenecks(world.run(until=end)[-1]) for end in (1500, 1600, 9000))
-    kept = Tuning().kept * 0.9
+    kept = Tuning().least_share * 0.9
     assert before == pytest.approx(kept * mb(80), rel=0.05)
     assert at_first < 0.8 * kept * mb(40)
     assert later == pytest.approx(kept * mb(40), rel=0.1)
@@ -319,7 +319,7 @@ def test_leaders_of_a_link_side_with_hardly_any_headroom_need_less() -> None:
 def test_log_that_grows_faster_than_it_is_copied_progresses_at_a_twentieth_of_the_headroom() -> None:
     """Otherwise all the others would wait for it for ever, at low rates."""
     for produced in (95.0, 100.0, 1000.0):
-        assert Work(left=900.0, headroom=100.0, produced=produced).seconds == 900.0 / 5.0
+        assert Work(bytes_left=900.0, headroom=100.0, produced=produced).seconds == 900.0 / 5.0
 
 
 def test_first_cycle_counts_all_earlier_traffic_as_clients() -> None:
@@ -575,5 +575,5 @@ def test_observe_leaves_the_old_policy_unchanged() -> None:
 
 def test_without_headroom_anywhere_other_link_sides_need_nothing() -> None:
     """With a pause over capacity, a flow that ended between samples once caused a division by a duration of zero."""
-    full, open_ = Work(left=1e9, headroom=0.0, least=mb(10)), Work(left=0.0, headroom=mb(50), least=mb(10))
+    full, open_ = Work(bytes_left=1e9, headroom=0.0, least=mb(10)), Work(bytes_left=0.0, headroom=mb(50), least=mb(10))
     assert needs([(Flow(1, 2), 1e9)], {(1, LEADER): open_, (2, FOLLOWER): full}) == {(1, LEADER): 0, (2, FOLLOWER): 0}

@@ -31,7 +31,7 @@ def test_bottlenecks_keep_no_margin_when_metrics_are_fresh() -> None:
         world = World(careful, steady(mb(85)), {Flow(1, 2): 1e12}, window=window, delay=delay, interval=10)
         return min(decision.rate for decision in world.run(until=700)[-1].values())
 
-    assert rate(window=120, delay=120) == pytest.approx(Tuning().kept * 0.9 * mb(15), rel=0.01)
+    assert rate(window=120, delay=120) == pytest.approx(Tuning().least_share * 0.9 * mb(15), rel=0.01)
     assert rate(window=5, delay=0) == pytest.approx(0.9 * mb(15), rel=0.01)
 
 

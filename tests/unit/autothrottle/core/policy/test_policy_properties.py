@@ -195,7 +195,7 @@ def makespan(sides: Iterable[Work]) -> float:
 def test_more_headroom_never_makes_a_reassignment_longer(sides: list[Work], which: int, more: float) -> None:
     one = sides[which % len(sides)]
     roomier = [*sides]
-    roomier[which % len(sides)] = Work(one.left, one.headroom + more, one.produced, one.least)
+    roomier[which % len(sides)] = Work(one.bytes_left, one.headroom + more, one.produced, one.least)
     assert makespan(roomier) <= makespan(sides)
 
 
@@ -214,5 +214,5 @@ def test_needed_rates_finish_every_flow_within_the_whole_duration(
             sides[side] = Work(total, headrooms[side[0]])
     whole = makespan(sides.values())
     for side, need in needs(flows, sides).items():
-        assert need * whole >= sides[side].left * (1 - 1e-9)
+        assert need * whole >= sides[side].bytes_left * (1 - 1e-9)
         assert need <= sides[side].headroom * (1 + 1e-9)

@@ -57,13 +57,13 @@ def sequences(timeline: DataFrame) -> DataFrame:
     )
 
 
-def on_grid(found: DataFrame, grid: Sequence[Setting] = GRID) -> DataFrame:
+def on_grid(sequences_of_recoveries: DataFrame, grid: Sequence[Setting] = GRID) -> DataFrame:
     """Return one row per recovery and grid cell, and one per recovery for the logged settings.
 
     Adds `ratio`, `threshold`, `every`, `is_logged`, and the fields of `core.scoring.counterfactual.Estimate`.
 
     Args:
-        found: result of `sequences`.
+        sequences_of_recoveries: result of `sequences`.
         grid: the settings to estimate.
     """
     logged = _cell(F.col("max_ratio"), F.col("change_threshold"), F.lit(1), F.lit(True))
@@ -73,7 +73,7 @@ def on_grid(found: DataFrame, grid: Sequence[Setting] = GRID) -> DataFrame:
     )
     of_task = F.filter("cells", lambda _, index: index % _CHUNKS == F.col("chunk"))
     return (
-        found.withColumn("cells", cells)
+        sequences_of_recoveries.withColumn("cells", cells)
         .withColumn("chunk", F.explode(F.array(*map(F.lit, range(_CHUNKS)))))
         .withColumn("cells", of_task)
         .repartition(_CHUNKS, "recovery_id", "chunk")
@@ -108,14 +108,14 @@ def _begin() -> Column:
 
 
 def _step(so_far: Column, stretch: Column) -> Column:
-    previous, wanted = so_far["previous"], stretch["client"] + F.col("margin")
+    previous, client_rate = so_far["previous"], stretch["client"] + F.col("margin")
     is_due = previous.isNull() | (so_far["cycles"] % F.col("every") == 0) | _is_override(stretch)
     rate = F.when(is_due, _new_decision(stretch, previous)).otherwise(previous)
     free = F.least(rate, stretch["capacity"]) - F.col("growth")
     carried = so_far["carried"] + free * stretch["reach"]
-    here = (free > 0) & (carried >= F.col("amount"))
-    reached = F.when(here, so_far["at"] + F.try_divide(F.col("amount") - so_far["carried"], free))
-    excess = F.least(wanted + rate - stretch["capacity"], wanted)
+    is_reached = (free > 0) & (carried >= F.col("amount"))
+    reached = F.when(is_reached, so_far["at"] + F.try_divide(F.col("amount") - so_far["carried"], free))
+    excess = F.least(client_rate + rate - stretch["capacity"], client_rate)
     return F.struct(
         rate.alias("previous"),
         F.coalesce(so_far["reached"], reached).alias("reached"),
@@ -130,14 +130,14 @@ def _step(so_far: Column, stretch: Column) -> Column:
 
 
 def _new_decision(stretch: Column, previous: Column) -> Column:
-    wanted = available_rate(stretch["capacity"], stretch["forecast"], F.col("ratio"), stretch["min_rate"])
-    is_small = previous.isNotNull() & (F.abs(wanted - previous) < F.col("threshold") * previous)
-    kept = F.when(stretch["reason"] == Reason.KEPT.value, previous)
+    headroom_rate = available_rate(stretch["capacity"], stretch["forecast"], F.col("ratio"), stretch["min_rate"])
+    is_small = previous.isNotNull() & (F.abs(headroom_rate - previous) < F.col("threshold") * previous)
+    unchanged_rate = F.when(stretch["reason"] == Reason.KEPT.value, previous)
     return (
         F.when(_is_override(stretch), stretch["decided"])
-        .when(stretch["forecast"].isNull(), F.coalesce(kept, stretch["min_rate"]))
+        .when(stretch["forecast"].isNull(), F.coalesce(unchanged_rate, stretch["min_rate"]))
         .when(is_small, previous)
-        .otherwise(wanted)
+        .otherwise(headroom_rate)
     )
 
 

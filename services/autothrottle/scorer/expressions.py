@@ -22,7 +22,10 @@ def unused(ratio: float) -> Mapping[Cause, Column]:
     capacity, client, forecast, headroom = (F.col(name) for name in ("capacity", "client", "forecast", "headroom"))
     decided, min_rate = F.col("decided"), F.col("min_rate")
     applied = F.coalesce(F.col("applied"), decided)
-    whole, seen = available_rate(capacity, client, ratio, min_rate), available_rate(capacity, forecast, ratio, min_rate)
+    whole, forecast_headroom = (
+        available_rate(capacity, client, ratio, min_rate),
+        available_rate(capacity, forecast, ratio, min_rate),
+    )
     overridden = F.col("reason").isin(*sorted(OVERRIDES))
     blind = ~overridden & (forecast.isNull() | headroom.isNull())
     measured = ~overridden & ~blind
@@ -31,8 +34,8 @@ def unused(ratio: float) -> Mapping[Cause, Column]:
         return F.when(condition, value).otherwise(F.lit(0.0))
 
     return {
-        Cause.METRICS_LATE: where(measured, whole - seen),
-        Cause.HEADROOM_UNUSED: where(measured, seen - headroom),
+        Cause.METRICS_LATE: where(measured, whole - forecast_headroom),
+        Cause.HEADROOM_UNUSED: where(measured, forecast_headroom - headroom),
         Cause.CHANGE_THRESHOLD: where(measured, headroom - decided),
         Cause.FAIL_SAFE: where(blind, whole - decided),
         Cause.OVERRIDE: where(overridden, whole - decided),
@@ -41,7 +44,7 @@ def unused(ratio: float) -> Mapping[Cause, Column]:
     }
 
 
-def reached(amount: Column, before: Column, at: Column, seconds: Column, rate: Column) -> Column:
+def reached(amount: Column, carried: Column, at: Column, seconds: Column, rate: Column) -> Column:
     """Return the time at which a link side has carried an amount, if within this stretch; otherwise null.
 
     Args:
@@ -51,8 +54,8 @@ def reached(amount: Column, before: Column, at: Column, seconds: Column, rate: C
         seconds: duration of this stretch.
         rate: budget minus produce rate, bytes/s.
     """
-    here = (rate > 0) & (before < amount) & (before + rate * seconds >= amount)
-    return F.when(amount <= 0, F.lit(0.0)).when(here, at + F.try_divide(amount - before, rate))
+    is_reached = (rate > 0) & (carried < amount) & (carried + rate * seconds >= amount)
+    return F.when(amount <= 0, F.lit(0.0)).when(is_reached, at + F.try_divide(amount - carried, rate))
 
 
 def beyond(amount: Column, carried: Column, at: Column, rate: Column) -> Column:

@@ -59,7 +59,7 @@ class DecisionLogReader:
         """Return the file counts by cluster and date. Lists files without opening them."""
         counted: dict[Folder, list[int]] = {}
         for index, (kind, schema) in enumerate((("decisions", DECISIONS), ("reassignments", REASSIGNMENTS))):
-            for path in self._read(kind, schema).inputFiles():
+            for path in self._table(kind, schema).inputFiles():
                 if (folder := folder_of(path)) is not None:
                     counted.setdefault(folder, [0, 0])[index] += 1
         return {folder: FileCounts(*counts) for folder, counts in sorted(counted.items())}
@@ -72,19 +72,19 @@ class DecisionLogReader:
         Args:
             dates: folders to read, `YYYY-MM-DD`; None: all.
         """
-        found = self._read("decisions", DECISIONS)
+        records = self._table("decisions", DECISIONS)
         if dates is not None:
-            found = found.where(F.col("date").isin(*sorted(dates)))
-        return found.withColumn("file", F.col("_metadata.file_path"))
+            records = records.where(F.col("date").isin(*sorted(dates)))
+        return records.withColumn("file", F.col("_metadata.file_path"))
 
     def reassignments(self) -> DataFrame:
         """Return one row per reassignment record without duplicates; columns: the fields of `ReassignmentRecord`."""
         # There are few rows: in one partition, later steps need no shuffle.
-        found = self._read("reassignments", REASSIGNMENTS).coalesce(1)
-        found = found.dropDuplicates(["cluster", "term", "cycle", "status"])
-        return found.where(_known(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
+        records = self._table("reassignments", REASSIGNMENTS).coalesce(1)
+        records = records.dropDuplicates(["cluster", "term", "cycle", "status"])
+        return records.where(all_non_null(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
 
-    def _read(self, kind: str, schema: StructType) -> DataFrame:
+    def _table(self, kind: str, schema: StructType) -> DataFrame:
         reader = self.spark.read.schema(schema).option("ignoreCorruptFiles", True).option("ignoreMissingFiles", True)
         try:
             return reader.option("pathGlobFilter", "*.parquet").parquet(f"{self.uri}/{kind}")
@@ -94,7 +94,7 @@ class DecisionLogReader:
 
 def usable(decisions: DataFrame) -> DataFrame:
     """Return the rows that can be scored. Keeps grain and columns."""
-    return decisions.where(_known((*KEY, *NEEDED)))
+    return decisions.where(all_non_null((*KEY, *NEEDED)))
 
 
 def rows_by_file(decisions: DataFrame) -> DataFrame:
@@ -108,12 +108,12 @@ def rows_by_file(decisions: DataFrame) -> DataFrame:
     """
     return decisions.groupBy("file").agg(
         F.count(F.lit(1)).alias("rows"),
-        F.count_if(~_known((*KEY, *NEEDED))).alias("incomplete_rows"),
+        F.count_if(~all_non_null((*KEY, *NEEDED))).alias("incomplete_rows"),
         F.count_if(F.col("schema_version") > SCHEMA_VERSION).alias("newer_rows"),
     )
 
 
-def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row], ratio: float) -> list[tuple[str | float, ...]]:
+def quality(files: Mapping[Folder, FileCounts], rows: Iterable[Row], ratio: float) -> list[tuple[str | float, ...]]:
     """Return one row per cluster and date: what was read and what was not; columns: `QUALITY`.
 
     Args:
@@ -121,11 +121,11 @@ def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row], ratio: floa
         read: rows of `rows_by_file` for the same dates.
         ratio: reference share of the scores.
     """
-    found: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
-    for row in read:
-        if (folder := folder_of(row["file"])) in found:
+    counts_of_folders: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
+    for row in rows:
+        if (folder := folder_of(row["file"])) in counts_of_folders:
             counts = (1, row["rows"], row["incomplete_rows"], row["newer_rows"])
-            found[folder] = [sum(pair) for pair in zip(found[folder], counts, strict=True)]
+            counts_of_folders[folder] = [sum(pair) for pair in zip(counts_of_folders[folder], counts, strict=True)]
     return [
         (
             *folder,
@@ -135,7 +135,7 @@ def quality(files: Mapping[Folder, FileCounts], read: Iterable[Row], ratio: floa
             *counts,
             ratio,
         )
-        for folder, (readable, *counts) in found.items()
+        for folder, (readable, *counts) in counts_of_folders.items()
     ]
 
 
@@ -148,8 +148,8 @@ def folder_of(path: str) -> Folder | None:
     >>> folder_of("file:/log/decisions/cluster=my%20cluster/date=2026-11-05/a.parquet")
     ('my cluster', '2026-11-05')
     """
-    found = _FILE.search(unquote(path))
-    return (found[1], found[2]) if found else None
+    match = _FILE.search(unquote(path))
+    return (match[1], match[2]) if match else None
 
 
 def recoveries(reassignments: DataFrame) -> DataFrame:
@@ -190,9 +190,9 @@ def recoveries(reassignments: DataFrame) -> DataFrame:
     )
 
 
-def _known(columns: tuple[str, ...]) -> Column:
+def all_non_null(columns: tuple[str, ...]) -> Column:
     """Whether all of these columns are non-null."""
-    known = F.lit(True)
+    is_non_null = F.lit(True)
     for column in columns:
-        known &= F.col(column).isNotNull()
-    return known
+        is_non_null &= F.col(column).isNotNull()
+    return is_non_null

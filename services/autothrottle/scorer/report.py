@@ -82,7 +82,7 @@ def gather(tables: Mapping[str, DataFrame]) -> Results:
         worst=sorted(worst, key=lambda row: (row["cluster"], row["rank"])),
         quality=sorted(_rows(quality), key=_sort_key),
         surface=[asdict(cell) for cell in sorted(cells, key=Cell.order)],
-        recommendations=[asdict(found) for found in recommended(cells)],
+        recommendations=[asdict(recommendation) for recommendation in recommended(cells)],
         timelines=_timelines(timeline, shown),
         **whole,
     )
@@ -105,14 +105,14 @@ def _sort_key(row: Row) -> tuple[str, str]:
 def _timelines(timeline: DataFrame, recoveries: Sequence[Row]) -> dict[str, list[Row]]:
     worst = {row["cluster"]: row["recovery_id"] for row in reversed(recoveries)}
     chosen = timeline.where(F.col("recovery_id").isin(*worst.values()))
-    found: dict[str, list[Row]] = {}
+    timelines: dict[str, list[Row]] = {}
     for row in _rows(chosen.orderBy("cluster", "term", "cycle").limit(_MOST_POINTS * max(len(worst), 1))):
-        found.setdefault(row["cluster"], []).append(row)
-    return found
+        timelines.setdefault(row["cluster"], []).append(row)
+    return timelines
 
 
-def _rows(found: DataFrame) -> list[Row]:
-    rows = (row.asDict(recursive=True) for row in found.collect())
+def _rows(table: DataFrame) -> list[Row]:
+    rows = (row.asDict(recursive=True) for row in table.collect())
     return [{name: _in_utc(value) for name, value in row.items()} for row in rows]
 
 
@@ -124,8 +124,8 @@ def _in_utc(value: Any) -> Any:
 def as_json(results: Results) -> str:
     """Return the results without timelines as one JSON object; infinite times are null."""
     names = ("clusters", "instance_types", "trends", "recoveries", "worst", "recommendations", "surface", "quality")
-    found = {name: [_finite(row) for row in getattr(results, name)] for name in names} | {"copies": results.copies}
-    return json.dumps(found, default=_plain, indent=1, allow_nan=False)
+    tables = {name: [_finite(row) for row in getattr(results, name)] for name in names} | {"copies": results.copies}
+    return json.dumps(tables, default=_plain, indent=1, allow_nan=False)
 
 
 def _finite(row: Row) -> Row:
@@ -200,14 +200,14 @@ def _plots_of(timeline: Sequence[Row]) -> list[str]:
         rates = zip(minutes, (row[name] for row in timeline), strict=True)
         return [(at, None if rate is None else rate / MEGABYTE) for at, rate in rates]
 
-    left, done = [], 0.0
+    bytes_left, done = [], 0.0
     for at, row in zip(minutes, timeline, strict=True):
-        left.append((at, max(row["amount"] - done, 0.0) / 1e9))
+        bytes_left.append((at, max(row["amount"] - done, 0.0) / 1e9))
         done += (row["achieved"] - row["growth"]) * row["seconds"]
     side = f"broker {timeline[0]['broker_id']} [{timeline[0]['role']}]"
     rates = {"throttle": line("applied"), "headroom": line("headroom"), "budget": line("budget")}
     return [
-        svg.lines(f"Recovery timeline: bytes left on {side}", {"left": left}, "minutes", "GB"),
+        svg.lines(f"Recovery timeline: bytes left on {side}", {"left": bytes_left}, "minutes", "GB"),
         svg.lines(
             f"Throttle and headroom of {side}",
             rates | {"achieved": line("achieved"), "clients": line("client")},
@@ -227,10 +227,10 @@ def _surface(cells: Sequence[Row], chosen: Sequence[Row]) -> str:
     return svg.surface(title, finite, "max-rate (share)", "change-threshold (share)", marked)
 
 
-def _recommendation(found: Sequence[Row]) -> str:
-    if not found:
+def _recommendation(recommendations: Sequence[Row]) -> str:
+    if not recommendations:
         return "<p>No better settings found.</p>"
-    best = found[0]
+    best = recommendations[0]
     settings = f"--max-rate {best['ratio'] * 100:g} --change-threshold {best['threshold'] * 100:g}"
     if best["every"] > 1 and best["interval_seconds"] is not None:
         settings += f" --interval {best['interval_seconds']:g}"

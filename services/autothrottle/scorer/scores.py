@@ -18,7 +18,7 @@ WORST = 10
 """Number of decisions that a report lists per cluster."""
 
 
-def sides(found: DataFrame, recoveries: DataFrame) -> DataFrame:
+def sides(stretches: DataFrame, recoveries: DataFrame) -> DataFrame:
     """Return one row per recovery and link side.
 
     Columns: those of `LINK_SIDE`, `cluster`, `date` (of the start), `instance_type`, `start`, `finish`, `status`,
@@ -30,13 +30,13 @@ def sides(found: DataFrame, recoveries: DataFrame) -> DataFrame:
     `is_estimated`.
 
     Args:
-        found: stretches with causes and bound.
+        stretches: stretches with causes and bound.
         recoveries: result of `log.recoveries`.
     """
-    known = recoveries.select("recovery_id", "cluster", "start", "finish", "status").dropDuplicates(["recovery_id"])
+    columns = recoveries.select("recovery_id", "cluster", "start", "finish", "status").dropDuplicates(["recovery_id"])
     return (
-        found.transform(_by_link_side)
-        .join(F.broadcast(known), "recovery_id")
+        stretches.transform(_by_link_side)
+        .join(F.broadcast(columns), "recovery_id")
         .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("whole"), F.col("last_free")))
         .withColumn("bound_seconds", F.when(F.col("budget_bytes").isNotNull(), F.coalesce("reached", "after")))
         .withColumn("eta_error", F.try_divide(F.col("eta_errors"), F.col("etas")))
@@ -46,16 +46,16 @@ def sides(found: DataFrame, recoveries: DataFrame) -> DataFrame:
     )
 
 
-def _by_link_side(found: DataFrame) -> DataFrame:
+def _by_link_side(stretches: DataFrame) -> DataFrame:
     """Return one row per recovery and link side, with plain sums.
 
     All columns except the instance type are numbers, which Spark aggregates in place. Therefore the first grouping
     includes the instance type, and the second merges the few groups.
     """
     seconds = F.col("seconds")
-    here = reached(F.col("amount"), F.col("before"), F.col("at"), F.col("reach"), F.col("free"))
-    end, left = F.col("finish").cast("double"), F.col("finish").cast("double") - F.col("time").cast("double")
-    eta_error = F.when(left > 0, F.try_divide(F.abs(F.col("eta").cast("double") - end), left))
+    reached_at = reached(F.col("amount"), F.col("before"), F.col("at"), F.col("reach"), F.col("free"))
+    end, seconds_left = F.col("finish").cast("double"), F.col("finish").cast("double") - F.col("time").cast("double")
+    eta_error = F.when(seconds_left > 0, F.try_divide(F.abs(F.col("eta").cast("double") - end), seconds_left))
     change = F.try_divide(F.abs(F.col("applied") - F.col("standing")), F.col("standing").cast("double"))
     written = ~F.col("applied").eqNullSafe(F.col("standing").cast("double"))
     largest = {
@@ -81,9 +81,9 @@ def _by_link_side(found: DataFrame) -> DataFrame:
         "etas": eta_error.isNotNull().cast("int"),
     }
     return (
-        found.groupBy(*LINK_SIDE, "instance_type")
+        stretches.groupBy(*LINK_SIDE, "instance_type")
         .agg(
-            F.min(here).alias("reached"),
+            F.min(reached_at).alias("reached"),
             *(F.max(value).alias(name) for name, value in largest.items()),
             *(F.sum(value).alias(name) for name, value in total.items()),
         )
@@ -96,7 +96,7 @@ def _by_link_side(found: DataFrame) -> DataFrame:
     )
 
 
-def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
+def recovery_scores(link_sides: DataFrame, recoveries: DataFrame) -> DataFrame:
     """Return one row per completed recovery.
 
     Columns: `cluster`, `date`, `recovery_id`, `start`, `finish`, `status`, `topics`, `partitions`, `bytes`, `terms`,
@@ -107,7 +107,7 @@ def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
     sides), `decisions`, `copies`, `writes`, `writes_per_gb`, `churn`, `eta_error`, `is_estimated`.
 
     Args:
-        found: result of `sides`.
+        link_sides: result of `sides`.
         recoveries: result of `log.recoveries`.
     """
     slowest = F.struct("bound_seconds", "budget_bytes", "broker_id", "role", *LOST)
@@ -117,9 +117,9 @@ def recovery_scores(found: DataFrame, recoveries: DataFrame) -> DataFrame:
         f"regret_{cause}": F.coalesce(F.try_divide(F.col(f"slowest.lost_{cause}"), mean_available_rate), F.lit(0.0))
         for cause in CAUSES
     }
-    known = recoveries.dropDuplicates(["recovery_id"])
-    described = known.select("recovery_id", "topics", "partitions", "bytes", "terms")
-    by_recovery = found.groupBy("recovery_id").agg(
+    distinct = recoveries.dropDuplicates(["recovery_id"])
+    described = distinct.select("recovery_id", "topics", "partitions", "bytes", "terms")
+    by_recovery = link_sides.groupBy("recovery_id").agg(
         *(F.first(c).alias(c) for c in ("cluster", "date", "start", "finish", "status", "seconds")),
         F.max_by(slowest, F.col("bound_seconds")).alias("slowest"),
         *(F.sum(c).alias(c) for c in sums),
@@ -150,21 +150,21 @@ def of_bottlenecks(decisions: DataFrame, scores: DataFrame) -> DataFrame:
     return decisions.join(F.broadcast(slowest), list(LINK_SIDE), "left_semi")
 
 
-def worst_decisions(found: DataFrame) -> DataFrame:
+def worst_decisions(timeline: DataFrame) -> DataFrame:
     """Return one row per decision: the ten per cluster that cost the most seconds.
 
     Columns: `cluster`, `rank` (1 is the worst), `cycle_id`, `trace_id`, `time`, `broker_id`, `role`, `instance_type`,
     `reason`, `decided`, `budget` and `achieved` (bytes/s), `seconds`, `lost_seconds`, `cause` (the largest).
 
     Args:
-        found: stretches of slowest link sides, with causes and bound.
+        timeline: stretches of slowest link sides, with causes and bound.
     """
     lost = (F.col("budget") - F.col("achieved")) * F.col("seconds")
     largest = F.greatest(*(F.col(name) for name in LOST))
     cause = F.coalesce(*(F.when(F.col(f"lost_{cause}") == largest, F.lit(cause)) for cause in CAUSES))
     rank = F.row_number().over(Window.partitionBy("cluster").orderBy(F.desc("lost_seconds"), "cycle_id", "broker_id"))
     return (
-        found.withColumn("lost_seconds", F.try_divide(lost, F.col("budget")))
+        timeline.withColumn("lost_seconds", F.try_divide(lost, F.col("budget")))
         .where(F.col("lost_seconds") > 0)
         .withColumn("cause", cause)
         .withColumn("rank", rank)

@@ -78,8 +78,8 @@ def score(spark: SparkSession, settings: ScoreSettings, notify: Callable[[str], 
             f"there is no decision log in {reader.uri}; start a planner with --decisions, or name another place"
         )
     # Tables of an older version lack a column, hence the explicit schema.
-    known = None if settings.anew else _table(spark, settings.out, "quality", QUALITY)
-    new = _new_dates(files, known, settings.ratio)
+    scored_quality = None if settings.anew else _table(spark, settings.out, "quality", QUALITY)
+    new = _new_dates(files, scored_quality, settings.ratio)
     if not new:
         notify("nothing is new since the last run")
         return Run(tables=_tables(spark, settings.out))
@@ -90,7 +90,7 @@ def score(spark: SparkSession, settings: ScoreSettings, notify: Callable[[str], 
     notify(f"reading {len(dates)} dates of decisions")
     fresh = {folder: counts for folder, counts in files.items() if folder[1] in new}
     counted = quality(fresh, rows_by_file(reader.decisions(new)).collect(), settings.ratio)
-    read = spark.createDataFrame(counted, QUALITY)
+    new_quality = spark.createDataFrame(counted, QUALITY)
     decisions = reader.decisions(sorted(dates)).transform(usable).transform(in_recoveries, touched)
     notify("scoring link sides and recoveries")
     sides = _stretches(decisions, touched, settings.ratio).transform(scores.sides, touched).transform(_by_date).cache()
@@ -106,11 +106,11 @@ def score(spark: SparkSession, settings: ScoreSettings, notify: Callable[[str], 
         for table in ("ports", "recoveries", "timeline"):
             remove(spark, f"{settings.out}/{table}/cluster={cluster}/date={day}")
     # Write this table last: the next run treats its dates as done.
-    _write(read.coalesce(1), settings.out, "quality")
+    _write(new_quality.coalesce(1), settings.out, "quality")
     copies = sum(row["copies"] for row in scored.select("copies").collect())
-    for kept in (log, sides, scored):
-        kept.unpersist()
-    schemas = {"quality": read, "ports": sides, "recoveries": scored, "timeline": timeline}
+    for cached in (log, sides, scored):
+        cached.unpersist()
+    schemas = {"quality": new_quality, "ports": sides, "recoveries": scored, "timeline": timeline}
     return Run(tuple(sorted(dates)), copies, _tables(spark, settings.out, {k: v.schema for k, v in schemas.items()}))
 
 
@@ -121,9 +121,9 @@ def _stretches(decisions: DataFrame, log: DataFrame, ratio: float) -> DataFrame:
     )
 
 
-def _timeline(found: DataFrame) -> DataFrame:
+def _timeline(stretches: DataFrame) -> DataFrame:
     """Return one row per decision for the slowest link side of a recovery, with columns for reports and estimates."""
-    return found.withColumn("date", F.date_format("start", "yyyy-MM-dd")).select(
+    return stretches.withColumn("date", F.date_format("start", "yyyy-MM-dd")).select(
         *("cluster", "date", "recovery_id", "cycle_id", "trace_id", "time", "term", "cycle", "broker_id", "role"),
         *("instance_type", "reason", "seconds", "capacity", "client", "forecast", "headroom", "standing", "decided"),
         *("applied", "achieved", "budget", "used", "min_rate", "max_ratio", "change_threshold", "growth", "free"),
@@ -132,16 +132,16 @@ def _timeline(found: DataFrame) -> DataFrame:
     )
 
 
-def _new_dates(files: Mapping[Folder, FileCounts], known: DataFrame | None, ratio: float) -> list[str]:
+def _new_dates(files: Mapping[Folder, FileCounts], scored_quality: DataFrame | None, ratio: float) -> list[str]:
     """Return the dates whose files have changed since the last run, or that were scored with another ratio.
 
     The end of a reassignment may be logged later than its decisions.
     """
     columns = ("cluster", "date", "files", "reassignment_files")
-    by_this = known.where(F.col("ratio") == ratio) if known is not None else None
+    by_this = scored_quality.where(F.col("ratio") == ratio) if scored_quality is not None else None
     counted = {tuple(row) for row in by_this.select(*columns).collect()} if by_this is not None else set()
-    now = ((*folder, counts.decisions, counts.reassignments) for folder, counts in files.items())
-    return sorted({row[1] for row in now if row not in counted})
+    current = ((*folder, counts.decisions, counts.reassignments) for folder, counts in files.items())
+    return sorted({row[1] for row in current if row not in counted})
 
 
 def _outdated(scored: DataFrame | None, log: DataFrame, files: Collection[Folder]) -> set[Folder]:
@@ -154,9 +154,9 @@ def _outdated(scored: DataFrame | None, log: DataFrame, files: Collection[Folder
     """
     if scored is None:
         return set()
-    known = {row["recovery_id"] for row in log.select("recovery_id").distinct().collect()}
+    recovery_ids = {row["recovery_id"] for row in log.select("recovery_id").distinct().collect()}
     rows = scored.select("recovery_id", "cluster", "date").collect()
-    return {(cluster, day) for name, cluster, day in rows if name not in known and (cluster, day) in files}
+    return {(cluster, day) for name, cluster, day in rows if name not in recovery_ids and (cluster, day) in files}
 
 
 def _affected(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame]:
@@ -182,14 +182,14 @@ def _days(start: date, finish: date) -> set[str]:
     return {(start + timedelta(days=n)).isoformat() for n in range((finish - start).days + 1)}
 
 
-def _by_date(found: DataFrame) -> DataFrame:
+def _by_date(table: DataFrame) -> DataFrame:
     """Return the same rows, repartitioned by cluster and date; otherwise every task writes a file for each date."""
-    return found.repartition(found.sparkSession.sparkContext.defaultParallelism, "cluster", "date")
+    return table.repartition(table.sparkSession.sparkContext.defaultParallelism, "cluster", "date")
 
 
-def _write(found: DataFrame, out: str, table: str) -> None:
+def _write(rows: DataFrame, out: str, table: str) -> None:
     """Write part of a table. Replaces only the partitions (cluster and date) that it contains."""
-    found.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
+    rows.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{out}/{table}")
 
 
 def _table(spark: SparkSession, out: str, table: str, schema: StructType | str | None = None) -> DataFrame | None:
@@ -201,5 +201,5 @@ def _table(spark: SparkSession, out: str, table: str, schema: StructType | str |
 
 
 def _tables(spark: SparkSession, out: str, schemas: Mapping[str, StructType] | None = None) -> dict[str, DataFrame]:
-    found = {name: _table(spark, out, name, (schemas or {}).get(name)) for name in TABLES}
-    return {name: table for name, table in found.items() if table is not None}
+    tables = {name: _table(spark, out, name, (schemas or {}).get(name)) for name in TABLES}
+    return {name: table for name, table in tables.items() if table is not None}

@@ -76,10 +76,10 @@ def configuration(master: str = "", **settings: str) -> SparkConf:
     """
     configuration = SparkConf()
     where = master or str(configuration.get("spark.master", "local[*]"))
-    wanted = {"spark.master": where, **_SETTINGS, **{k.replace("_", "."): v for k, v in settings.items()}}
+    defaults = {"spark.master": where, **_SETTINGS, **{k.replace("_", "."): v for k, v in settings.items()}}
     if where.startswith("local"):
-        wanted = {**_LOCAL, "spark.sql.shuffle.partitions": _MOST_PARTITIONS, **wanted}
-    for name, value in wanted.items():
+        defaults = {**_LOCAL, "spark.sql.shuffle.partitions": _MOST_PARTITIONS, **defaults}
+    for name, value in defaults.items():
         if name == "spark.master" or not configuration.contains(name):
             configuration.set(name, value)
     for name, value in _NEEDED.items():

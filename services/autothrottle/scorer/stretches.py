@@ -25,7 +25,7 @@ def _so_far() -> WindowSpec:
     return _in_order().rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
 
-def _before() -> WindowSpec:
+def _earlier_rows() -> WindowSpec:
     return _in_order().rowsBetween(Window.unboundedPreceding, -1)
 
 
@@ -39,8 +39,8 @@ def in_recoveries(decisions: DataFrame, recoveries: DataFrame) -> DataFrame:
         recoveries: result of `log.recoveries`.
     """
     over = recoveries.where(F.col("finish").isNotNull() & (F.col("finish") > F.col("start")))
-    known = over.select("reassignment_id", "recovery_id", "start", "finish")
-    return decisions.join(F.broadcast(known), "reassignment_id")
+    columns = over.select("reassignment_id", "recovery_id", "start", "finish")
+    return decisions.join(F.broadcast(columns), "reassignment_id")
 
 
 def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
@@ -119,12 +119,12 @@ def _with_neighbours(decisions: DataFrame) -> DataFrame:
     )
 
 
-def with_causes(found: DataFrame, ratio: float) -> DataFrame:
+def with_causes(stretches: DataFrame, ratio: float) -> DataFrame:
     """Add `lost_<cause>` per cause: bytes/s of the budget that were lost to this cause. Keeps the grain."""
-    return found.withColumns({f"lost_{cause.value}": column for cause, column in unused(ratio).items()})
+    return stretches.withColumns({f"lost_{cause.value}": column for cause, column in unused(ratio).items()})
 
 
-def with_bound(found: DataFrame, link_side_bytes: DataFrame) -> DataFrame:
+def with_bound(stretches: DataFrame, link_side_bytes: DataFrame) -> DataFrame:
     """Add the inputs of the bound of a link side. Keeps the grain.
 
     Adds `amount` (bytes to replicate, without produced bytes), `growth` (produce rate, bytes/s), `free` (budget minus
@@ -133,7 +133,7 @@ def with_bound(found: DataFrame, link_side_bytes: DataFrame) -> DataFrame:
     (log sizes are unknown: `amount` is the achieved amount).
 
     Args:
-        found: stretches.
+        stretches: stretches.
         link_side_bytes: result of `link_side_bytes`.
     """
     early = F.greatest(F.col("time").cast("double") - F.col("start").cast("double"), F.lit(0.0))
@@ -142,15 +142,15 @@ def with_bound(found: DataFrame, link_side_bytes: DataFrame) -> DataFrame:
     whole = _in_order().rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     free = F.col("free") * F.col("reach")
     return (
-        found.join(F.broadcast(link_side_bytes), list(LINK_SIDE), "left")
+        stretches.join(F.broadcast(link_side_bytes), list(LINK_SIDE), "left")
         .withColumn("duration", duration)
         .withColumn("growth", growth)
         .withColumn("free", F.col("budget") - F.col("growth"))
         .withColumn("reach", F.col("seconds") + F.when(F.col("is_first"), early).otherwise(F.lit(0.0)))
         .withColumns(
             {
-                "at": F.coalesce(F.sum("reach").over(_before()), F.lit(0.0)),
-                "before": F.coalesce(F.sum(free).over(_before()), F.lit(0.0)),
+                "at": F.coalesce(F.sum("reach").over(_earlier_rows()), F.lit(0.0)),
+                "before": F.coalesce(F.sum(free).over(_earlier_rows()), F.lit(0.0)),
                 "estimate": F.sum(F.col("achieved") * F.col("seconds")).over(whole),
             }
         )

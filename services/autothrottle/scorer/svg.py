@@ -39,11 +39,11 @@ def sheet(panels: Mapping[str, Series], x_unit: str, y_unit: str) -> str:
     """Return a complete SVG file of line plots, two per row: title -> lines, as for `lines`."""
     parts = []
     for index, (title, series) in enumerate(panels.items()):
-        left, top = index % 2 * WIDTH, index // 2 * (HEIGHT + _TITLE)
+        x, top = index % 2 * WIDTH, index // 2 * (HEIGHT + _TITLE)
         body = "".join(_lines(series, x_unit, y_unit))
         heading = f'<text x="{_LEFT}" y="16" font-weight="bold" fill="#1b2430">{escape(title)}</text>'
         parts.append(
-            f'<g transform="translate({left},{top})">{heading}<g transform="translate(0,{_TITLE})">{body}</g></g>'
+            f'<g transform="translate({x},{top})">{heading}<g transform="translate(0,{_TITLE})">{body}</g></g>'
         )
     width, height = min(len(panels), 2) * WIDTH, (len(panels) + 1) // 2 * (HEIGHT + _TITLE)
     return (
@@ -60,8 +60,8 @@ def _lines(series: Series, x_unit: str, y_unit: str) -> list[str]:
     body = [_axes(x, y, x_unit, y_unit)]
     for index, (name, line) in enumerate(series.items()):
         colour = _COLOURS[index % len(_COLOURS)]
-        for known, piece in groupby(line, lambda point: point[1] is not None):
-            if known:
+        for is_measured, piece in groupby(line, lambda point: point[1] is not None):
+            if is_measured:
                 path = " ".join(f"{x.of(a)},{y.of(b or 0.0)}" for a, b in piece)
                 body.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.8" points="{path}"/>')
         body.append(_legend(index, name, colour))
@@ -80,11 +80,11 @@ def waterfall(title: str, bars: Sequence[tuple[str, float]], total: str, unit: s
     steps = [(name, ends[i], ends[i + 1]) for i, (name, _) in enumerate(bars)] + [(total, 0.0, at)]
     for index, (name, start, end) in enumerate(steps):
         top, bottom = sorted((y.of(start), y.of(end)))
-        left = _LEFT + index * width + 6
+        x = _LEFT + index * width + 6
         colour = "#374151" if index == len(bars) else (_COLOURS[4] if end >= start else _COLOURS[2])
         height = max(bottom - top, 1.0)
-        body.append(f'<rect x="{left:.1f}" y="{top}" width="{width - 12:.1f}" height="{height:.1f}" fill="{colour}"/>')
-        middle = left + (width - 12) / 2
+        body.append(f'<rect x="{x:.1f}" y="{top}" width="{width - 12:.1f}" height="{height:.1f}" fill="{colour}"/>')
+        middle = x + (width - 12) / 2
         body.append(_text(middle, top - 4, f"{end - start:,.0f}", "middle"))
         body.append(_text(middle, HEIGHT - 24 + 11 * (index % 2), name.replace("_", " "), "middle"))
     return _picture(title, body)
@@ -99,15 +99,15 @@ def surface(
     width, height = (WIDTH - _LEFT - 20) / max(len(columns), 1), (HEIGHT - _TOP - _BOTTOM) / max(len(rows), 1)
     body = []
     for (x, y), value in cells.items():
-        left, top = _LEFT + columns.index(x) * width, _TOP + rows.index(y) * height
+        x_pixels, y_pixels = _LEFT + columns.index(x) * width, _TOP + rows.index(y) * height
         share = (value - low) / (high - low or 1.0)
         frame = ' stroke="#b02a37" stroke-width="3"' if (x, y) == marked else ""
         body.append(
-            f'<rect x="{left:.1f}" y="{top:.1f}" width="{width - 2:.1f}" height="{height - 2:.1f}" '
+            f'<rect x="{x_pixels:.1f}" y="{y_pixels:.1f}" width="{width - 2:.1f}" height="{height - 2:.1f}" '
             f'fill="hsl(212,60%,{35 + 55 * share:.0f}%)"{frame}/>'
         )
         shade = "#1b2430" if share > 0.5 else "#ffffff"
-        body.append(_text(left + width / 2, top + height / 2 + 4, f"{value:,.0f}", "middle", shade))
+        body.append(_text(x_pixels + width / 2, y_pixels + height / 2 + 4, f"{value:,.0f}", "middle", shade))
     body += [_text(_LEFT + (i + 0.5) * width, HEIGHT - 18, f"{x:g}", "middle") for i, x in enumerate(columns)]
     body += [_text(_LEFT - 8, _TOP + (i + 0.5) * height + 4, f"{y:g}", "end") for i, y in enumerate(rows)]
     body += [_text((WIDTH + _LEFT) / 2, HEIGHT - 4, x_name, "middle"), _text(4, 12, y_name, "start")]

@@ -33,25 +33,25 @@ def parse_cluster(text: str) -> PlacementCluster:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"the cluster file is not JSON: {error}; write one with `topicmappr export`") from None
-    brokers = [_broker(number, one) for number, one in enumerate(_list(value, "brokers"))]
-    partitions = [_partition(number, one) for number, one in enumerate(_list(value, "partitions"))]
+    brokers = [_broker(number, entry) for number, entry in enumerate(_list(value, "brokers"))]
+    partitions = [_partition(number, entry) for number, entry in enumerate(_list(value, "partitions"))]
     totals = {broker.id: total for broker, total in brokers if total is not None}
-    found = {broker.id: broker for broker, _ in brokers}
-    if len(found) < len(brokers):
+    brokers_by_id = {broker.id: broker for broker, _ in brokers}
+    if len(brokers_by_id) < len(brokers):
         raise Invalid("brokers of the cluster file has an id twice; name every broker once")
-    return PlacementCluster(dict(sorted(found.items())), ordered(partitions), totals)
+    return PlacementCluster(dict(sorted(brokers_by_id.items())), ordered(partitions), totals)
 
 
 def format_cluster(cluster: PlacementCluster) -> str:
     """Format a cluster as a file of one line."""
-    used = {broker for one in cluster.partitions for broker in one.replicas}
+    used = {broker for partition in cluster.partitions for broker in partition.replicas}
     value = {
         "brokers": [_broker_value(broker, cluster.storage_total) for broker in cluster.brokers.values()],
         "spares": [id for id in cluster.brokers if id not in used],
         "partitions": [
-            {"topic": one.topic, "partition": one.partition, "replicas": list(one.replicas)}
-            | ({} if one.size is None else {"size": one.size})
-            for one in cluster.partitions
+            {"topic": partition.topic, "partition": partition.partition, "replicas": list(partition.replicas)}
+            | ({} if partition.size is None else {"size": partition.size})
+            for partition in cluster.partitions
         ],
     }
     return json.dumps(value, separators=(",", ":")) + "\n"
@@ -59,15 +59,15 @@ def format_cluster(cluster: PlacementCluster) -> str:
 
 def _broker_value(broker: PlacementBroker, totals: Mapping[int, int]) -> dict[str, Any]:
     optional = {"storage_total": totals.get(broker.id), "storage_free": broker.storage_free}
-    known = {key: value for key, value in optional.items() if value is not None}
-    return {"id": broker.id, "rack": broker.rack, **known, **({"cordoned": True} if broker.cordoned else {})}
+    measured = {key: value for key, value in optional.items() if value is not None}
+    return {"id": broker.id, "rack": broker.rack, **measured, **({"cordoned": True} if broker.cordoned else {})}
 
 
 def _list(value: Any, key: str) -> list[Any]:
-    found = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(found, list):
+    entries = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(entries, list):
         raise Invalid(f"the cluster file has no list {key!r}; write one with `topicmappr export`")
-    return found
+    return entries
 
 
 def _broker(number: int, value: Any) -> tuple[PlacementBroker, int | None]:
@@ -97,9 +97,9 @@ def _partition(number: int, value: Any) -> PartitionReplicas:
 
 
 def _integer(where: str, value: Mapping[str, Any], key: str, largest: int, required: bool = True) -> int | None:
-    found = value.get(key)
-    if found is None and not required:
+    number = value.get(key)
+    if number is None and not required:
         return None
-    if type(found) is not int or not 0 <= found <= largest:
-        raise Invalid(f"{where}.{key} of the cluster file is {found!r}; it must be an integer, 0 to {largest}")
-    return found
+    if type(number) is not int or not 0 <= number <= largest:
+        raise Invalid(f"{where}.{key} of the cluster file is {number!r}; it must be an integer, 0 to {largest}")
+    return number

@@ -114,7 +114,7 @@ def _without_old_spelling(arguments: list[str]) -> list[str]:
         name, equals, text = word.partition("=")
         if name in _OLD_SPELLINGS:
             command, option = _OLD_SPELLINGS[name]
-            rest = [one for one in (*arguments[:number], *arguments[number + 1 :]) if one != command]
+            rest = [argument for argument in (*arguments[:number], *arguments[number + 1 :]) if argument != command]
             new = (
                 [command, f"{option}{equals}{text}", *rest]
                 if equals

@@ -121,7 +121,7 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
     chosen = select_brokers(partitions, options.brokers, cluster.brokers)
     if chosen.missing or chosen.replaced:
         raise Invalid(f"reassignment only allows broker additions: {'; '.join(chosen.messages)}")
-    wanted = RebalanceOptions(
+    rebalance_options = RebalanceOptions(
         tolerance=options.tolerance,
         partition_limit=options.partition_limit,
         partition_size_threshold=options.partition_size_threshold,
@@ -132,10 +132,10 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
     )
     if isinstance(options, RebalanceCommandOptions):
         threshold, floor = options.storage_threshold, options.storage_threshold_gb
-        wanted = replace(wanted, storage_threshold=threshold, storage_threshold_bytes=floor)
-        plan = rebalance(partitions, chosen.brokers, wanted)
+        rebalance_options = replace(rebalance_options, storage_threshold=threshold, storage_threshold_bytes=floor)
+        plan = rebalance(partitions, chosen.brokers, rebalance_options)
     else:
-        plan = scale(partitions, chosen.brokers, wanted)
+        plan = scale(partitions, chosen.brokers, rebalance_options)
     return _result(options, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),))
 
 
@@ -147,8 +147,8 @@ def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int
         Missing: no topic matches.
     """
     topics, brokers = options.topics or (".*",), options.brokers or (ALL_REGISTERED,)
-    wanted = replace(options, topics=topics, brokers=brokers)
-    partitions = _partitions(wanted, cluster)
+    planning_options = replace(options, topics=topics, brokers=brokers)
+    partitions = _partitions(planning_options, cluster)
     chosen = select_brokers(partitions, (*brokers, *leaving), cluster.brokers)
     racks = RebalanceOptions(
         min_rack_ids=options.min_rack_ids,
@@ -157,7 +157,7 @@ def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int
     )
     plan = decommission(partitions, chosen.brokers, leaving, racks)
     actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
-    return _result(wanted, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),), actions)
+    return _result(planning_options, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),), actions)
 
 
 def _check_rebuild(options: RebuildCommandOptions) -> None:
@@ -177,45 +177,45 @@ def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> P
     repeated = [id for id, count in Counter(options.brokers).items() if count > 1]
     if repeated:
         raise Invalid(f"--brokers names {repeated[0]} twice; name every broker once")
-    known = cluster.partitions if cluster else ()
+    partitions = cluster.partitions if cluster else ()
     if isinstance(options, RebuildCommandOptions) and options.map_string:
-        sizes = {one.key: one.size for one in known}
+        sizes = {partition.key: partition.size for partition in partitions}
         with as_core_errors():
             targets = parse_reassignment(options.map_string)
         return ordered(PartitionReplicas(*row, replicas, sizes.get(row)) for row, replicas in targets.items())
     if not options.topics:
         raise Invalid("no topic is given; give --topics, '.*' for all topics")
-    topics = {one.topic for one in known}
+    topics = {partition.topic for partition in partitions}
     chosen = frozenset(matching_topics(topics, options.topics, options.topics_exclude, compile_pattern))
     if not chosen:
         raise Missing(f"no topic of the cluster matches --topics {','.join(options.topics)}; it has {len(topics)}")
-    return ordered(one for one in known if one.topic in chosen)
+    return ordered(partition for partition in partitions if partition.topic in chosen)
 
 
 def _maps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[PartitionMap, ...]:
     maps = steps(plan, options.phased_reassignment, options.chunk_step_size)
     if not options.skip_no_ops:
         return maps
-    return tuple(without_no_ops(before, after) for before, after in zip((plan.before, *maps), maps, strict=False))
+    return tuple(without_no_ops(old, new) for old, new in zip((plan.before, *maps), maps, strict=False))
 
 
 def _actions(options: RebuildCommandOptions, chosen: BrokerSelection) -> tuple[str, ...]:
     change = chosen.added - chosen.replaced
-    found = []
+    actions = []
     if change >= 0 and chosen.replaced:
-        found.append(f"Rebuild topic with {chosen.replaced} broker(s) marked for replacement")
+        actions.append(f"Rebuild topic with {chosen.replaced} broker(s) marked for replacement")
     if change > 0 and not chosen.replaced:
         fix = "(this is a no-op unless --force-rebuild is specified)"
-        found.append(f"Expanding/rebalancing topic with {change} additional broker(s) {fix}")
+        actions.append(f"Expanding/rebalancing topic with {change} additional broker(s) {fix}")
     if change < 0:
-        found.append(f"Shrinking topic by {-change} broker(s)")
+        actions.append(f"Shrinking topic by {-change} broker(s)")
     if options.force_rebuild:
-        found.append("Force rebuilding map")
+        actions.append("Force rebuilding map")
     if options.replication:
-        found.append(f"Setting replication factor to {options.replication}")
+        actions.append(f"Setting replication factor to {options.replication}")
     if options.optimize_leadership:
-        found.append("Optimizing leader/follower ratios")
-    return tuple(found) or ("no-op",)
+        actions.append("Optimizing leader/follower ratios")
+    return tuple(actions) or ("no-op",)
 
 
 def _result(
@@ -226,25 +226,29 @@ def _result(
     maps: Iterable[PartitionMap],
     actions: tuple[str, ...] = (),
 ) -> Result:
-    topics = tuple(sorted({one.topic for one in plan.before}))
-    known = {one.topic for one in cluster.partitions} if cluster else set()
-    excluded = matching_topics(known, options.topics_exclude, compile=compile_pattern) if options.topics_exclude else ()
+    topics = tuple(sorted({partition.topic for partition in plan.before}))
+    cluster_topics = {partition.topic for partition in cluster.partitions} if cluster else set()
+    excluded = (
+        matching_topics(cluster_topics, options.topics_exclude, compile=compile_pattern)
+        if options.topics_exclude
+        else ()
+    )
     unaccepted = [text for text in plan.warnings if text not in (*plan.refusals, *plan.accepted_warnings)]
     if chosen.missing:
         unaccepted.append(f"{chosen.missing} provided brokers not found in the cluster")
     if chosen.rack_missing:
         unaccepted.append(f"{chosen.rack_missing} provided broker(s) do(es) not have a rack.id defined")
-    kept = tuple(one for one in maps if one)
+    nonempty_maps = tuple(partition for partition in maps if partition)
     return Result(
         topics=topics,
         topics_excluded=excluded,
         selection=chosen,
         plan=plan,
-        maps=kept,
+        maps=nonempty_maps,
         actions=actions,
         warnings=tuple(sorted([*plan.refusals, *plan.accepted_warnings, *unaccepted])),
         needs_consent=bool(unaccepted),
-        notes=(*plan.notes, *_unmatched(options, known or topics, topics)),
+        notes=(*plan.notes, *_unmatched(options, cluster_topics or topics, topics)),
         total_partitions=len(cluster.partitions) if cluster else len(plan.before),
     )
 

@@ -32,7 +32,7 @@ def execute(options: PlanningOptions, result: Result) -> int:
     if not changed:
         print("No partition changes; nothing to submit")
         return 0
-    targets = {one.key: one.replicas for one in changed}
+    targets = {partition.key: partition.replicas for partition in changed}
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca) if options.tls_cert else None
     with (
         as_core_errors(),

@@ -26,7 +26,10 @@ class MapFile:
 
 def format_map(partitions: PartitionMap) -> str:
     """Format a map as compact JSON with a line end."""
-    rows = [{"topic": one.topic, "partition": one.partition, "replicas": list(one.replicas)} for one in partitions]
+    rows = [
+        {"topic": partition.topic, "partition": partition.partition, "replicas": list(partition.replicas)}
+        for partition in partitions
+    ]
     return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")) + "\n"
 
 
@@ -35,14 +38,14 @@ def map_files(maps: Sequence[PartitionMap], out_file: str) -> tuple[MapFile, ...
 
     Several maps have the suffixes -phase0, -phase1 and so on, in the order of their execution.
     """
-    found = []
+    files = []
     for number, partitions in enumerate(maps):
         suffix = f"-phase{number}" if len(maps) > 1 else ""
         if out_file and partitions:
-            found.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
-        for topic, rows in groupby(partitions, lambda one: one.topic):
-            found.append(MapFile(f"{topic}{suffix}.json", tuple(rows)))
-    return tuple(found)
+            files.append(MapFile(f"{out_file.removesuffix('.json')}{suffix}.json", partitions, combined=True))
+        for topic, rows in groupby(partitions, lambda partition: partition.topic):
+            files.append(MapFile(f"{topic}{suffix}.json", tuple(rows)))
+    return tuple(files)
 
 
 def write_files(directory: str, files: Sequence[MapFile]) -> None:

@@ -41,9 +41,9 @@ class MetricsSource(StrEnum):
 
 
 def _brokers(text: str) -> tuple[int, ...]:
-    wanted = [str(ALL_MAPPED), str(ALL_REGISTERED)]
+    placeholders = [str(ALL_MAPPED), str(ALL_REGISTERED)]
     try:
-        return tuple(int(item) if item in wanted else parse_broker_id(item) for item in split_patterns(text))
+        return tuple(int(item) if item in placeholders else parse_broker_id(item) for item in split_patterns(text))
     except Invalid as error:
         raise Refused(f"has an entry that is not a broker id ({error})") from None
 

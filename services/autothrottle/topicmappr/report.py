@@ -42,7 +42,13 @@ def report(options: PlanningOptions, result: Result) -> str:
     blocks += _storage(options, result.plan)
     if options.explain or getattr(options, "verbose", False):
         blocks.append(
-            _section("Reasons:", [f"{one.topic} p{one.partition}: {one.reason}" for one in explain(result.plan)])
+            _section(
+                "Reasons:",
+                [
+                    f"{explanation.topic} p{explanation.partition}: {explanation.reason}"
+                    for explanation in explain(result.plan)
+                ],
+            )
         )
     if result.notes:
         blocks.append(_section("Notes:", result.notes))
@@ -76,8 +82,9 @@ def _rebuild_blocks(result: Result) -> list[str]:
     blocks = [_section("Broker change summary:", summary), _section("Action:", result.actions)]
     if result.plan.affinities:
         lines = [
-            f"Substitution affinity: {one.leaving} -> {one.substitute}{' (inferred)' if one.inferred else ''}"
-            for one in result.plan.affinities
+            f"Substitution affinity: {affinity.leaving} -> {affinity.substitute}"
+            f"{' (inferred)' if affinity.inferred else ''}"
+            for affinity in result.plan.affinities
         ]
         blocks.append(_section("Substitution affinities:", lines))
     return blocks
@@ -91,16 +98,16 @@ def _rebalance_blocks(options: RebalanceCommandOptions | ScaleCommandOptions, re
         f"Brokers targeted for partition offloading ({_targeted(options)}):", map(str, plan.offload_targets or [_NONE])
     )
     yield _section("Reassignment parameters:", _parameters(options, plan))
-    for source, moves in groupby(plan.relocations, lambda one: one.source):
+    for source, moves in groupby(plan.relocations, lambda relocation: relocation.source):
         rows = [
-            f"[{_gigabytes(one.partition.size or 0)}] {one.partition.topic} p{one.partition.partition} "
-            f"-> {one.destination}"
-            for one in moves
+            f"[{_gigabytes(partition.size or 0)}] {partition.topic} p{partition.partition} -> {destination}"
+            for partition, _, destination in moves
         ]
         yield _section(f"Broker {source} relocations planned:", rows)
     if not plan.relocations:
         yield _section("Relocations planned:", [_NONE])
-    yield f"Total relocation volume: {_gigabytes(sum(one.partition.size or 0 for one in plan.relocations))}"
+    volume = sum(relocation.partition.size or 0 for relocation in plan.relocations)
+    yield f"Total relocation volume: {_gigabytes(volume)}"
 
 
 def _targeted(options: RebalanceCommandOptions | ScaleCommandOptions) -> str:
@@ -124,10 +131,9 @@ def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: Pl
 
 
 def _changes(plan: PlacementPlan) -> Iterator[str]:
-    for before, after, notes in changes(plan.before, plan.after):
+    for old, new, notes in changes(plan.before, plan.after):
         yield (
-            f"{before.topic} p{before.partition}: {_replicas(before.replicas)} -> {_replicas(after.replicas)} "
-            f"{', '.join(notes)}"
+            f"{old.topic} p{old.partition}: {_replicas(old.replicas)} -> {_replicas(new.replicas)} {', '.join(notes)}"
         )
 
 
@@ -149,17 +155,16 @@ def _degree(statistics: PlacementStatistics) -> str:
 
 def _storage(options: PlanningOptions, plan: PlacementPlan) -> list[str]:
     """Return the section about free storage; none where it is unknown before or after the plan."""
-    before, after = plan.statistics_before.storage, plan.statistics_after.storage
-    if before is None or after is None:
+    old, new = plan.statistics_before.storage, plan.statistics_after.storage
+    if old is None or new is None:
         return []
     factor = getattr(options, "partition_size_factor", 1.0)
     lines = [f"Partition size factor of {factor:.2f} applied"] if factor != 1 else []
     lines += [
-        f"range: {_gigabytes(before.range)} -> {_gigabytes(after.range)}",
-        f"range spread: {_spread(before)} -> {_spread(after)}",
-        f"std. deviation: {_gigabytes(before.standard_deviation)} -> {_gigabytes(after.standard_deviation)}",
-        f"min-max: {_gigabytes(before.min)}, {_gigabytes(before.max)} -> "
-        f"{_gigabytes(after.min)}, {_gigabytes(after.max)}",
+        f"range: {_gigabytes(old.range)} -> {_gigabytes(new.range)}",
+        f"range spread: {_spread(old)} -> {_spread(new)}",
+        f"std. deviation: {_gigabytes(old.standard_deviation)} -> {_gigabytes(new.standard_deviation)}",
+        f"min-max: {_gigabytes(old.min)}, {_gigabytes(old.max)} -> {_gigabytes(new.min)}, {_gigabytes(new.max)}",
         "-",
         *_storage_of_brokers(plan),
     ]
@@ -183,12 +188,12 @@ def _storage_of_brokers(plan: PlacementPlan) -> Iterator[str]:
 def free_after(plan: PlacementPlan) -> Mapping[int, int]:
     """Return broker id -> free bytes after the plan, also of brokers that leave."""
     free = {broker.id: broker.storage_free or 0 for broker in plan.brokers}
-    for before, after in zip(plan.before, plan.after, strict=True):
-        for broker in set(before.replicas) - set(after.replicas):
+    for old, new in zip(plan.before, plan.after, strict=True):
+        for broker in set(old.replicas) - set(new.replicas):
             if broker in free:
-                free[broker] += before.size or 0
-        for broker in set(after.replicas) - set(before.replicas):
-            free[broker] -= before.size or 0
+                free[broker] += old.size or 0
+        for broker in set(new.replicas) - set(old.replicas):
+            free[broker] -= old.size or 0
     return free
 
 
@@ -222,22 +227,22 @@ def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[
         "files": list(files),
     }
     if explained:
-        value["reasons"] = [one._asdict() for one in explain(plan)]
+        value["reasons"] = [explanation._asdict() for explanation in explain(plan)]
     return value
 
 
 def _change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
     return [
         {
-            "topic": before.topic,
-            "partition": before.partition,
-            "before": list(before.replicas),
-            "after": list(after.replicas),
+            "topic": old.topic,
+            "partition": old.partition,
+            "before": list(old.replicas),
+            "after": list(new.replicas),
             "notes": list(notes),
-            "bytes": (before.size or 0) * len(set(after.replicas) - set(before.replicas)),
+            "bytes": (old.size or 0) * len(set(new.replicas) - set(old.replicas)),
         }
-        for before, after, notes in changes(plan.before, plan.after)
-        if before.replicas != after.replicas
+        for old, new, notes in changes(plan.before, plan.after)
+        if old.replicas != new.replicas
     ]
 
 

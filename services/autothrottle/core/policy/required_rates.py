@@ -36,7 +36,7 @@ class Work:
     def seconds(self) -> float:
         """How long the link side alone takes; more headroom never makes it longer.
 
-        >>> Work(left=900.0, headroom=100.0, produced=10.0).seconds
+        >>> Work(bytes_left=900.0, headroom=100.0, produced=10.0).seconds
         10.0
         """
         return self.bytes_left / max(self.headroom - self.produced, _LEAST_SHARE * self.headroom, 1.0)

@@ -47,16 +47,16 @@ def link_side_seconds(side: LinkSideDemand) -> float:
     >>> link_side_seconds(LinkSideDemand(300.0, [(10.0, 10.0), (10.0, 50.0)]))
     14.0
     """
-    left, elapsed = side.size, 0.0
-    if left <= 0:
+    bytes_left, elapsed = side.size, 0.0
+    if bytes_left <= 0:
         return 0.0
     for seconds, rate in side.available_rate:
         net = rate - side.growth
-        if net > 0 and left <= net * seconds:
-            return elapsed + left / net
-        left, elapsed = left - net * seconds, elapsed + seconds
+        if net > 0 and bytes_left <= net * seconds:
+            return elapsed + bytes_left / net
+        bytes_left, elapsed = bytes_left - net * seconds, elapsed + seconds
     net = side.available_rate[-1][1] - side.growth if side.available_rate else 0.0
-    return elapsed + left / net if net > 0 else math.inf
+    return elapsed + bytes_left / net if net > 0 else math.inf
 
 
 def bound_seconds(sides: Iterable[LinkSideDemand]) -> float:

@@ -63,12 +63,12 @@ def rate_under_setting(stretch: Stretch, previous: float | None, setting: Settin
     if stretch.reason in OVERRIDES:
         return stretch.decided
     if stretch.forecast is None:
-        kept = stretch.reason == Reason.KEPT.value and previous is not None
-        return previous if kept and previous is not None else stretch.min_rate
-    wanted = available_rate(stretch.capacity, stretch.forecast, setting.max_ratio, stretch.min_rate)
-    if previous is not None and abs(wanted - previous) < setting.change_threshold * previous:
+        is_unchanged = stretch.reason == Reason.KEPT.value and previous is not None
+        return previous if is_unchanged and previous is not None else stretch.min_rate
+    rate = available_rate(stretch.capacity, stretch.forecast, setting.max_ratio, stretch.min_rate)
+    if previous is not None and abs(rate - previous) < setting.change_threshold * previous:
         return previous
-    return wanted
+    return rate
 
 
 def forecast_error(stretches: Iterable[Stretch]) -> float:
@@ -98,8 +98,8 @@ def estimate(stretches: Sequence[Stretch], amount: float, growth: float, setting
         rate = previous if previous is not None and not is_due else rate_under_setting(stretch, previous, setting)
         writes += rate != previous
         pieces.append((stretch.seconds, min(rate, stretch.capacity)))
-        wanted = stretch.client + margin
-        harmed += max(min(wanted + rate - stretch.capacity, wanted), 0.0) * stretch.seconds
+        client_rate = stretch.client + margin
+        harmed += max(min(client_rate + rate - stretch.capacity, client_rate), 0.0) * stretch.seconds
         clients += stretch.client * stretch.seconds
         previous = rate
     return SettingEstimate(link_side_seconds(LinkSideDemand(amount, pieces, growth)), harmed, clients, writes)
@@ -164,8 +164,8 @@ def recommended(cells: Iterable[Cell]) -> list[Recommendation]:
     by_cluster: dict[str, list[Cell]] = {}
     for cell in cells:
         by_cluster.setdefault(cell.cluster, []).append(cell)
-    found = (_recommended(by_cluster[cluster]) for cluster in sorted(by_cluster))
-    return [recommendation for recommendation in found if recommendation is not None]
+    recommendations = (_recommended(by_cluster[cluster]) for cluster in sorted(by_cluster))
+    return [recommendation for recommendation in recommendations if recommendation is not None]
 
 
 def _recommended(cells: Sequence[Cell]) -> Recommendation | None:

@@ -188,24 +188,24 @@ def cycle_id(cluster: str, record: CycleRecord) -> str:
     return f"{cluster}/{record.term}/{record.number}"
 
 
-def decision_records(seen: CycleSeen, settings: LogSettings, reassignment_id: str) -> tuple[DecisionRecord, ...]:
+def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: str) -> tuple[DecisionRecord, ...]:
     """Return the records of a cycle's decisions, in their order.
 
     Args:
-        seen: the cycle.
+        cycle: the cycle.
         settings: settings of the planner that ran it.
         reassignment_id: id of the reassignment in progress; "": none.
     """
-    outcomes = {outcome.resource: outcome for outcome in seen.record.outcomes}
-    byte_counts, replicated = _byte_counts(seen.copied), _replicated(seen)
+    outcomes = {outcome.resource: outcome for outcome in cycle.record.outcomes}
+    byte_counts, replicated = _byte_counts(cycle.copied), _replicated(cycle)
     return tuple(
-        _decision_record(seen, settings, reassignment_id, decision, outcomes, byte_counts, replicated)
-        for decision in seen.record.decisions
+        _decision_record(cycle, settings, reassignment_id, decision, outcomes, byte_counts, replicated)
+        for decision in cycle.record.decisions
     )
 
 
 def _decision_record(
-    seen: CycleSeen,
+    cycle: CycleSeen,
     settings: LogSettings,
     reassignment_id: str,
     decision: Decision,
@@ -213,19 +213,19 @@ def _decision_record(
     byte_counts: Mapping[LinkSide, tuple[int, int]],
     replicated: Mapping[LinkSide, BytesPerSecond],
 ) -> DecisionRecord:
-    record, limits = seen.record, settings.limits
+    record, limits = cycle.record, settings.limits
     side = (decision.broker_id, decision.role)
-    load = seen.loads.brokers.get(decision.broker_id)
+    load = cycle.loads.brokers.get(decision.broker_id)
     used = load.of(decision.role) if load else None
     outcome = outcomes.get(ConfigResource.broker(decision.broker_id))
-    copied, left = byte_counts.get(side, (None, None))
+    copied, bytes_left = byte_counts.get(side, (None, None))
     return DecisionRecord(
         schema_version=SCHEMA_VERSION,
         cluster=settings.cluster,
         term=record.term,
         cycle=record.number,
         cycle_id=cycle_id(settings.cluster, record),
-        trace_id=seen.trace_id,
+        trace_id=cycle.trace_id,
         time=record.start,
         reassignment_id=reassignment_id,
         broker_id=decision.broker_id,
@@ -236,15 +236,15 @@ def _decision_record(
         measured_from=used.start if used else None,
         measured_to=used.end if used else None,
         replication=replicated.get(side),
-        mean_throttle=seen.history.mean(*side, used.start, used.end, decision.current) if used else None,
+        mean_throttle=cycle.history.mean(*side, used.start, used.end, decision.current) if used else None,
         standing=decision.current,
         headroom=decision.headroom,
         rate_decided=decision.rate,
-        rate_applied=seen.written.get(side, decision.current),
+        rate_applied=cycle.written.get(side, decision.current),
         reason=decision.reason.value,
         outcome=outcome.status.value if outcome else "",
         bytes_landed=copied,
-        bytes_left=left,
+        bytes_left=bytes_left,
         eta=record.eta,
         policy=settings.policy,
         max_ratio=limits.max_ratio(decision.role),
@@ -256,25 +256,29 @@ def _decision_record(
     )
 
 
-def _replicated(seen: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
+def _replicated(cycle: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
     """Return link side -> mean replication in the interval of its load, bytes/s; absent: unknown."""
-    unknown = link_sides_without_counts(seen.copied, running_flows)
-    replication = Replication(seen.copied.progress or Progress(), unknown)
-    found: dict[LinkSide, BytesPerSecond] = {}
-    for decision in seen.record.decisions:
-        if (load := seen.loads.brokers.get(decision.broker_id)) is not None:
+    unknown = link_sides_without_counts(cycle.copied, running_flows)
+    replication = Replication(cycle.copied.progress or Progress(), unknown)
+    rates: dict[LinkSide, BytesPerSecond] = {}
+    for decision in cycle.record.decisions:
+        if (load := cycle.loads.brokers.get(decision.broker_id)) is not None:
             used = load.of(decision.role)
             mean = replication.mean(decision.broker_id, decision.role, used.start, used.end)
             if mean is not None:
-                found[decision.broker_id, decision.role] = mean.rate
-    return found
+                rates[decision.broker_id, decision.role] = mean.rate
+    return rates
 
 
 def _byte_counts(snapshot: Snapshot) -> Mapping[LinkSide, tuple[int, int]]:
     """Return link side -> (bytes copied, bytes left) over its flows; absent: one of them is unknown."""
     unknown = link_sides_without_counts(snapshot, running_flows)
     traffic = snapshot.progress.link_traffic if snapshot.progress else {}
-    return {side: (one.bytes_copied, one.bytes_left) for side, one in traffic.items() if side not in unknown}
+    return {
+        side: (link_traffic.bytes_copied, link_traffic.bytes_left)
+        for side, link_traffic in traffic.items()
+        if side not in unknown
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,29 +303,29 @@ class ReassignmentSeen:
         return self.opening.reassignment_id if self.opening else ""
 
     def observe(
-        self, seen: CycleSeen, cluster: str, cancelled: bool = False
+        self, cycle: CycleSeen, cluster: str, cancelled: bool = False
     ) -> tuple[ReassignmentSeen, tuple[ReassignmentRecord, ...]]:
         """Return the knowledge after a cycle, and the records to write.
 
         Do not call it for a cycle that could not read the cluster.
 
         Args:
-            seen: the cycle.
+            cycle: the cycle.
             cluster: the cluster's name in the log.
             cancelled: whether a part of the reassignment was cancelled through this planner.
         """
-        moving = flows(seen.snapshot)
+        moving = flows(cycle.snapshot)
         if self.opening is None:
-            return self._opened(seen, cluster, moving) if moving else (self, ())
-        known = self._counted(seen, moving)
-        if seen.snapshot.reassignments or seen.snapshot.problems:
-            return known, ()
-        return ReassignmentSeen(), (known._closed(seen, cancelled),)
+            return self._opened(cycle, cluster, moving) if moving else (self, ())
+        counted = self._counted(cycle, moving)
+        if cycle.snapshot.reassignments or cycle.snapshot.problems:
+            return counted, ()
+        return ReassignmentSeen(), (counted._closed(cycle, cancelled),)
 
     def _opened(
-        self, seen: CycleSeen, cluster: str, moving: Mapping[Flow, int]
+        self, cycle: CycleSeen, cluster: str, moving: Mapping[Flow, int]
     ) -> tuple[ReassignmentSeen, tuple[ReassignmentRecord, ...]]:
-        record = seen.record
+        record = cycle.record
         opening = ReassignmentRecord(
             schema_version=SCHEMA_VERSION,
             cluster=cluster,
@@ -332,20 +336,20 @@ class ReassignmentSeen:
             status=ReassignmentStatus.MOVING.value,
             start=record.start,
             finish=None,
-            topics=sorted(seen.snapshot.topics),
+            topics=sorted(cycle.snapshot.topics),
             partitions=sum(moving.values()),
             bytes_landed=None,
             bytes_left=None,
             paths=[],
         )
-        return ReassignmentSeen(opening=opening)._counted(seen, moving), (opening,)
+        return ReassignmentSeen(opening=opening)._counted(cycle, moving), (opening,)
 
-    def _counted(self, seen: CycleSeen, moving: Mapping[Flow, int]) -> ReassignmentSeen:
-        now = seen.snapshot.progress.flows if seen.snapshot.progress else {}
-        own_counts = {flow: count for flow, count in now.items() if flow in moving or flow in self.begun}
+    def _counted(self, cycle: CycleSeen, moving: Mapping[Flow, int]) -> ReassignmentSeen:
+        newest = cycle.snapshot.progress.flows if cycle.snapshot.progress else {}
+        own_counts = {flow: count for flow, count in newest.items() if flow in moving or flow in self.begun}
         shared = self.shared
-        if seen.copied.catching_up:
-            copied = flows(seen.copied)
+        if cycle.copied.catching_up:
+            copied = flows(cycle.copied)
             shared = shared.union(flow for flow, partitions in moving.items() if copied[flow] != partitions)
         begun = dict(self.begun)
         for flow, count in own_counts.items():
@@ -358,7 +362,7 @@ class ReassignmentSeen:
             counts={**self.counts, **own_counts},
             moving={**self.moving, **{flow: count for flow, count in own_counts.items() if flow in moving}},
             shared=shared,
-            topics=self.topics | frozenset(seen.snapshot.topics),
+            topics=self.topics | frozenset(cycle.snapshot.topics),
         )
 
     def _beginning(self, count: FlowProgress) -> FlowProgress:
@@ -368,9 +372,9 @@ class ReassignmentSeen:
         is_whole = (self.opening.resumed and not self.begun) or count.since >= self.opening.start - _AHEAD
         return replace(count, bytes_copied=0, bytes_produced=0) if is_whole else count
 
-    def _closed(self, seen: CycleSeen, cancelled: bool) -> ReassignmentRecord:
+    def _closed(self, cycle: CycleSeen, cancelled: bool) -> ReassignmentRecord:
         assert self.opening is not None
-        cancelled = cancelled or self._was_cut_short(seen)
+        cancelled = cancelled or self._was_cut_short(cycle)
         status = ReassignmentStatus.CANCELLED if cancelled else ReassignmentStatus.DONE
         paths = [
             PathRecord(
@@ -384,32 +388,32 @@ class ReassignmentSeen:
             )
             for flow, count in sorted(self.counts.items(), key=lambda item: (item[0].leader, item[0].follower))
         ]
-        left = sum(count.bytes_left for flow, count in self.moving.items() if flow not in self.shared)
+        bytes_left = sum(count.bytes_left for flow, count in self.moving.items() if flow not in self.shared)
         return replace(
             self.opening,
-            term=seen.record.term,
-            cycle=seen.record.number,
+            term=cycle.record.term,
+            cycle=cycle.record.number,
             status=status.value,
-            finish=seen.record.start,
+            finish=cycle.record.start,
             topics=sorted(self.topics),
             bytes_landed=sum(path.bytes_landed for path in paths) if paths else None,
-            bytes_left=left if paths else None,
+            bytes_left=bytes_left if paths else None,
             paths=paths,
         )
 
-    def _was_cut_short(self, seen: CycleSeen) -> bool:
+    def _was_cut_short(self, cycle: CycleSeen) -> bool:
         """Return whether it ended although a large part of the bytes left was not copied."""
         return any(
-            self._missing(last, self.counts[flow], flow, seen) > _LARGEST_LOSS * last.bytes_left
+            self._missing(last, self.counts[flow], flow, cycle) > _LARGEST_LOSS * last.bytes_left
             for flow, last in self.moving.items()
             if flow not in self.shared
         )
 
-    def _missing(self, last: FlowProgress, newest: FlowProgress, flow: Flow, seen: CycleSeen) -> float:
+    def _missing(self, last: FlowProgress, newest: FlowProgress, flow: Flow, cycle: CycleSeen) -> float:
         """Return the bytes left of a flow that cannot have been copied."""
         if newest is last:
             # There was no sample since; as much as the link carries may have been copied.
-            load = seen.loads.brokers.get(flow.follower)
-            elapsed = max((seen.record.start - last.at).total_seconds(), 0.0) + 1
+            load = cycle.loads.brokers.get(flow.follower)
+            elapsed = max((cycle.record.start - last.at).total_seconds(), 0.0) + 1
             return last.bytes_left - load.capacity.inbound * elapsed if load else 0.0
         return last.bytes_copied + last.bytes_left - newest.bytes_copied

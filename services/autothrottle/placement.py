@@ -33,9 +33,9 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self, request: placement_pb2.RebuildRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebuildResponse:
         validate_fields(request)
-        options, wanted = rebuild_options(request), wanted_brokers(request.scope)
-        partitions, cluster = self._read(request.scope, context, options.strategy is Strategy.STORAGE)
-        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        options, broker_ids = rebuild_options(request), wanted_brokers(request.scope)
+        partitions, cluster = self._fetch(request.scope, context, options.strategy is Strategy.STORAGE)
+        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         evacuation = leadership_evacuation(
             partitions, request.leader_evacuation_brokers, request.leader_evacuation_topics, compile_pattern
         )
@@ -53,18 +53,18 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebalanceResponse:
         validate_fields(request)
-        options, wanted = rebalance_options(request), wanted_brokers(request.scope)
-        partitions, cluster = self._read(request.scope, context, True)
-        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        options, broker_ids = rebalance_options(request), wanted_brokers(request.scope)
+        partitions, cluster = self._fetch(request.scope, context, True)
+        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         plan = rebalance(partitions, chosen.brokers, options)
         notes = _unmatched_scope(request.scope, cluster)
         return placement_pb2.RebalanceResponse(plan=_message(plan, chosen, cluster, notes))
 
     def Scale(self, request: placement_pb2.ScaleRequest, context: grpc.ServicerContext) -> placement_pb2.ScaleResponse:
         validate_fields(request)
-        wanted = wanted_brokers(request.scope)
-        partitions, cluster = self._read(request.scope, context, True)
-        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        broker_ids = wanted_brokers(request.scope)
+        partitions, cluster = self._fetch(request.scope, context, True)
+        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         options = RebalanceOptions(locality_scoped=request.locality_scoped, allow_fewer_racks=request.allow_fewer_racks)
         plan = scale(partitions, chosen.brokers, options)
         notes = _unmatched_scope(request.scope, cluster)
@@ -76,15 +76,15 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         validate_fields(request)
         if not request.leaving:
             raise Invalid("leaving names no broker; list the brokers to empty")
-        wanted = (*wanted_brokers(request.scope, (ALL_REGISTERED,)), *request.leaving)
-        partitions, cluster = self._read(request.scope, context, None)
-        chosen = select_brokers(partitions, wanted, cluster.brokers)
+        broker_ids = (*wanted_brokers(request.scope, (ALL_REGISTERED,)), *request.leaving)
+        partitions, cluster = self._fetch(request.scope, context, None)
+        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         options = RebalanceOptions(allow_fewer_racks=request.allow_fewer_racks)
         plan = decommission(partitions, chosen.brokers, request.leaving, options)
         notes = _unmatched_scope(request.scope, cluster)
         return placement_pb2.DecommissionResponse(plan=_message(plan, chosen, cluster, notes))
 
-    def _read(
+    def _fetch(
         self, scope: placement_pb2.PlacementScope, context: grpc.ServicerContext, with_metrics: bool | None
     ) -> tuple[PartitionMap, PlacementCluster]:
         """Return the partitions of the scope's topics, and the cluster; `with_metrics` None: if there are any."""
@@ -99,7 +99,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             except AutothrottleError:
                 if with_metrics:
                     raise
-        return tuple(one for one in cluster.partitions if one.topic in topics), cluster
+        return tuple(partition for partition in cluster.partitions if partition.topic in topics), cluster
 
 
 def _unmatched_scope(scope: placement_pb2.PlacementScope, cluster: PlacementCluster) -> list[str]:

@@ -107,7 +107,7 @@ def measure(case: str, seed: int, chosen: Sequence[str], runs: int) -> Iterator[
                 begin = time.process_time()
                 plan = planner(cluster.partitions, brokers)
                 seconds.append(time.process_time() - begin)
-            verdict = judge(cluster, plan.after, wanted)
+            verdict = judge(cluster, plan.new_map, wanted)
             yield Measurement(case, seed, operation, round(median(seconds), 2), verdict, len(plan.warnings))
 
 

@@ -231,10 +231,10 @@ def with_request_quota(rates: RequestRates, entity: RequestQuotaEntity, rate: in
     Raises:
         Invalid: there would be more than 1,000.
     """
-    wanted = {**rates, entity: rate}
-    if len(wanted) > max(MAX_REQUEST_QUOTAS, len(rates)):
+    quotas = {**rates, entity: rate}
+    if len(quotas) > max(MAX_REQUEST_QUOTAS, len(rates)):
         raise Invalid(f"{len(rates)} request quotas are set, which is the limit; remove one, or set a default")
-    return wanted
+    return quotas
 
 
 def without_request_quota(rates: RequestRates, entity: RequestQuotaEntity) -> RequestRates:
@@ -244,4 +244,6 @@ def without_request_quota(rates: RequestRates, entity: RequestQuotaEntity) -> Re
 
 def in_order(rates: RequestRates) -> Iterator[tuple[RequestQuotaEntity, int]]:
     """Yield the quotas in a fixed order: by user, then by client id; defaults first, absent parts last."""
-    return iter(sorted(rates.items(), key=lambda one: [(n is None, n or "") for n in (one[0].user, one[0].client_id)]))
+    return iter(
+        sorted(rates.items(), key=lambda item: [(n is None, n or "") for n in (item[0].user, item[0].client_id)])
+    )

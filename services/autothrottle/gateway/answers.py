@@ -112,8 +112,8 @@ def parameters(query: str) -> dict[str, str]:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
     except ValueError as error:
         raise Invalid(f"the query of the URL cannot be read: {error}; give name=value&name=value, in UTF-8") from None
-    found = dict(pairs)
-    for name in found:
+    parameters = dict(pairs)
+    for name in parameters:
         if sum(name == other for other, _ in pairs) > 1:
             raise Invalid(f"{name} param must be given once")
-    return found
+    return parameters

@@ -172,11 +172,11 @@ def _integer(given: str, otherwise: str) -> int:
     return int(given)
 
 
-def _refuse_unknown(given: dict[str, str], *known: str) -> None:
+def _refuse_unknown(given: dict[str, str], *allowed: str) -> None:
     """Refuse unknown parameters: with a misspelled `autoremove`, an override would stay forever."""
     for name in given:
-        if name not in known:
-            raise Invalid(f"{name} param is unknown; this route takes {' and '.join(known) or 'none'}")
+        if name not in allowed:
+            raise Invalid(f"{name} param is unknown; this route takes {' and '.join(allowed) or 'none'}")
 
 
 def _whose(broker: int | None) -> str:

@@ -53,8 +53,8 @@ _WELL_KNOWN: Mapping[str, Json] = {
 def comments() -> Mapping[str, str]:
     """Return full name -> comment of every element of the protos."""
     text = resources.files("autothrottle.v1").joinpath("comments.json").read_text("utf-8")
-    found: dict[str, str] = json.loads(text)
-    return found
+    comments: dict[str, str] = json.loads(text)
+    return comments
 
 
 def openapi(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> Json:

@@ -62,8 +62,8 @@ class Binding:
         """Request fields that are neither in the path nor in the body."""
         if self.body == "*":
             return ()
-        taken = {self.body, *self.fields.values()}
-        return tuple(f for f in self.method.input_type.fields if f.name not in taken and _is_plain(f))
+        other_fields = {self.body, *self.fields.values()}
+        return tuple(f for f in self.method.input_type.fields if f.name not in other_fields and _is_plain(f))
 
     @property
     def etag(self) -> str:
@@ -111,13 +111,13 @@ def request(
     """
     message: Message = GetMessageClass(binding.method.input_type)()
     _read_body(message, binding, body)
-    known = {name: f for f in binding.in_query for name in (f.name, f.json_name)}
+    query_fields = {name: f for f in binding.in_query for name in (f.name, f.json_name)}
     given: dict[str, str] = {}
     for name, text in parameters(query).items():
-        if name not in known:
+        if name not in query_fields:
             raise Invalid(f"unknown parameter {name!r}; {_knows(binding)}")
-        if given.setdefault(known[name].name, text) is not text:
-            raise Invalid(f"{known[name].json_name} is given twice, in both of its spellings; give it once")
+        if given.setdefault(query_fields[name].name, text) is not text:
+            raise Invalid(f"{query_fields[name].json_name} is given twice, in both of its spellings; give it once")
     for parameter, name in binding.fields.items():
         given[name] = in_path[parameter]
     if if_match is not None:
@@ -131,15 +131,15 @@ def request(
 
 def _of(method: MethodDescriptor) -> Iterator[Binding]:
     rule = method.GetOptions().Extensions[annotations_pb2.http]
-    for one in (rule, *rule.additional_bindings) if rule.WhichOneof("pattern") else ():
-        yield _binding(method, one)
+    for binding in (rule, *rule.additional_bindings) if rule.WhichOneof("pattern") else ():
+        yield _binding(method, binding)
 
 
 def _binding(method: MethodDescriptor, rule: http_pb2.HttpRule) -> Binding:
     verb = str(rule.WhichOneof("pattern"))
     path: str = getattr(rule, verb)
     fields = {field_at(method.input_type, name).json_name: name for name in _TEMPLATE.findall(path)}
-    spelled = _TEMPLATE.sub(lambda found: f"{{{field_at(method.input_type, found[1]).json_name}}}", path)
+    spelled = _TEMPLATE.sub(lambda match: f"{{{field_at(method.input_type, match[1]).json_name}}}", path)
     return Binding(verb.upper(), spelled, fields, rule.body, method)
 
 
@@ -225,19 +225,19 @@ def _refuse_loose_value(value: Any, field: FieldDescriptor) -> None:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise Invalid(f"the body gives {twice!r} twice; give it once")
-    return found
+    return values
 
 
 def _etag(binding: Binding, if_match: str) -> str:
-    found = _QUOTED.fullmatch(if_match)
-    if found is None or not binding.etag:
+    match = _QUOTED.fullmatch(if_match)
+    if match is None or not binding.etag:
         takes = "one etag in quotes, as a header ETag shows it" if binding.etag else "none"
         raise Invalid(f"If-Match {if_match[:60]!r}: {binding.verb} {binding.path} takes {takes}")
-    return found[1]
+    return match[1]
 
 
 def _set(message: Message, field: FieldDescriptor, path: str, text: str) -> None:

@@ -170,9 +170,9 @@ def _bind(listen: str, option: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # localhost resolves to 127.0.0.1 before ::1, as for the original's clients.
-        family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+        family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
         both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
         listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         # Connections inherit it. asyncio sets it only on sockets that name their protocol, which these do not.

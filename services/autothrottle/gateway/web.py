@@ -221,7 +221,7 @@ def _endpoint(actions: Mapping[str, _Action], limits: _Limits, most_bytes: int, 
                 body = await _body(request, limits.body_seconds, most_bytes)
                 response = _response(await run_in_threadpool(action.answer, request, body))
             if throttle is not None:
-                await asyncio.sleep(throttle.left)
+                await asyncio.sleep(throttle.seconds_left)
                 response.headers.append(*throttle.header)
             return response
 
@@ -352,14 +352,14 @@ async def _body(request: Request, seconds: float, most_bytes: int) -> bytes:
 
 async def _collected(request: Request, most_bytes: int) -> bytes:
     """Return the body, or slightly more than `most_bytes` of it; memory is bounded by that and one chunk."""
-    kept, size = bytearray(), 0
+    body, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
-        if len(kept) <= most_bytes:
-            kept += chunk
+        if len(body) <= most_bytes:
+            body += chunk
         if size > max(_MOST_DISCARDED_BYTES, most_bytes):
             break
-    return bytes(kept)
+    return bytes(body)
 
 
 def _query(request: Request) -> str:

@@ -22,10 +22,10 @@ _WINDOW_SECONDS = 30
 
 
 def _names(name: str, given: object) -> tuple[str, ...]:
-    found = given.split(",") if isinstance(given, str) else given
-    if not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
+    entries = given.split(",") if isinstance(given, str) else given
+    if not isinstance(entries, Sequence) or not all(isinstance(entry, str) for entry in entries):
         raise ValueError(f"{name} is {str(given)[:60]!r}; it must be a list of names. Fix: {','.join(_DEFAULT)}")
-    names = tuple(one.strip() for one in found if one.strip())
+    names = tuple(entry.strip() for entry in entries if entry.strip())
     if len(set(names)) < len(names):
         raise ValueError(f"{name} names a limiter twice: {', '.join(names)[:200]}. Fix: name each limiter once")
     return names
@@ -49,12 +49,12 @@ def configured_limiters(
     Raises:
         ValueError: a limiter or a key is unknown, or a value is out of range.
     """
-    kinds = [_found(name, find) for name in RATE_LIMITERS.value(configs)]
-    known = {key.name for kind in kinds for key in kind.config()} | {RATE_LIMITERS.name}
+    kinds = [_limiter_type(name, find) for name in RATE_LIMITERS.value(configs)]
+    key_names = {key.name for kind in kinds for key in kind.config()} | {RATE_LIMITERS.name}
     for name in configs:
-        if name not in known:
+        if name not in key_names:
             raise ValueError(
-                f"{name[:60]!r} is not a key of the enabled limiters; they have {', '.join(sorted(known))}. "
+                f"{name[:60]!r} is not a key of the enabled limiters; they have {', '.join(sorted(key_names))}. "
                 f"Fix: remove it, or add its limiter to {RATE_LIMITERS.name}"
             )
     limiters = tuple(kind() for kind in kinds)
@@ -63,7 +63,7 @@ def configured_limiters(
     return limiters
 
 
-def _found(name: str, find: Callable[[str], type[RateLimiter]]) -> type[RateLimiter]:
+def _limiter_type(name: str, find: Callable[[str], type[RateLimiter]]) -> type[RateLimiter]:
     try:
         return find(name)
     except KeyError:
@@ -123,14 +123,14 @@ class RateLimiters:
         of the time spent in pauses, in [0, 1].
         """
         self._advance()
-        recent = [one for one in self._seconds if one.number > self._second - _WINDOW_SECONDS]
+        recent = [second for second in self._seconds if second.number > self._second - _WINDOW_SECONDS]
         recent.append(_Second(self._second, self._records, self._paused))
         first = max(0, self._second - _WINDOW_SECONDS + 1)
         elapsed = max(1.0, self._clock() - self._start - first)
         return {
-            "record-rate-avg": sum(one.records for one in recent) / elapsed,
-            "record-rate-max": float(max(one.records for one in recent)),
-            "throttled-ratio": min(1.0, sum(one.paused for one in recent) / elapsed),
+            "record-rate-avg": sum(second.records for second in recent) / elapsed,
+            "record-rate-max": float(max(second.records for second in recent)),
+            "throttled-ratio": min(1.0, sum(second.paused for second in recent) / elapsed),
         }
 
     def close(self) -> None:

@@ -65,15 +65,15 @@ def rate(name: str, given: object) -> float:
         ValueError: it is not a finite number above 0.
     """
     try:
-        found = float(given) if isinstance(given, (int, float, str)) and not isinstance(given, bool) else 0.0
+        number = float(given) if isinstance(given, (int, float, str)) and not isinstance(given, bool) else 0.0
     except (ValueError, OverflowError):
-        found = 0.0
-    if not (isfinite(found) and found > 0):
+        number = 0.0
+    if not (isfinite(number) and number > 0):
         raise ValueError(
             f"{name} is {str(given)[:60]!r}; it must be a number above 0, per second. Fix: give for example 1000, or "
             "leave it out for no limit"
         )
-    return found
+    return number
 
 
 class RateLimiter(ABC):

@@ -103,10 +103,10 @@ class Access:
             Unauthenticated: no credentials were given, or the token is unknown.
         """
         if self._tokens is not None and authorization:
-            found = self._tokens.caller_of(authorization)
-            if found is None:
+            caller = self._tokens.caller_of(authorization)
+            if caller is None:
                 raise Unauthenticated("the token is unknown; send `Authorization: Bearer TOKEN` with a known token")
-            return found
+            return caller
         if self._certificate_roles is not None and certificate_names:
             return Caller(certificate_names[0], role_of_certificate(certificate_names, self._certificate_roles))
         if self._certificate_roles is None and self._tokens is None:
@@ -119,9 +119,9 @@ class Access:
         """Log a refusal, at most one per second and kind; the line has the number of those that were not logged."""
         now = self._clock()
         with self._lock:
-            before, count = self._logged.get(kind, (now - _LOG_SPACING, 0))
-            is_due = now - before >= _LOG_SPACING
-            self._logged[kind] = (now, 0) if is_due else (before, count + 1)
+            last_line, count = self._logged.get(kind, (now - _LOG_SPACING, 0))
+            is_due = now - last_line >= _LOG_SPACING
+            self._logged[kind] = (now, 0) if is_due else (last_line, count + 1)
         if is_due:
             more = f" ({count} more refusals of this kind since the last line)" if count else ""
             logger.warning("Refused with %s: %s%s", kind, text, more)
@@ -146,14 +146,14 @@ class AccessInterceptor(grpc.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Check the caller before the method's function runs."""
         method = handler_call_details.method
-        found = continuation(handler_call_details)
-        if found is None or method.removeprefix("/").rpartition("/")[0] in self._access.open_services:
-            return found
+        handler = continuation(handler_call_details)
+        if handler is None or method.removeprefix("/").rpartition("/")[0] in self._access.open_services:
+            return handler
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
-            if behavior := getattr(found, kind):
-                handler = getattr(grpc, f"{kind}_rpc_method_handler")
+            if behavior := getattr(handler, kind):
+                make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
                 guarded = self._guarded(behavior, method)
-                return handler(guarded, found.request_deserializer, found.response_serializer)  # type: ignore[no-any-return]
+                return make_handler(guarded, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
         return None
 
     def _guarded(self, behavior: Callable[[Any, grpc.ServicerContext], Any], method: str) -> Callable[..., Any]:
@@ -162,12 +162,12 @@ class AccessInterceptor(grpc.ServerInterceptor):
         @wraps(behavior)  # keeps the attribute with the threads of the method
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                found = self._caller(context)
-                require_role(found, needed, method.rpartition("/")[2][:100])
+                caller = self._caller(context)
+                require_role(caller, needed, method.rpartition("/")[2][:100])
             except (Unauthenticated, Forbidden) as error:
                 self._refuse(error, method, context)
-            _caller.set(found)
-            with self._quotas.throttled(found, context) if is_limited else nullcontext():
+            _caller.set(caller)
+            with self._quotas.throttled(caller, context) if is_limited else nullcontext():
                 return behavior(request, context)
 
         return answer
@@ -187,9 +187,9 @@ class AccessInterceptor(grpc.ServerInterceptor):
 
 def author(context: grpc.ServicerContext) -> str:
     """Return the caller of the current method, for the log and the audit; only a service may name another client."""
-    found = _caller.get(Caller())
-    metadata = context.invocation_metadata() if found.role is Role.SERVICE else ()
-    return caller(context.peer(), metadata, found.name)
+    current = _caller.get(Caller())
+    metadata = context.invocation_metadata() if current.role is Role.SERVICE else ()
+    return caller(context.peer(), metadata, current.name)
 
 
 def _authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str:

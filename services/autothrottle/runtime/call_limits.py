@@ -248,36 +248,39 @@ class Admission(grpc.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Wrap the method's function."""
-        method, found = handler_call_details.method, continuation(handler_call_details)
-        if found is None:
+        method, handler = handler_call_details.method, continuation(handler_call_details)
+        if handler is None:
             return None
         kind = Kind.CHECK if method == _HEALTH_CHECK else Kind.LONG if method in self._large else Kind.CALL
-        encode = found.response_serializer
-        if found.unary_unary:
-            answer = self._unary(found.unary_unary, kind, method, found.request_deserializer)
+        encode = handler.response_serializer
+        if handler.unary_unary:
+            answer = self._unary(handler.unary_unary, kind, method, handler.request_deserializer)
             return grpc.stream_unary_rpc_method_handler(answer, None, encode)
-        if found.unary_stream:
-            stream = self._stream(found.unary_stream, method, found.request_deserializer)
+        if handler.unary_stream:
+            stream = self._stream(handler.unary_stream, method, handler.request_deserializer)
             return grpc.stream_stream_rpc_method_handler(stream, None, encode)
-        if found.stream_unary:
-            answer = self._upload(found.stream_unary)
-            return grpc.stream_unary_rpc_method_handler(answer, found.request_deserializer, encode)
-        assert found.stream_stream is not None
-        chat = self._chat(found.stream_stream)
-        return grpc.stream_stream_rpc_method_handler(chat, found.request_deserializer, encode)
+        if handler.stream_unary:
+            answer = self._upload(handler.stream_unary)
+            return grpc.stream_unary_rpc_method_handler(answer, handler.request_deserializer, encode)
+        assert handler.stream_stream is not None
+        chat = self._chat(handler.stream_stream)
+        return grpc.stream_stream_rpc_method_handler(chat, handler.request_deserializer, encode)
 
     def _unary(self, behavior: _Behavior, kind: Kind, method: str, decode: _Decode | None) -> _Behavior:
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with self._admitted(kind, context) as host, self._request(requests, context, host, method, decode) as one:
-                return _checked_answer(method, behavior(one, context))
+            with (
+                self._admitted(kind, context) as host,
+                self._request(requests, context, host, method, decode) as request,
+            ):
+                return _checked_answer(method, behavior(request, context))
 
         return self._in_pool(kind, answer)
 
     def _stream(self, behavior: _Behavior, method: str, decode: _Decode | None) -> _Behavior:
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._admitted(Kind.STREAM, context) as host:
-                with self._request(requests, context, host, method, decode) as one:
-                    answers = behavior(one, context)
+                with self._request(requests, context, host, method, decode) as request:
+                    answers = behavior(request, context)
                 for part in answers:
                     yield _checked_answer(method, part)
 

@@ -64,7 +64,7 @@ def parse(
     Raises:
         InvalidConfiguration: contains every problem.
     """
-    flags = Flags.read(argv)
+    flags = Flags.parse(argv)
     variables, warnings = from_environment(environ)
     given = variables | flags.given
     file, file_problems = from_file(given.pop("config", None))
@@ -104,8 +104,8 @@ def parse_command(
         InvalidConfiguration: contains every problem.
     """
     options = declared_options(kind, prefix)
-    flags = Flags.read(argv, options)
-    shared = {name: one for name, one in options.items() if in_environment is None or name in in_environment}
+    flags = Flags.parse(argv, options)
+    shared = {name: option for name, option in options.items() if in_environment is None or name in in_environment}
     variables, warnings = from_environment(environ, shared, prefix)
     values, _, problems = _parsed(variables | flags.given, options)
     if flags.help:
@@ -122,7 +122,7 @@ def _parsed(
     values: dict[str, Any] = {}
     valid: dict[str, Given] = {}
     problems: list[str] = []
-    for option in (one for name, one in options.items() if name in given):
+    for option in (option for name, option in options.items() if name in given):
         try:
             values[option.name.replace("-", "_")] = option.parse(given[option.name].text)
             valid[option.name] = given[option.name]
@@ -300,10 +300,10 @@ class _Combinations:
             )
 
     def _check_zookeeper(self) -> None:
-        prefix, ours = self.values.zk_prefix, self.values.zk_config_prefix
-        if _overlap(prefix, ours):
+        prefix, config_prefix = self.values.zk_prefix, self.values.zk_config_prefix
+        if _overlap(prefix, config_prefix):
             self.problems.append(
-                f"zk-config-prefix: {ours!r} ({self._source('zk-config-prefix')}) overlaps Kafka's tree, "
+                f"zk-config-prefix: {config_prefix!r} ({self._source('zk-config-prefix')}) overlaps Kafka's tree, "
                 f"zk-prefix being {prefix!r} ({self._source('zk-prefix')}); it must be a path that Kafka "
                 f"does not use. Fix: give {OPTIONS['zk-config-prefix'].default}, for example"
             )
@@ -373,9 +373,9 @@ def _read_key(path: str) -> tuple[str, str]:
     return content, ""
 
 
-def _overlap(prefix: str, ours: str) -> bool:
+def _overlap(prefix: str, config_prefix: str) -> bool:
     """Whether our tree contains Kafka's chroot, or is inside a node that Kafka uses."""
-    if f"{prefix}/".startswith(f"{ours}/"):
+    if f"{prefix}/".startswith(f"{config_prefix}/"):
         return True
-    first = ours.removeprefix(f"{prefix}/").split("/")[0]
-    return ours.startswith(f"{prefix}/") and _KAFKA_NODE.fullmatch(first) is not None
+    first = config_prefix.removeprefix(f"{prefix}/").split("/")[0]
+    return config_prefix.startswith(f"{prefix}/") and _KAFKA_NODE.fullmatch(first) is not None

@@ -162,13 +162,13 @@ class Health:
             self._closed.wait(self._period)
 
     def _note(self, name: str, problem: str) -> None:
-        known = self._results.get(name)
-        is_changed = known is None or known.ok != (not problem)
+        previous = self._results.get(name)
+        is_changed = previous is None or previous.ok != (not problem)
         if is_changed and problem:
             log.warning("Health check %s failed: %s", name, problem)
-        elif is_changed and known is not None:
+        elif is_changed and previous is not None:
             log.info("Health check %s is ok again", name)
-        since = known.since if known is not None and not is_changed else datetime.now(UTC)
+        since = previous.since if previous is not None and not is_changed else datetime.now(UTC)
         self._results[name] = CheckResult(name, not problem, since, problem)
 
     def _note_dead_thread(self, end: threading.ExceptHookArgs) -> None:

@@ -95,16 +95,16 @@ def declared_options(kind: type[Any], prefix: str = ENVIRONMENT_PREFIX) -> dict[
     The name of a field is the name of its flag, with `_` for `-`. A name in capitals starts a group of options; its
     value is the title.
     """
-    declared = {one.name: one.metadata.get("option") for one in fields(kind)}
-    found: dict[str, Option[Any]] = {}
+    declared = {field.name: field.metadata.get("option") for field in fields(kind)}
+    options: dict[str, Option[Any]] = {}
     group = ""
     for name in (name for base in reversed(kind.__mro__) for name in get_annotations(base)):
         if name.isupper():
             group = getattr(kind, name)
-        elif one := declared[name]:
+        elif field := declared[name]:
             flag = name.replace("_", "-")
-            found[flag] = replace(one, name=flag, group=group, prefix=prefix)
-    return found
+            options[flag] = replace(field, name=flag, group=group, prefix=prefix)
+    return options
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)

@@ -57,7 +57,7 @@ class RequestThrottle:
     clock: Callable[[], float]
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the response may leave."""
         return max(0.0, self.until - self.clock())
 
@@ -102,7 +102,7 @@ class RequestQuotas:
         if quota is None:
             yield None
             return
-        with ExitStack() as held:
+        with ExitStack() as slots:
             with self._lock:
                 now = self._clock()
                 sensor = self._sensor(quota.entity, now)
@@ -110,7 +110,7 @@ class RequestQuotas:
                 if delay > SAMPLE_SECONDS:
                     raise LimitReached(_refusal(quota, delay))
                 if delay:
-                    held.enter_context(self._delayed.slot(str(quota.entity)))
+                    slots.enter_context(self._delayed.slot(str(quota.entity)))
                 sensor.count(now, delay)
             yield RequestThrottle(delay, now + delay, self._clock)
 
@@ -130,7 +130,7 @@ class RequestQuotas:
                     yield
                 finally:
                     if throttle is not None:
-                        time.sleep(throttle.left)
+                        time.sleep(throttle.seconds_left)
                         context.set_trailing_metadata((*(context.trailing_metadata() or ()), throttle.header))
         except LimitReached as error:
             context.set_trailing_metadata((REFUSAL_HEADER,))

@@ -66,8 +66,10 @@ logger = logging.getLogger(__name__)
 
 def time_left(context: grpc.ServicerContext, share: float = 0.95) -> timedelta:
     """Return the time limit of a call: this share of the time to the caller's deadline, at most `LONGEST_CALL`."""
-    left = context.time_remaining()
-    return LONGEST_CALL if left is None else min(LONGEST_CALL, timedelta(seconds=max(left * share, 0.001)))
+    seconds_left = context.time_remaining()
+    return (
+        LONGEST_CALL if seconds_left is None else min(LONGEST_CALL, timedelta(seconds=max(seconds_left * share, 0.001)))
+    )
 
 
 def encoded_once(kind: type[_Message], encoded: bytes) -> _Message:
@@ -261,8 +263,8 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         lock that the server's only serving thread needs when another watch ends: a deadlock.
         """
         method = handler_call_details.method
-        found = continuation(handler_call_details)
-        return _unknown(method) if found is None else _rewrapped(found, method, self)
+        handler = continuation(handler_call_details)
+        return _unknown(method) if handler is None else _rewrapped(handler, method, self)
 
     def unary(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
         """Return the function with its errors mapped to statuses."""
@@ -327,15 +329,15 @@ def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 def _rewrapped(
-    found: grpc.RpcMethodHandler[Any, Any], method: str, answers: _ErrorsAndStreams
+    handler: grpc.RpcMethodHandler[Any, Any], method: str, answers: _ErrorsAndStreams
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    decode, encode = found.request_deserializer, _pass_encoded(found.response_serializer)
+    decode, encode = handler.request_deserializer, _pass_encoded(handler.response_serializer)
     codecs = (decode, encode)
-    if found.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(answers.unary(found.unary_unary, method), *codecs)
-    if found.stream_unary:
-        return grpc.stream_unary_rpc_method_handler(answers.counted(found.stream_unary, method), *codecs)
-    if found.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(answers.stream(found.unary_stream, method), *codecs)
-    assert found.stream_stream is not None
-    return grpc.stream_stream_rpc_method_handler(answers.stream(found.stream_stream, method), *codecs)
+    if handler.unary_unary:
+        return grpc.unary_unary_rpc_method_handler(answers.unary(handler.unary_unary, method), *codecs)
+    if handler.stream_unary:
+        return grpc.stream_unary_rpc_method_handler(answers.counted(handler.stream_unary, method), *codecs)
+    if handler.unary_stream:
+        return grpc.unary_stream_rpc_method_handler(answers.stream(handler.unary_stream, method), *codecs)
+    assert handler.stream_stream is not None
+    return grpc.stream_stream_rpc_method_handler(answers.stream(handler.stream_stream, method), *codecs)

@@ -71,7 +71,7 @@ class Shutdown(ExitStack):
 
     def grace(self) -> timedelta:
         """Return how long a closing server may wait for calls in progress."""
-        return max(timedelta(0), self._left(_GRACE))
+        return max(timedelta(0), self._time_left(_GRACE))
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._enforce, name="shutdown", daemon=True).start()
@@ -87,10 +87,10 @@ class Shutdown(ExitStack):
         finally:
             for thread in _blocking_threads() - self._older_threads:
                 thread.join()
-            flush_logs(max(timedelta(0), min(FLUSH, self._left(_LOGS))))
+            flush_logs(max(timedelta(0), min(FLUSH, self._time_left(_LOGS))))
             self._ended.set()
 
-    def _left(self, limit: timedelta) -> timedelta:
+    def _time_left(self, limit: timedelta) -> timedelta:
         return limit - timedelta(seconds=max(0.0, time.monotonic() - self._began))
 
     def _enforce(self) -> None:
@@ -100,10 +100,10 @@ class Shutdown(ExitStack):
             (CALLS, "cancelling calls to other services, Kafka and Datadog"),
             (SESSIONS, "dropping the sessions with ZooKeeper, which expire there"),
         ):
-            if self._ended.wait(self._left(limit).total_seconds()):
+            if self._ended.wait(self._time_left(limit).total_seconds()):
                 return
             self._cancel(limit, what)
-        if not self._ended.wait(self._left(_LIMIT).total_seconds()):
+        if not self._ended.wait(self._time_left(_LIMIT).total_seconds()):
             log_last_line(
                 log,
                 logging.ERROR,

@@ -60,7 +60,7 @@ class Flags:
     """The options that may be given."""
 
     @staticmethod
-    def read(argv: Sequence[str], options: Mapping[str, Option[Any]] = OPTIONS) -> Flags:
+    def parse(argv: Sequence[str], options: Mapping[str, Option[Any]] = OPTIONS) -> Flags:
         """Parse the whole command line."""
         flags, words = Flags(options=options), list(argv)
         while words:

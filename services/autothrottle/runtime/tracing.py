@@ -47,7 +47,7 @@ def configure_tracing(service_name: str) -> Tracing:
     Args:
         service_name: name of this process unless OTEL_SERVICE_NAME is set.
     """
-    if not _wanted(os.environ, _TRACES):
+    if not _is_enabled(os.environ, _TRACES):
         return Tracing()
     from autothrottle.adapters.tracing.opentelemetry import OpenTelemetryTracer, current_trace_id
 
@@ -73,7 +73,7 @@ def export_metrics(service_name: str, source: SampleSource, cluster: str) -> Cal
         source: the metrics.
         cluster: name of the cluster.
     """
-    if not _wanted(os.environ, _METRICS):
+    if not _is_enabled(os.environ, _METRICS):
         return _nothing
     from autothrottle.adapters.exposition.otlp import OtlpMetrics
 
@@ -84,24 +84,24 @@ def export_metrics(service_name: str, source: SampleSource, cluster: str) -> Cal
         return _nothing
 
 
-def _wanted(environment: Mapping[str, str], signal: str) -> bool:
+def _is_enabled(environment: Mapping[str, str], signal: str) -> bool:
     """Whether the variables turn a signal on with supported settings."""
     variable = f"OTEL_{signal}_EXPORTER"
     exporter = environment.get(variable, "").strip().lower()
     endpoints = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     protocols = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-    asked = exporter == "otlp" or (not exporter and any(environment.get(name) for name in endpoints))
+    is_requested = exporter == "otlp" or (not exporter and any(environment.get(name) for name in endpoints))
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none":
         return False
     if exporter not in ("", "otlp"):
         logger.warning("%s: %s=%s is not supported; use otlp, or none", _OFF[signal], variable, exporter)
         return False
     protocol = next((environment[name] for name in protocols if environment.get(name)), "grpc")
-    if asked and protocol != "grpc":
+    if is_requested and protocol != "grpc":
         logger.warning("%s: the protocol %s is not supported; use grpc (port 4317)", _OFF[signal], protocol)
         return False
     for name in endpoints:
-        if asked and has_user(environment.get(name, "")):
+        if is_requested and has_user(environment.get(name, "")):
             logger.warning(
                 "%s: %s contains a user. Fix: give scheme, host and port only, and the credentials in "
                 "OTEL_EXPORTER_OTLP_HEADERS",
@@ -109,4 +109,4 @@ def _wanted(environment: Mapping[str, str], signal: str) -> bool:
                 name,
             )
             return False
-    return asked
+    return is_requested

@@ -136,7 +136,7 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
         plan = rebalance(partitions, chosen.brokers, rebalance_options)
     else:
         plan = scale(partitions, chosen.brokers, rebalance_options)
-    return _result(options, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),))
+    return _result(options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),))
 
 
 def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int], cluster: PlacementCluster) -> Result:
@@ -157,7 +157,7 @@ def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int
     )
     plan = decommission(partitions, chosen.brokers, leaving, racks)
     actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
-    return _result(planning_options, cluster, chosen, plan, (without_no_ops(plan.before, plan.after),), actions)
+    return _result(planning_options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
 
 
 def _check_rebuild(options: RebuildCommandOptions) -> None:
@@ -196,7 +196,7 @@ def _maps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[Partitio
     maps = steps(plan, options.phased_reassignment, options.chunk_step_size)
     if not options.skip_no_ops:
         return maps
-    return tuple(without_no_ops(old, new) for old, new in zip((plan.before, *maps), maps, strict=False))
+    return tuple(without_no_ops(old, new) for old, new in zip((plan.old_map, *maps), maps, strict=False))
 
 
 def _actions(options: RebuildCommandOptions, chosen: BrokerSelection) -> tuple[str, ...]:
@@ -226,7 +226,7 @@ def _result(
     maps: Iterable[PartitionMap],
     actions: tuple[str, ...] = (),
 ) -> Result:
-    topics = tuple(sorted({partition.topic for partition in plan.before}))
+    topics = tuple(sorted({partition.topic for partition in plan.old_map}))
     cluster_topics = {partition.topic for partition in cluster.partitions} if cluster else set()
     excluded = (
         matching_topics(cluster_topics, options.topics_exclude, compile=compile_pattern)
@@ -249,7 +249,7 @@ def _result(
         warnings=tuple(sorted([*plan.refusals, *plan.accepted_warnings, *unaccepted])),
         needs_consent=bool(unaccepted),
         notes=(*plan.notes, *_unmatched(options, cluster_topics or topics, topics)),
-        total_partitions=len(cluster.partitions) if cluster else len(plan.before),
+        total_partitions=len(cluster.partitions) if cluster else len(plan.old_map),
     )
 
 

@@ -28,7 +28,7 @@ def execute(options: PlanningOptions, result: Result) -> int:
             f"the plan has {len(result.maps)} maps, and each must end before the next one starts. Fix: leave out "
             "--execute, and submit one file after the other with `throttlectl reassign FILE`"
         )
-    changed = without_no_ops(result.plan.before, result.plan.after)
+    changed = without_no_ops(result.plan.old_map, result.plan.new_map)
     if not changed:
         print("No partition changes; nothing to submit")
         return 0

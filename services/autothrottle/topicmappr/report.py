@@ -121,7 +121,7 @@ def _targeted(options: RebalanceCommandOptions | ScaleCommandOptions) -> str:
 def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: PlacementPlan) -> Iterator[str]:
     if options.partition_size_threshold:
         yield f"Ignoring partitions smaller than {options.partition_size_threshold // 2**20}MB"
-    spread = plan.statistics_after.storage
+    spread = plan.new_statistics.storage
     if spread:
         yield f"Free storage mean, harmonic mean: {_gigabytes(spread.mean)}, {_gigabytes(spread.harmonic_mean)}"
         yield f"Broker free storage limits (with a {plan.tolerance:.2%} tolerance from mean):"
@@ -131,7 +131,7 @@ def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: Pl
 
 
 def _changes(plan: PlacementPlan) -> Iterator[str]:
-    for old, new, notes in changes(plan.before, plan.after):
+    for old, new, notes in changes(plan.old_map, plan.new_map):
         yield (
             f"{old.topic} p{old.partition}: {_replicas(old.replicas)} -> {_replicas(new.replicas)} {', '.join(notes)}"
         )
@@ -142,9 +142,9 @@ def _replicas(replicas: Iterable[int]) -> str:
 
 
 def _distribution(plan: PlacementPlan) -> Iterator[str]:
-    yield f"degree [min/max/avg]: {_degree(plan.statistics_before)} -> {_degree(plan.statistics_after)}"
+    yield f"degree [min/max/avg]: {_degree(plan.old_statistics)} -> {_degree(plan.new_statistics)}"
     yield "-"
-    for broker, share in plan.statistics_after.shares.items():
+    for broker, share in plan.new_statistics.shares.items():
         yield f"Broker {broker} - leader: {share.leaders}, follower: {share.followers}, total: {share.total}"
 
 
@@ -155,7 +155,7 @@ def _degree(statistics: PlacementStatistics) -> str:
 
 def _storage(options: PlanningOptions, plan: PlacementPlan) -> list[str]:
     """Return the section about free storage; none where it is unknown before or after the plan."""
-    old, new = plan.statistics_before.storage, plan.statistics_after.storage
+    old, new = plan.old_statistics.storage, plan.new_statistics.storage
     if old is None or new is None:
         return []
     factor = getattr(options, "partition_size_factor", 1.0)
@@ -188,7 +188,7 @@ def _storage_of_brokers(plan: PlacementPlan) -> Iterator[str]:
 def free_after(plan: PlacementPlan) -> Mapping[int, int]:
     """Return broker id -> free bytes after the plan, also of brokers that leave."""
     free = {broker.id: broker.storage_free or 0 for broker in plan.brokers}
-    for old, new in zip(plan.before, plan.after, strict=True):
+    for old, new in zip(plan.old_map, plan.new_map, strict=True):
         for broker in set(old.replicas) - set(new.replicas):
             if broker in free:
                 free[broker] += old.size or 0
@@ -212,13 +212,13 @@ def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[
         "topics": list(result.topics),
         "changes": _change_values(plan),
         "unchanged_partitions": sum(
-            old.replicas == new.replicas for old, new in zip(plan.before, plan.after, strict=True)
+            old.replicas == new.replicas for old, new in zip(plan.old_map, plan.new_map, strict=True)
         ),
         "copied_bytes": plan.copied_bytes,
         "bound_bytes": plan.bound_bytes,
         "move_ratio": result.move_ratio,
-        "before": _statistics_value(plan.statistics_before),
-        "after": _statistics_value(plan.statistics_after),
+        "before": _statistics_value(plan.old_statistics),
+        "after": _statistics_value(plan.new_statistics),
         "brokers": [_broker_value(broker) for broker in plan.brokers],
         "actions": list(result.actions),
         "warnings": list(result.warnings),
@@ -241,7 +241,7 @@ def _change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
             "notes": list(notes),
             "bytes": (old.size or 0) * len(set(new.replicas) - set(old.replicas)),
         }
-        for old, new, notes in changes(plan.before, plan.after)
+        for old, new, notes in changes(plan.old_map, plan.new_map)
         if old.replicas != new.replicas
     ]
 

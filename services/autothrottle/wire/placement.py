@@ -99,15 +99,15 @@ def plan_to_message(
 
     `total_partitions` counts those of the cluster.
     """
-    changed = without_no_ops(plan.before, plan.after)
-    parts = (without_no_ops(before, after) for before, after in zip((plan.before, *steps), steps, strict=False))
+    changed = without_no_ops(plan.old_map, plan.new_map)
+    parts = (without_no_ops(before, after) for before, after in zip((plan.old_map, *steps), steps, strict=False))
     return placement_pb2.PlacementPlan(
         partitions=_targets(changed),
-        unchanged_partitions=len(plan.before) - len(changed),
+        unchanged_partitions=len(plan.old_map) - len(changed),
         copied_bytes=plan.copied_bytes,
         bound_bytes=plan.bound_bytes,
-        before=_figures(plan.statistics_before),
-        after=_figures(plan.statistics_after),
+        before=_figures(plan.old_statistics),
+        after=_figures(plan.new_statistics),
         warnings=warnings,
         notes=notes,
         move_ratio=move_ratio(plan.partitions_to_copy, total_partitions),

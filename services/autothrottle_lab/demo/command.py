@@ -107,8 +107,8 @@ class BarScreen(Screen):
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, sample: Sample) -> None:
-        left, state = size(sample.bytes_left), _state(sample)
-        self._progress.update(self._task, completed=self._total - sample.bytes_left, left=left, state=state)
+        bytes_left, state = size(sample.bytes_left), _state(sample)
+        self._progress.update(self._task, completed=self._total - sample.bytes_left, left=bytes_left, state=state)
 
 
 def _screen(total_bytes: int, stack: ExitStack) -> Screen:
@@ -230,8 +230,8 @@ class DemoRun:
         while not over():
             self._poll()
             if time.monotonic() > self._deadline:
-                left = ", ".join(self._stage.throttled()) or "none"
-                raise Incomplete(f"{problem} after {self._stage.run_seconds:.0f} s; throttled resources: {left}")
+                throttled = ", ".join(self._stage.throttled()) or "none"
+                raise Incomplete(f"{problem} after {self._stage.run_seconds:.0f} s; throttled resources: {throttled}")
 
     def _follow_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds

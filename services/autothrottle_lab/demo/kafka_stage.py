@@ -189,10 +189,10 @@ class KafkaStage(Stage):
         logs = self._cluster.log_bytes(DEMO_NEW_BROKER)
         copied = sum(amount for (topic, _), amount in logs.items() if topic in _REASSIGNED)
         clients = sum(amount for (topic, _), amount in logs.items() if topic == _CLIENTS_TOPIC)
-        now = time.monotonic(), clients, copied
-        before, self._last_sample = self._last_sample or now, now
+        reading = time.monotonic(), clients, copied
+        last_reading, self._last_sample = self._last_sample or reading, reading
         throttle = self._cluster.stored_configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
-        return Sample.between(before, now, throttle, max(0, bytes_to_copy() - copied))
+        return Sample.between(last_reading, reading, throttle, max(0, bytes_to_copy() - copied))
 
     def is_reassigning(self) -> bool:
         return bool(self._cluster.reassigning())
@@ -205,12 +205,12 @@ class KafkaStage(Stage):
         timeline.leader_changes = self._terms_since(timeline)
         received = _CLIENT_RATE * sum(DEMO_NEW_BROKER in replicas for replicas in _CLIENTS)
         ideal = ideal_seconds(bytes_to_copy(), CAPACITY, received)
-        found = summary(timeline, ideal, self._client_bytes, cycles)
+        totals = summary(timeline, ideal, self._client_bytes, cycles)
         median, high = _percentile(self._latencies, 0.5), _percentile(self._latencies, 0.99)
         failures = len(self._load.failures)
         return Report(
             "Measured from the controller's metadata log and the clients:",
-            found,
+            totals,
             [
                 ("clients produced", size(self._client_bytes)),
                 ("  median latency", f"{1000 * median:.0f} ms"),
@@ -222,7 +222,7 @@ class KafkaStage(Stage):
                 f"{CAPACITY / MEGABYTE:g} MB/s",
                 "clients produced": f"{failures} records lost",
                 "  median latency": "acks=all",
-                "first throttle after": goal(found.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
+                "first throttle after": goal(totals.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
                 "config writes": "one per changed config key",
             },
             {

@@ -53,9 +53,9 @@ class SimulatedStage(Stage):
     def build(self, say: Callable[[str], None]) -> None:
         self.start_zookeeper()
         self._start_brokers()
-        found = _ADDRESSES.search(self._brokers.log.read_text(errors="replace"))
-        assert found is not None
-        self._counters_url, datadog_url = found.groups()
+        addresses = _ADDRESSES.search(self._brokers.log.read_text(errors="replace"))
+        assert addresses is not None
+        self._counters_url, datadog_url = addresses.groups()
         self.start_services(datadog_url, self.options)
 
     def _start_brokers(self) -> None:
@@ -71,11 +71,11 @@ class SimulatedStage(Stage):
         self.interruption.run(start, lambda: [process])
 
     def submit_reassignment(self) -> None:
-        self._before = self._counters()
+        self._counters_at_start = self._counters()
         self.client.create(_KAFKA.reassign_partitions, encode(reassignment_document(self._targets)))
 
     def record_end(self) -> None:
-        self._after = self._counters()
+        self._counters_at_end = self._counters()
 
     def set_client_load(self, factor: int) -> None:
         """Do nothing: the scenario's script changes the client load."""
@@ -83,10 +83,10 @@ class SimulatedStage(Stage):
     def sample(self) -> Sample:
         counters = self._counters()
         broker = counters["brokers"][str(DEMO_NEW_BROKER)]
-        now = counters["virtual_seconds"], broker["inbound"] - broker["replication_in"], broker["replication_in"]
-        before, self._last_sample = self._last_sample or now, now
+        reading = counters["virtual_seconds"], broker["inbound"] - broker["replication_in"], broker["replication_in"]
+        last_reading, self._last_sample = self._last_sample or reading, reading
         throttle = self._config(ConfigResource.broker(DEMO_NEW_BROKER)).get(FOLLOWER_RATE)
-        return Sample.between(before, now, throttle, counters["bytes_left"])
+        return Sample.between(last_reading, reading, throttle, counters["bytes_left"])
 
     def is_reassigning(self) -> bool:
         return self.client.exists(_KAFKA.reassign_partitions) is not None
@@ -103,10 +103,10 @@ class SimulatedStage(Stage):
         """Return the brokers' counters, see `SimulatedKafka.counters`."""
         try:
             with urllib.request.urlopen(f"{self._counters_url}/counters", timeout=_ANSWER_SECONDS) as answer:
-                found: Mapping[str, Any] = json.load(answer)
+                counters: Mapping[str, Any] = json.load(answer)
         except OSError as error:
             raise Unavailable(f"cannot read the brokers' counters at {self._counters_url}: {error}") from error
-        return found
+        return counters
 
     def _config(self, resource: ConfigResource) -> Mapping[str, str]:
         try:
@@ -115,14 +115,14 @@ class SimulatedStage(Stage):
             return {}
 
     def report(self, cycles: int) -> Report:
-        client_bytes = growth(self._before, self._after, "client_offered")
-        deferred = growth(self._before, self._after, "client_deferred")
+        client_bytes = growth(self._counters_at_start, self._counters_at_end, "client_offered")
+        deferred = growth(self._counters_at_start, self._counters_at_end, "client_deferred")
         deferred_percent = 100 * deferred / client_bytes
         timeline = read_timeline(self.zookeeper.transactions())
-        found = summary(timeline, self._after["ideal_seconds"], client_bytes, cycles)
+        totals = summary(timeline, self._counters_at_end["ideal_seconds"], client_bytes, cycles)
         return Report(
             "Measured from ZooKeeper's transaction log and the brokers' counters:",
-            found,
+            totals,
             [
                 ("client bytes", size(client_bytes)),
                 ("  deferred", size(deferred)),
@@ -130,11 +130,11 @@ class SimulatedStage(Stage):
             ],
             {
                 "shortest possible": "the new broker uses all capacity that clients leave free",
-                "recovery / shortest": goal(found.recovery_over_ideal, GOAL_RECOVERY_OVER_IDEAL, ""),
+                "recovery / shortest": goal(totals.recovery_over_ideal, GOAL_RECOVERY_OVER_IDEAL, ""),
                 "client bytes": "all brokers, both directions",
                 "  deferred": "delayed because the link was full",
                 "  deferred share": goal(deferred_percent, GOAL_DEFERRED_PERCENT, " %"),
-                "first throttle after": goal(found.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
+                "first throttle after": goal(totals.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
             },
             {"client_bytes_deferred": deferred, "deferred_percent": deferred_percent},
         )
@@ -143,6 +143,6 @@ class SimulatedStage(Stage):
         return [self._brokers]
 
 
-def growth(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> int:
+def growth(start: Mapping[str, Any], end: Mapping[str, Any], name: str) -> int:
     """Return by how much a counter of all brokers grew."""
-    return sum(broker[name] - before["brokers"][key][name] for key, broker in after["brokers"].items())
+    return sum(broker[name] - start["brokers"][key][name] for key, broker in end["brokers"].items())

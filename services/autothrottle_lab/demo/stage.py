@@ -124,17 +124,17 @@ class Report:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (name, value, remark) of each row."""
-        found = self.summary
+        totals = self.summary
         rows = [
-            ("recovery", f"{found.recovery_seconds:.1f} s"),
-            ("shortest possible", f"{found.ideal_seconds:.1f} s"),
-            ("recovery / shortest", f"{found.recovery_over_ideal:.2f}"),
+            ("recovery", f"{totals.recovery_seconds:.1f} s"),
+            ("shortest possible", f"{totals.ideal_seconds:.1f} s"),
+            ("recovery / shortest", f"{totals.recovery_over_ideal:.2f}"),
             *self.client_rows,
-            ("first throttle after", seconds(found.first_throttle_seconds)),
-            ("throttles removed after", seconds(found.clean_seconds)),
-            ("config writes", str(found.writes)),
-            ("cycles", str(found.cycles)),
-            ("leader changes", str(found.leader_changes)),
+            ("first throttle after", seconds(totals.first_throttle_seconds)),
+            ("throttles removed after", seconds(totals.clean_seconds)),
+            ("config writes", str(totals.writes)),
+            ("cycles", str(totals.cycles)),
+            ("leader changes", str(totals.leader_changes)),
         ]
         remarks = {"throttles removed after": "counted from the end of the reassignment", **self.remarks}
         return [(name, value, remarks.get(name, "")) for name, value in rows]

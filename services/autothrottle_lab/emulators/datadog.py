@@ -241,8 +241,8 @@ class DatadogEmulator:
     def tags_by_host(self, host: str) -> tuple[str, ...] | None:
         """Return the tags of a host; None: unknown host."""
         with self._lock:
-            found = self._hosts.get(host)
-            return None if found is None else found.tags
+            tagged_host = self._hosts.get(host)
+            return None if tagged_host is None else tagged_host.tags
 
     def series(self, query: str, rollup_seconds: int, start: float, end: float) -> list[dict[str, Any]]:
         """Return the series of a query in Datadog's format: one per host that has a point."""

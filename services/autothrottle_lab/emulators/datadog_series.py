@@ -53,12 +53,12 @@ class CumulativeCounters:
         return (self._total(direction, end) - self._total(direction, start)) / (end - start)
 
     def _total(self, direction: int, at: float) -> float:
-        after = bisect_left(self._times, at)
-        if self._times[after] == at:
-            return self._totals[after][direction]
-        before = after - 1
-        t0, t1 = self._times[before], self._times[after]
-        v0, v1 = self._totals[before][direction], self._totals[after][direction]
+        later = bisect_left(self._times, at)
+        if self._times[later] == at:
+            return self._totals[later][direction]
+        earlier = later - 1
+        t0, t1 = self._times[earlier], self._times[later]
+        v0, v1 = self._totals[earlier][direction], self._totals[later][direction]
         return v0 + (v1 - v0) * (at - t0) / (t1 - t0)
 
 
@@ -122,18 +122,18 @@ def series_of(
 
 def groups(query: str) -> list[str]:
     """Return the names of the tags that a query groups by."""
-    found = re.search(r"\bby\s*\{([^}]*)\}", query)
-    return [name.strip() for name in found.group(1).split(",")] if found else []
+    match = re.search(r"\bby\s*\{([^}]*)\}", query)
+    return [name.strip() for name in match.group(1).split(",")] if match else []
 
 
 def _tags_named(name: str, host: Host) -> list[str]:
     if name == "host":
         return [f"host:{host.name}"]
-    found = [tag for tag in host.tags if tag.startswith(f"{name}:")] if host.has_tagged_series else []
-    return found or [f"{name}:N/A"]
+    tags = [tag for tag in host.tags if tag.startswith(f"{name}:")] if host.has_tagged_series else []
+    return tags or [f"{name}:N/A"]
 
 
 def _filters(query: str) -> list[str]:
-    found = re.search(r"\{([^}]*)\}", query)
-    parts = found.group(1).split(",") if found else []
+    match = re.search(r"\{([^}]*)\}", query)
+    parts = match.group(1).split(",") if match else []
     return [part.strip() for part in parts if part.strip() not in ("", "*")]

@@ -235,9 +235,11 @@ class CountersEndpoint:
 def _request_handler(kafka: SimulatedKafka) -> type[BaseHTTPRequestHandler]:
     class Requests(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = self.path == "/counters"
-            content = encode(kafka.counters() if known else {"error": f"unknown path {self.path}; use GET /counters"})
-            self.send_response(200 if known else 404)
+            is_counters = self.path == "/counters"
+            content = encode(
+                kafka.counters() if is_counters else {"error": f"unknown path {self.path}; use GET /counters"}
+            )
+            self.send_response(200 if is_counters else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

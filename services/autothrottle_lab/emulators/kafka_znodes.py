@@ -218,13 +218,13 @@ class Znodes:
     def _submit_reassignment(self) -> None:
         try:
             content, _ = self._client.get(f"{self._root}/admin/reassign_partitions")
-            wanted = parse_reassignment(content)
+            targets = parse_reassignment(content)
         except NoNodeError:
             return
         except Invalid as error:
             log.warning("Ignoring the reassignment: %s", error)
             return
-        for key, target in wanted.items():
+        for key, target in targets.items():
             if self._submitted.get(key) != target:
                 self._start(key, target)
 
@@ -267,9 +267,9 @@ class Znodes:
         try:
             content, stat = self._client.get(path)
             targets = parse_reassignment(content)
-            left = {key: target for key, target in targets.items() if key not in self._removals}
-            if left:
-                self._client.set(path, encode(reassignment_document(left)), version=stat.version)
+            unfinished = {key: target for key, target in targets.items() if key not in self._removals}
+            if unfinished:
+                self._client.set(path, encode(reassignment_document(unfinished)), version=stat.version)
             else:
                 self._client.delete(path, version=stat.version)
         except BadVersionError:

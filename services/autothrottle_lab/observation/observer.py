@@ -48,11 +48,11 @@ class Sample:
 
     @staticmethod
     def between(
-        before: tuple[float, int, int], now: tuple[float, int, int], throttle: str | None, bytes_left: int
+        earlier: tuple[float, int, int], later: tuple[float, int, int], throttle: str | None, bytes_left: int
     ) -> Sample:
         """Return the state now, with the mean rates between two readings: (seconds, client bytes, copied bytes)."""
-        seconds = max(now[0] - before[0], 1e-9)
-        client_rate, copy_rate = (now[1] - before[1]) / seconds, (now[2] - before[2]) / seconds
+        seconds = max(later[0] - earlier[0], 1e-9)
+        client_rate, copy_rate = (later[1] - earlier[1]) / seconds, (later[2] - earlier[2]) / seconds
         return Sample(None if throttle is None else int(throttle), client_rate, copy_rate, bytes_left)
 
 

@@ -107,7 +107,7 @@ class Leaders:
         self._cluster = cluster
         self._leaders: Mapping[Partition, int] = {}
         self._ending = threading.Event()
-        self._read()
+        self._refresh()
         self._thread = threading.Thread(target=self._follow, name="leaders", daemon=True)
         self._thread.start()
 
@@ -115,7 +115,7 @@ class Leaders:
         """Return the broker id of a partition's leader; -1: unknown or no leader."""
         return self._leaders.get(partition, -1)
 
-    def known(self) -> Mapping[Partition, int]:
+    def by_partition(self) -> Mapping[Partition, int]:
         """Return the leader of every partition that has one."""
         return {partition: leader for partition, leader in self._leaders.items() if leader >= 0}
 
@@ -128,9 +128,9 @@ class Leaders:
         while not self._ending.wait(_LEADERS_SECONDS):
             # If ZooKeeper is frozen or unreachable, keep the last known leaders.
             with suppress(KazooException):
-                self._read()
+                self._refresh()
 
-    def _read(self) -> None:
+    def _refresh(self) -> None:
         self._leaders = {partition: state.leader for partition, state in self._cluster.partitions().items()}
 
 
@@ -226,15 +226,15 @@ class ClientLoad:
 
     def _run(self) -> None:
         due: dict[Partition, float] = defaultdict(float)
-        before = time.monotonic()
+        last = time.monotonic()
         while not self._ending.wait(self._interval_seconds):
             now = time.monotonic()
             for partition, rate in self._rates.items():
-                due[partition] += rate * (now - before)
+                due[partition] += rate * (now - last)
                 while due[partition] >= len(self._value):
                     due[partition] -= len(self._value)
                     self._send(partition, now - due[partition] / rate)
-            before = now
+            last = now
 
     def _send(self, partition: Partition, at: float) -> None:
         future = self._producer.send(partition[0], self._value, partition=partition[1])
@@ -271,7 +271,7 @@ class BrokerCounters:
         """Start to count from the current log sizes."""
         self._cluster = cluster
         self._leaders = Leaders(cluster)
-        self._led = self._leaders.known()
+        self._led = self._leaders.by_partition()
         self._lock = threading.Lock()
         self._sizes = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
         self._received: dict[int, float] = dict.fromkeys(cluster.brokers, 0.0)
@@ -288,7 +288,7 @@ class BrokerCounters:
     def sample(self) -> dict[int, TrafficCounters]:
         """Return the counters of every broker, including stopped ones."""
         with self._lock:
-            leads = self._leaders.known()
+            leads = self._leaders.by_partition()
             leaders = {**leads, **self._led}
             for broker_id in self._cluster.brokers:
                 self._sizes[broker_id] = self._count(broker_id, self._cluster.log_bytes(broker_id), leaders)
@@ -318,13 +318,13 @@ class BrokerCounters:
     ) -> dict[Partition, int]:
         """Count the growth of a broker's logs; return the sizes up to which they are counted."""
         counted: dict[Partition, int] = {}
-        before = self._sizes[broker_id]
+        counted_sizes = self._sizes[broker_id]
         for partition, size in sizes.items():
             leader = leaders.get(partition)
             if leader not in self._sent:
-                counted[partition] = before.get(partition, 0)
+                counted[partition] = counted_sizes.get(partition, 0)
                 continue
-            growth = max(0, size - before.get(partition, 0))
+            growth = max(0, size - counted_sizes.get(partition, 0))
             self._received[broker_id] += growth
             if leader != broker_id:
                 self._sent[leader] += growth

@@ -90,8 +90,8 @@ def _java_version(output: str) -> int:
     >>> _java_version('java version "1.8.0_402"')
     8
     """
-    found = re.search(r'version "(?:1\.)?(\d+)', output)
-    return int(found.group(1)) if found else 0
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(match.group(1)) if match else 0
 
 
 def pyspark_jars() -> Path:

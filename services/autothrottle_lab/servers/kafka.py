@@ -153,8 +153,8 @@ class KafkaCluster(ABC):
         """Create a topic whose replicas the controller places; return when `create_topic` would."""
         self._create(name, {"num_partitions": partitions, "replication_factor": replication_factor})
 
-    def _create(self, name: str, wanted: Mapping[str, Any]) -> None:
-        self._call_admin(lambda admin: admin.create_topics({name: wanted}))
+    def _create(self, name: str, topic: Mapping[str, Any]) -> None:
+        self._call_admin(lambda admin: admin.create_topics({name: topic}))
         wait_until(lambda: all(self._knows(broker_id, name) for broker_id in self._running()), 60.0, f"{name} is known")
         self.wait_until_in_sync([name])
 
@@ -170,8 +170,8 @@ class KafkaCluster(ABC):
         Raises:
             Invalid: the controller refuses some partitions; the reassignment of the others has started.
         """
-        wanted = {kafka.TopicPartition(*p): None if to is None else list(to) for p, to in replicas.items()}
-        results = self._call_admin(lambda admin: admin.alter_partition_reassignments(wanted))
+        targets = {kafka.TopicPartition(*p): None if to is None else list(to) for p, to in replicas.items()}
+        results = self._call_admin(lambda admin: admin.alter_partition_reassignments(targets))
         if refused := {f"{p.topic}-{p.partition}": error.__name__ for p, error in results.items() if error}:
             raise Invalid(f"The controller refuses to reassign {refused}.")
 
@@ -273,12 +273,12 @@ class KafkaCluster(ABC):
 
         It works for stopped brokers, too. It skips replicas under deletion.
         """
-        found: dict[Partition, int] = {}
+        bytes_of_logs: dict[Partition, int] = {}
         with suppress(FileNotFoundError), os.scandir(self.brokers[broker_id].logs) as directories:
             for entry in directories:
                 if named := _LOG_DIRECTORY.match(entry.name):
-                    found[named["topic"], int(named["partition"])] = _bytes_of_segments(entry.path)
-        return found
+                    bytes_of_logs[named["topic"], int(named["partition"])] = _bytes_of_segments(entry.path)
+        return bytes_of_logs
 
     # Internals
 
@@ -310,7 +310,7 @@ class KafkaCluster(ABC):
     def _wait_until_known(self, within_seconds: float) -> None:
         running = self._running()
 
-        def known() -> bool:
+        def all_registered() -> bool:
             for broker_id in running:
                 if not self.brokers[broker_id].process.running:
                     raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].log_end()}")
@@ -320,7 +320,7 @@ class KafkaCluster(ABC):
                 return False
             return {broker["broker_id"] for broker in cluster["brokers"] if not broker.get("is_fenced")} >= running
 
-        wait_until(known, within_seconds, f"all brokers of {sorted(running)} are in the cluster metadata")
+        wait_until(all_registered, within_seconds, f"all brokers of {sorted(running)} are in the cluster metadata")
 
     def _call_admin(self, request: Callable[[Any], T]) -> T:
         """Return the result of a request to the admin client.

@@ -95,42 +95,42 @@ class ZooKeeperModeCluster(KafkaCluster):
             raise Conflict(f"/admin/reassign_partitions is there already. {fix}") from None
 
     def reassigning(self) -> set[Partition]:
-        plan = self._read("/admin/reassign_partitions")
+        plan = self._node("/admin/reassign_partitions")
         return super().reassigning() | {(row["topic"], row["partition"]) for row in plan.get("partitions", [])}
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         if topics is None:
             topics = self._children("/brokers/topics")
-        found: dict[Partition, PartitionState] = {}
+        states: dict[Partition, PartitionState] = {}
         for topic in topics:
-            node = self._read(f"/brokers/topics/{topic}")
+            node = self._node(f"/brokers/topics/{topic}")
             for number, replicas in node.get("partitions", {}).items():
-                state = self._read(f"/brokers/topics/{topic}/partitions/{number}/state")
-                found[topic, int(number)] = PartitionState(
+                state = self._node(f"/brokers/topics/{topic}/partitions/{number}/state")
+                states[topic, int(number)] = PartitionState(
                     replicas=tuple(replicas),
                     adding_replicas=tuple(node.get("adding_replicas", {}).get(number, ())),
                     removing_replicas=tuple(node.get("removing_replicas", {}).get(number, ())),
                     leader=state.get("leader", -1),
                     isr=tuple(state.get("isr", ())),
                 )
-        return found
+        return states
 
     def stored_configs(self) -> dict[str, dict[str, str]]:
         """Return every dynamic config of a broker or topic, as its znode has it; empty configs are absent."""
         entities = [f"{kind}/{name}" for kind in ("brokers", "topics") for name in self._children(f"/config/{kind}")]
-        stored = {entity: self._read(f"/config/{entity}").get("config", {}) for entity in sorted(entities)}
+        stored = {entity: self._node(f"/config/{entity}").get("config", {}) for entity in sorted(entities)}
         return {entity: config for entity, config in stored.items() if config}
 
     # Internals
 
-    def _read(self, path: str) -> dict[str, Any]:
+    def _node(self, path: str) -> dict[str, Any]:
         """Return the JSON of a znode; {} if it does not exist."""
         try:
             content, _ = self._zookeeper.get(self._chroot + path)
         except NoNodeError:
             return {}
-        read: dict[str, Any] = json.loads(content)
-        return read
+        value: dict[str, Any] = json.loads(content)
+        return value
 
     def _children(self, path: str) -> list[str]:
         try:

@@ -96,20 +96,20 @@ class ServiceProcesses:
         chosen = self.processes if names is None else names
         return "".join(self.processes[name].log.read_text(errors="replace") for name in chosen)
 
-    def _start(self, wanted: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
-        for name, (service, options) in wanted.items():
+    def _start(self, services: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+        for name, (service, options) in services.items():
             if name in self.processes and self.processes[name].running:
                 continue
             process = self.processes[name] = self._deployment.process(service, name, options)
             self._log_starts[name] = process.log.stat().st_size if process.log.exists() else 0
             self._stack.callback(process.stop)
             process.start()
-        for name in wanted:
+        for name in services:
             self.processes[name].wait_until(lambda name=name: self._listens(name), _START_SECONDS)  # type: ignore[misc]
 
     def _listens(self, name: str) -> bool:
         log = self.processes[name].log.read_bytes()[self._log_starts[name] :]
-        found = LISTENS.findall(log.decode(errors="replace"))
-        if found:
-            self.addresses[name] = found[-1]
-        return bool(found)
+        addresses = LISTENS.findall(log.decode(errors="replace"))
+        if addresses:
+            self.addresses[name] = addresses[-1]
+        return bool(addresses)

@@ -105,8 +105,8 @@ class ZooKeeperServer:
 
     def mode(self) -> str:
         """Return `standalone`, `leader` or `follower`; "" while it does not serve clients."""
-        found = _MODE.search(self.four_letter_word("srvr"))
-        return found.group(1) if found else ""
+        match = _MODE.search(self.four_letter_word("srvr"))
+        return match.group(1) if match else ""
 
     def stop(self) -> None:
         """Stop it by SIGTERM."""

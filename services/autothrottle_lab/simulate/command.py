@@ -210,7 +210,7 @@ def configure(file: ScenarioFile, flags: Sequence[str], environ: Mapping[str, st
 
 
 def _require_own(flags: Sequence[str], names: Sequence[str], use: str, others: str = "") -> None:
-    if foreign := sorted(Flags.read(flags).given.keys() - {"config", *names}):
+    if foreign := sorted(Flags.parse(flags).given.keys() - {"config", *names}):
         valid = ", ".join(f"--{name}" for name in names) + others
         raise Invalid(f"--{foreign[0]} does not apply to {use}. Fix: remove it; valid options are {valid}")
 
@@ -285,7 +285,7 @@ _HEAD = (
 
 def _row(key: LinkSide, outcome: Outcome) -> tuple[str, ...]:
     side = outcome.sides[key]
-    used = [100 * one.carried / side.capacity for one in side.seconds] or [0.0]
+    used = [100 * second.carried / side.capacity for second in side.seconds] or [0.0]
     throttles = [rate / MEGABYTE for rate in side.throttles]
     return (
         str(key[0]),
@@ -324,9 +324,9 @@ def _lines(side: LinkSideOutcome) -> Series:
     pieces = [side.seconds[i : i + size] for i in range(0, len(side.seconds), size)]
     link = side.capacity / MEGABYTE
     return {
-        "used": [(_minute(piece), _mean([one.carried for one in piece])) for piece in pieces],
+        "used": [(_minute(piece), _mean([second.carried for second in piece])) for piece in pieces],
         "throttle": [(_minute(p), None if p[-1].throttle is None else p[-1].throttle / MEGABYTE) for p in pieces],
-        "clients": [(_minute(piece), _mean([one.offered for one in piece])) for piece in pieces],
+        "clients": [(_minute(piece), _mean([second.offered for second in piece])) for piece in pieces],
         "link": [(_minute(pieces[0]), link), (_minute(pieces[-1]), link)] if pieces else [],
     }
 

@@ -86,19 +86,19 @@ def scenario_text(
 
 def _broker(broker_id: int, decisions: Mapping[LinkSide, Decision], paths: Sequence[_Path]) -> list[str]:
     own = [d for role in ReplicaRole if (d := decisions.get((broker_id, role)))]
-    known = [d for d in own if d.capacity]
-    if not known and any(d.reason.is_override for d in own):
+    measured = [d for d in own if d.capacity]
+    if not measured and any(d.reason.is_override for d in own):
         raise Missing(
             f"the last cycle has no load of broker {broker_id} because an override sets its throttle. Fix: remove the "
             "override (throttlectl remove), and retry after the next cycle"
         )
-    if not known:
+    if not measured:
         raise Missing(
             f"the last cycle has no load of broker {broker_id}, which takes part. Fix: check its metrics "
             "(throttlectl state), and retry after the next cycle"
         )
-    capacities = {decision.role: decision.capacity or 0 for decision in known}
-    loads = {decision.role: [(0.0, round(_clients(decision, paths) / MEGABYTE, 3))] for decision in known}
+    capacities = {decision.role: decision.capacity or 0 for decision in measured}
+    loads = {decision.role: [(0.0, round(_clients(decision, paths) / MEGABYTE, 3))] for decision in measured}
     return broker_lines(broker_id, capacities, loads)
 
 

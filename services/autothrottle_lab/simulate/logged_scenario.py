@@ -27,16 +27,16 @@ def choose(records: Iterable[ReassignmentRecord], reassignment_id: str = "") -> 
         Missing: no such reassignment has ended with known bytes.
     """
     ended = [
-        one
-        for one in records
-        if one.status == ReassignmentStatus.DONE and one.paths and one.finish and one.start < one.finish
+        record
+        for record in records
+        if record.status == ReassignmentStatus.DONE and record.paths and record.finish and record.start < record.finish
     ]
-    wanted = [one for one in ended if reassignment_id in ("", one.reassignment_id)]
-    if not wanted:
-        known = ", ".join(sorted({one.reassignment_id for one in ended})[-10:]) or "none"
+    matching = [record for record in ended if reassignment_id in ("", record.reassignment_id)]
+    if not matching:
+        complete_ids = ", ".join(sorted({record.reassignment_id for record in ended})[-10:]) or "none"
         which = f"the reassignment {reassignment_id!r}" if reassignment_id else "any reassignment"
-        raise Missing(f"the log lacks the end or the bytes of {which}; complete reassignments are: {known}")
-    return max(wanted, key=lambda one: one.finish or one.start)
+        raise Missing(f"the log lacks the end or the bytes of {which}; complete reassignments are: {complete_ids}")
+    return max(matching, key=lambda one: one.finish or one.start)
 
 
 def scenario_text(reassignment: ReassignmentRecord, decisions: Sequence[DecisionRecord]) -> str:
@@ -104,21 +104,21 @@ def _broker(broker_id: int, decisions: Sequence[DecisionRecord], start: datetime
 def _client_load(decisions: Sequence[DecisionRecord], start: datetime) -> list[Step]:
     """The client load of one link side: each measurement starts halfway between the previous one and itself."""
     points: dict[float, float] = {}
-    for one in decisions:
-        assert one.measured_from and one.measured_to and one.utilization is not None
-        middle = one.measured_from + (one.measured_to - one.measured_from) / 2
-        copied = one.mean_throttle or 0 if one.replication is None else one.replication
-        points[(middle - start).total_seconds()] = max(one.utilization - copied, 0) / MEGABYTE
-    found: list[Step] = []
-    before = None
+    for decision in decisions:
+        assert decision.measured_from and decision.measured_to and decision.utilization is not None
+        middle = decision.measured_from + (decision.measured_to - decision.measured_from) / 2
+        copied = decision.mean_throttle or 0 if decision.replication is None else decision.replication
+        points[(middle - start).total_seconds()] = max(decision.utilization - copied, 0) / MEGABYTE
+    steps: list[Step] = []
+    previous = None
     for at, rate in sorted(points.items()):
-        since = 0.0 if before is None else max((before + at) / 2, 0.0)
-        before = at
-        if found and since <= found[-1][0]:
-            found[-1] = (since, round(rate, 1))
-        elif not found or abs(rate - found[-1][1]) >= _NOTICEABLE_CHANGE:
-            found.append((round(since, 1), round(rate, 1)))
-    return found
+        since = 0.0 if previous is None else max((previous + at) / 2, 0.0)
+        previous = at
+        if steps and since <= steps[-1][0]:
+            steps[-1] = (since, round(rate, 1))
+        elif not steps or abs(rate - steps[-1][1]) >= _NOTICEABLE_CHANGE:
+            steps.append((round(since, 1), round(rate, 1)))
+    return steps
 
 
 def _reassignments(reassignment: ReassignmentRecord) -> list[str]:

@@ -50,12 +50,12 @@ class LinkSideOutcome:
     @property
     def saturated_seconds(self) -> int:
         """Seconds in which the link side was saturated."""
-        return sum(one.carried >= FULL * self.capacity for one in self.seconds)
+        return sum(second.carried >= FULL * self.capacity for second in self.seconds)
 
     @property
     def throttles(self) -> Sequence[int]:
         """Its throttles, one per throttled second, bytes/s; empty: never throttled."""
-        return [one.throttle for one in self.seconds if one.throttle is not None]
+        return [second.throttle for second in self.seconds if second.throttle is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +186,22 @@ def bound(scenario: VirtualScenario) -> float:
 
 
 def _demand(copied: Sequence[VirtualReassignment], allowed: Pieces) -> LinkSideDemand:
-    return LinkSideDemand(sum(one.size for one in copied), allowed, sum(one.produce_rate for one in copied))
+    return LinkSideDemand(
+        sum(reassignment.size for reassignment in copied),
+        allowed,
+        sum(reassignment.produce_rate for reassignment in copied),
+    )
 
 
 def _sides_in_use(cluster: Cluster) -> frozenset[LinkSide]:
     """The link sides through which adding replicas are copied."""
     partitions = map(cluster.partitions.__getitem__, cluster.moving())
-    flows = {Flow(one.leader, follower) for one in partitions for follower in one.adding if follower not in one.isr}
+    flows = {
+        Flow(partition.leader, follower)
+        for partition in partitions
+        for follower in partition.adding
+        if follower not in partition.isr
+    }
     return link_sides_of({flow for flow in flows if cluster.is_up(flow.leader) and cluster.is_up(flow.follower)})
 
 
@@ -228,4 +237,6 @@ def _deferred_without(scenario: VirtualScenario, seconds: float) -> dict[LinkSid
         while events_left and idle.now >= events_left[0].at.total_seconds():
             events_left.popleft().play(idle)
         idle.step(scenario.step.total_seconds())
-    return {(b, role): side.client_deferred for b, one in idle.brokers.items() for role, side in one.sides.items()}
+    return {
+        (b, role): side.client_deferred for b, broker in idle.brokers.items() for role, side in broker.sides.items()
+    }

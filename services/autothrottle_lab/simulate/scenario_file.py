@@ -117,7 +117,7 @@ class _Table:
         value = self.get(key, [])
         if not isinstance(value, list) or not (value or empty):
             raise self.wrong(key, value, "a list of tables", example)
-        return [_Table(one, f"{key} {number} of {self.where}", keys) for number, one in enumerate(value, 1)]
+        return [_Table(entry, f"{key} {number} of {self.where}", keys) for number, entry in enumerate(value, 1)]
 
 
 def read_scenario(path: Path) -> ScenarioFile:
@@ -169,7 +169,7 @@ def _sharing(top: _Table) -> Sharing:
 
 def _events(top: _Table, brokers: Mapping[int, VirtualBroker]) -> list[VirtualEvent]:
     keys, example = ("at", "broker", "what"), '[{ at = 600, broker = 1003, what = "fails" }]'
-    tables = [(_event(one, brokers), one) for one in top.tables("event", keys, example, empty=True)]
+    tables = [(_event(table, brokers), table) for table in top.tables("event", keys, example, empty=True)]
     down: set[int] = set()
     for event, table in sorted(tables, key=lambda pair: pair[0].at):
         if (event.kind is EventKind.RETURNS) != (event.broker_id in down):
@@ -201,7 +201,7 @@ def _planner(top: _Table) -> dict[str, str]:
 
 
 def _brokers(top: _Table) -> dict[int, VirtualBroker]:
-    found: dict[int, VirtualBroker] = {}
+    brokers: dict[int, VirtualBroker] = {}
     for table in top.tables("broker", ("id", "capacity", "traffic"), "[{ id = [1001, 1002], capacity = 100 }]"):
         capacity = table.get("capacity")
         if capacity is None:
@@ -209,42 +209,42 @@ def _brokers(top: _Table) -> dict[int, VirtualBroker]:
             raise table.wrong("capacity", None, f"MB/s, > 0 and <= {MAX_CAPACITY_MEGABYTES}", example)
         link = parse_capacity(json.dumps(capacity, default=str), f"{table.where}: capacity")
         for broker_id in table.broker_ids("id", "[1001, 1002]"):
-            if broker_id in found:
+            if broker_id in brokers:
                 raise Invalid(f"{table.where}: duplicate broker {broker_id}. Fix: name each broker once")
-            found[broker_id] = VirtualBroker(link, _traffic(table))
-    return found
+            brokers[broker_id] = VirtualBroker(link, _traffic(table))
+    return brokers
 
 
 def _traffic(table: _Table) -> ClientTraffic:
     steps: list[TrafficStep] = []
-    for one in table.tables("traffic", ("at", "tx", "rx"), "[{ at = 0, tx = 40, rx = 20 }]", empty=True):
-        at = one.number("at", "seconds since the start of the reassignment", 0, default=0, most=10**7)
+    for step in table.tables("traffic", ("at", "tx", "rx"), "[{ at = 0, tx = 40, rx = 20 }]", empty=True):
+        at = step.number("at", "seconds since the start of the reassignment", 0, default=0, most=10**7)
         outbound, inbound = (
-            round(one.number(key, "MB/s", 40, default=0, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
+            round(step.number(key, "MB/s", 40, default=0, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
             for key in ("tx", "rx")
         )
         if steps and at <= steps[-1].at_seconds:
-            raise one.wrong("at", at, f"later than the previous step, {steps[-1].at_seconds:g}", f"{at + 600:g}")
+            raise step.wrong("at", at, f"later than the previous step, {steps[-1].at_seconds:g}", f"{at + 600:g}")
         steps.append(TrafficStep(at, outbound, inbound))
     return ClientTraffic(tuple(steps))
 
 
 def _reassignments(top: _Table, brokers: Mapping[int, VirtualBroker]) -> list[VirtualReassignment]:
-    found: list[VirtualReassignment] = []
+    reassignments: list[VirtualReassignment] = []
     keys = ("topic", "partitions", "megabytes", "replicas", "to", "produce")
     example = '[{ topic = "orders", megabytes = 500, replicas = [1001, 1000], to = [1001, 1006] }]'
     for table in top.tables("move", keys, example):
-        found += _partitions(table, brokers, found)
-    if len(found) > MOST_PARTITIONS:
+        reassignments += _partitions(table, brokers, reassignments)
+    if len(reassignments) > MOST_PARTITIONS:
         raise Invalid(
-            f"{top.where}: {len(found)} partitions to reassign; the limit is {MOST_PARTITIONS}. "
+            f"{top.where}: {len(reassignments)} partitions to reassign; the limit is {MOST_PARTITIONS}. "
             "Fix: use fewer and larger partitions"
         )
-    return found
+    return reassignments
 
 
 def _partitions(
-    table: _Table, brokers: Mapping[int, VirtualBroker], before: Sequence[VirtualReassignment]
+    table: _Table, brokers: Mapping[int, VirtualBroker], earlier: Sequence[VirtualReassignment]
 ) -> list[VirtualReassignment]:
     topic = table.get("topic", "moving")
     if not isinstance(topic, str) or not topic:
@@ -254,18 +254,18 @@ def _partitions(
     produce = round(table.number("produce", "MB/s to each", 0.5, default=0, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
     replicas, target = table.broker_ids("replicas", "[1001, 1000]"), table.broker_ids("to", "[1001, 1006]")
     _check_replicas(table, replicas, target, brokers)
-    first = sum(one.topic == topic for one in before)
+    first = sum(reassignment.topic == topic for reassignment in earlier)
     return [VirtualReassignment(topic, first + n, size, replicas, target, produce) for n in range(count)]
 
 
 def _check_replicas(
     table: _Table, replicas: Sequence[int], target: Sequence[int], brokers: Mapping[int, VirtualBroker]
 ) -> None:
-    known, alive = sorted(brokers), [b for b in replicas if b in brokers]
+    broker_ids, alive = sorted(brokers), [b for b in replicas if b in brokers]
     if not alive:
-        required = f"broker ids with at least one of the brokers {known}, which leads"
-        raise table.wrong("replicas", list(replicas), required, f"[{known[0]}]")
+        required = f"broker ids with at least one of the brokers {broker_ids}, which leads"
+        raise table.wrong("replicas", list(replicas), required, f"[{broker_ids[0]}]")
     if not set(target) <= brokers.keys() or set(target) <= set(replicas):
-        new = next((b for b in known if b not in replicas), known[0])
-        required = f"some of the brokers {known}, at least one of them outside the replicas {list(replicas)}"
+        new = next((b for b in broker_ids if b not in replicas), broker_ids[0])
+        required = f"some of the brokers {broker_ids}, at least one of them outside the replicas {list(replicas)}"
         raise table.wrong("to", list(target), required, f"[{alive[0]}, {new}]")

@@ -185,7 +185,7 @@ class VirtualScenario:
                     produce_rate=reassignment.produce_rate,
                 )
             )
-        brokers = [SimulatedBroker(b, one.capacity, one.traffic) for b, one in sorted(self.brokers.items())]
+        brokers = [SimulatedBroker(b, broker.capacity, broker.traffic) for b, broker in sorted(self.brokers.items())]
         return Cluster(brokers, partitions, sharing=self.sharing, script_waits_for_reassignment=self.traffic_waits)
 
 
@@ -297,8 +297,10 @@ class VirtualRecovery:
                 self._cycle(self._event)
             if self._seconds - start > longest.total_seconds():
                 self.planner.stop()
-                left, hours = self.cluster.bytes_left() / 1e9, longest.total_seconds() / 3600
-                raise TimeoutError(f"the reassignment is not done after {hours:g} h; {left:,.2f} GB are left to copy")
+                bytes_left, hours = self.cluster.bytes_left() / 1e9, longest.total_seconds() / 3600
+                raise TimeoutError(
+                    f"the reassignment is not done after {hours:g} h; {bytes_left:,.2f} GB are left to copy"
+                )
         took = self._seconds - start
         self._cycle("the reassignment ended")
         self.planner.stop()
@@ -310,7 +312,9 @@ class VirtualRecovery:
             topics.setdefault(reassignment.topic, {})[reassignment.partition] = reassignment
         for topic, reassignments in topics.items():
             self.kafka.add_topic(topic, {n: self.cluster.partitions[topic, n].isr for n in reassignments})
-        self.cluster.submit_reassignment({one.key: one.target for one in self.scenario.reassignments})
+        self.cluster.submit_reassignment(
+            {reassignment.key: reassignment.target for reassignment in self.scenario.reassignments}
+        )
         for topic, reassignments in topics.items():
             self.kafka.submit_reassignment(topic, {n: reassignment.target for n, reassignment in reassignments.items()})
         self.kafka.add_topic(OTHER_LOGS, {broker_id: (broker_id,) for broker_id in self.cluster.brokers})
@@ -356,25 +360,25 @@ class VirtualRecovery:
     def _copy_partition_state(self, key: TopicPartition) -> None:
         """Copy a partition's ISR, leader and replicas from the model into the twin that the planner sees."""
         partition, (topic, number) = self.cluster.partitions[key], key
-        seen = self.kafka.topics[topic][number]
-        joined = [b for b in partition.isr if b not in seen.isr]
-        left = [b for b in seen.isr if b in partition.replicas and b not in partition.isr]
-        ended = seen.moves and not partition.reassigning
-        if not (joined or left or ended or partition.leader != seen.leader):
+        twin = self.kafka.topics[topic][number]
+        joining = [b for b in partition.isr if b not in twin.isr]
+        leaving = [b for b in twin.isr if b in partition.replicas and b not in partition.isr]
+        ended = twin.moves and not partition.reassigning
+        if not (joining or leaving or ended or partition.leader != twin.leader):
             return
         self._report_log_sizes()
-        for broker_id in joined:
+        for broker_id in joining:
             self.kafka.join_isr(topic, number, broker_id)
-        for broker_id in left:
+        for broker_id in leaving:
             self.kafka.leave_isr(topic, number, broker_id)
         if ended:
             self.kafka.finish(topic, number)
         led_by_another = self.kafka.topics[topic][number].leader != partition.leader
         if led_by_another:
             self.kafka.move_leader(topic, number, partition.leader)
-        if joined or ended or led_by_another:
+        if joining or ended or led_by_another:
             event = (
-                "its reassignment is done" if ended else "a replica joined the ISR" if joined else "its leader changed"
+                "its reassignment is done" if ended else "a replica joined the ISR" if joining else "its leader changed"
             )
             self._event = f"{topic}-{number}: {event}"
 
@@ -412,11 +416,11 @@ class VirtualRecovery:
                 continue
             last = max(bisect_right(readings, newest, key=_seconds_of) - 1, 1)
             first = min(bisect_left(readings, readings[last][0] - window, key=_seconds_of), last - 1)
-            (since, *before), (until, *after) = readings[first], readings[last]
+            (since, *earlier_totals), (until, *totals) = readings[first], readings[last]
             start, end = (self.scenario.begin + timedelta(seconds=at) for at in (since, until))
             sent, received = (
                 Utilization(round((total - earlier) / (until - since)), start, end)
-                for earlier, total in zip(before, after, strict=True)
+                for earlier, total in zip(earlier_totals, totals, strict=True)
             )
             capacity = self.scenario.brokers[broker_id].capacity
             self.metrics.set_loads(BrokerLoad(broker_id, capacity, sent, received, "lab"))

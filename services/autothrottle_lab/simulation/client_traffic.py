@@ -60,11 +60,11 @@ class ClientTraffic:
         >>> ClientTraffic((TrafficStep(0, 0, 20), TrafficStep(10, 0, 60))).spans(ReplicaRole.FOLLOWER)
         [(10.0, 20), (0.0, 60)]
         """
-        found, at = [], start
+        spans, at = [], start
         for end, rate in self.pieces(role, start):
-            found.append((end - at if math.isfinite(end) else 0.0, rate))
+            spans.append((end - at if math.isfinite(end) else 0.0, rate))
             at = end
-        return found
+        return spans
 
     def rate(self, role: ReplicaRole, at: float) -> BytesPerSecond:
         return next(self.pieces(role, at))[1]

@@ -120,8 +120,8 @@ class _Stream:
             side.carry(amount)
             if listed:
                 side.meter.record(now_ms, amount)
-        left = [p.bytes_left(self.flow.follower) for p in self.partitions]
-        shares = fair_shares(left, [(amount, range(len(left)))])
+        bytes_left = [p.bytes_left(self.flow.follower) for p in self.partitions]
+        shares = fair_shares(bytes_left, [(amount, range(len(bytes_left)))])
         for partition, share in zip(self.partitions, shares, strict=True):
             partition.copied[self.flow.follower] += share
 
@@ -296,11 +296,11 @@ class Cluster:
     def _check_target(self, key: TopicPartition, target: Sequence[int]) -> None:
         if key not in self.partitions:
             raise Missing(f"partition {key[0]}-{key[1]} does not exist: create it before you reassign it")
-        known = {*self.brokers, *self.partitions[key].replicas}
-        if not target or len(set(target)) != len(target) or not set(target) <= known:
+        broker_ids = {*self.brokers, *self.partitions[key].replicas}
+        if not target or len(set(target)) != len(target) or not set(target) <= broker_ids:
             raise Invalid(
                 f"{list(target)} as replicas of {key[0]}-{key[1]}: "
-                f"name at least one broker of {sorted(known)}, each once"
+                f"name at least one broker of {sorted(broker_ids)}, each once"
             )
 
     def _set_up(self, broker_id: int, up: bool) -> None:
@@ -369,11 +369,11 @@ class Cluster:
                 links.setdefault(side, []).append(i)
         alone: list[Constraint] = [(side.capacity * seconds, members) for side, members in links.items()]
         slowed = throttle_meters + self._fetchers(streams, seconds)
-        wanted = fair_shares(demands, alone + slowed)
+        demanded = fair_shares(demands, alone + slowed)
         beside_clients: list[Constraint] = []
         for side, members in links.items():
-            connections = len({streams[i].flow for i in members if wanted[i] > 0})
-            amount = sum(wanted[i] for i in members)
+            connections = len({streams[i].flow for i in members if demanded[i] > 0})
+            amount = sum(demanded[i] for i in members)
             beside_clients.append((side.replication_limit(amount, connections, seconds, self._sharing), members))
         return fair_shares(demands, beside_clients + slowed)
 

@@ -57,13 +57,13 @@ def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> li
         allowed = min((limit for limit, members in constraints if i in members), default=math.inf)
         shares[i] = max(float(min(wants[i], allowed)), 0.0)
         return shares
-    left = [max(limit, 0.0) for limit, _ in constraints]
+    remaining = [max(limit, 0.0) for limit, _ in constraints]
     while growing:
         counts = [len(growing.intersection(members)) for _, members in constraints]
-        steps = [left[c] / n if n else math.inf for c, n in enumerate(counts)]
+        steps = [remaining[c] / n if n else math.inf for c, n in enumerate(counts)]
         grow = min(math.inf, *steps, *(wants[i] - shares[i] for i in growing))
         full = {i for c, (_, members) in enumerate(constraints) if steps[c] <= grow for i in members}
-        left = [max(limit - grow * n, 0.0) for limit, n in zip(left, counts, strict=True)]
+        remaining = [max(limit - grow * n, 0.0) for limit, n in zip(remaining, counts, strict=True)]
         satisfied = {i for i in growing if wants[i] - shares[i] <= grow}
         for i in growing:
             shares[i] = float(wants[i]) if i in satisfied else shares[i] + grow
@@ -173,19 +173,19 @@ class SimulatedLinkSide:
         self._arriving = amount if self.up else 0.0
         self._in_step = 0.0
 
-    def replication_limit(self, wanted: float, connections: int, seconds: float, sharing: Sharing) -> float:
+    def replication_limit(self, demanded: float, connections: int, seconds: float, sharing: Sharing) -> float:
         """Return how many bytes replication may carry in this step.
 
         Args:
-            wanted: bytes that replication would carry without clients.
+            demanded: bytes that replication would carry without clients.
             connections: number of replication connections.
             seconds: length of the step.
             sharing: how clients and replication share the link.
         """
         limit = self.capacity * seconds
         if sharing.contention is Contention.PROPORTIONAL:
-            demand = self._arriving + wanted
-            return limit - self._arriving if demand <= limit else limit * wanted / demand
+            total = self._arriving + demanded
+            return limit - self._arriving if total <= limit else limit * demanded / total
         free = max(limit - self._arriving - self.client_backlog, 0.0)
         if sharing.contention is Contention.CLIENTS_FIRST:
             return free
@@ -200,8 +200,8 @@ class SimulatedLinkSide:
         """Carry client bytes on what replication left free, the backlog first."""
         if not self.up:
             return
-        before = self.client_backlog
+        old_backlog = self.client_backlog
         free = max(self.capacity * seconds - self._in_step, 0.0)
         self.client_offered += self._arriving
-        self.client_carried += min(before + self._arriving, free)
-        self.client_deferred += max(self.client_backlog - before, 0.0)
+        self.client_carried += min(old_backlog + self._arriving, free)
+        self.client_deferred += max(self.client_backlog - old_backlog, 0.0)

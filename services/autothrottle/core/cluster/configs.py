@@ -169,8 +169,8 @@ def parse_rate(value: str) -> int:
         Invalid: the value is not a signed 64-bit integer.
     """
     # The length is limited first: int() refuses texts of thousands of digits.
-    found = _RATE.fullmatch(value.strip())
-    rate = int(found[1] + found[2]) if found else None
+    match = _RATE.fullmatch(value.strip())
+    rate = int(match[1] + match[2]) if match else None
     if rate is None or not -MAX_RATE - 1 <= rate <= MAX_RATE:
         raise Invalid(f"rate {value[:40]!r} is not an integer number of bytes/s in -2^63..2^63-1")
     return rate

@@ -99,8 +99,8 @@ def fitting_response(leaders: int, rate: BytesPerSecond) -> int:
     >>> fitting_response(leaders=4, rate=6_000_000), fitting_response(leaders=4, rate=1_000_000_000)
     (65536, 8388608)
     """
-    wanted = int(rate * _FITTING_SECONDS / leaders)
-    return max(SMALLEST_RESPONSE_BYTES, 1 << max(wanted, 1).bit_length() - 1)
+    response_bytes = int(rate * _FITTING_SECONDS / leaders)
+    return max(SMALLEST_RESPONSE_BYTES, 1 << max(response_bytes, 1).bit_length() - 1)
 
 
 def is_large_response(response_max_bytes: int, leaders: int, rate: BytesPerSecond) -> bool:

@@ -94,9 +94,9 @@ def shows_rise(times: Sequence[float], counts: Sequence[float]) -> bool:
         return False
     spans = zip(pairwise(times), pairwise(counts), strict=True)
     rates = [(new - old) / (later - earlier) for (earlier, later), (old, new) in spans]
-    before, latest = rates[:-RISE_SAMPLES], rates[-RISE_SAMPLES:]
-    if min(latest) <= max(before) + max(RISE * max(before), LEAST_RISE):
+    usual_rates, latest = rates[:-RISE_SAMPLES], rates[-RISE_SAMPLES:]
+    if min(latest) <= max(usual_rates) + max(RISE * max(usual_rates), LEAST_RISE):
         return False
-    usual = statistics.median(before)
+    usual = statistics.median(usual_rates)
     # After a stall, clients send what they held back; that is not additional load.
     return sum(rate - usual for rate in rates) > sum(rate - usual for rate in latest) / 2

@@ -171,13 +171,13 @@ class TopicReassignment:
     @cached_property
     def sending(self) -> Mapping[int, tuple[int, int]]:
         """Leader -> (in-sync followers, replicas still to copy), summed over the partitions that it sends."""
-        found: dict[int, tuple[int, int]] = {}
+        copies_of_leaders: dict[int, tuple[int, int]] = {}
         for leader, isr, adding in zip(self.leaders, self.isr, self.adding_replicas, strict=True):
             pending = sum(b not in isr for b in adding)
             if pending and leader != NO_LEADER:
-                followers, copies = found.get(leader, (0, 0))
-                found[leader] = followers + max(len(isr) - 1, 0), copies + pending
-        return found
+                followers, copies = copies_of_leaders.get(leader, (0, 0))
+                copies_of_leaders[leader] = followers + max(len(isr) - 1, 0), copies + pending
+        return copies_of_leaders
 
     @cached_property
     def copying(self) -> Copying:
@@ -255,7 +255,7 @@ class Reassignments(tuple[TopicReassignment, ...]):
         followers = set[int]().union(*(topic.followers for topic in copying))
         leaders.discard(NO_LEADER)
         sides = ((ReplicaRole.LEADER, leaders), (ReplicaRole.FOLLOWER, followers))
-        return {b: frozenset(role for role, held in sides if b in held) for b in leaders | followers}
+        return {b: frozenset(role for role, broker_ids in sides if b in broker_ids) for b in leaders | followers}
 
     @cached_property
     def link_sides(self) -> frozenset[LinkSide]:
@@ -270,11 +270,11 @@ class Reassignments(tuple[TopicReassignment, ...]):
     @cached_property
     def sending(self) -> Mapping[int, tuple[int, int]]:
         """Leader -> (in-sync followers, replicas still to copy), summed over the partitions that it sends."""
-        found: dict[int, tuple[int, int]] = {}
+        copies_of_leaders: dict[int, tuple[int, int]] = {}
 
         def add(leader: int, followers: int, copies: int) -> None:
-            so_far = found.get(leader, (0, 0))
-            found[leader] = so_far[0] + followers, so_far[1] + copies
+            so_far = copies_of_leaders.get(leader, (0, 0))
+            copies_of_leaders[leader] = so_far[0] + followers, so_far[1] + copies
 
         leaders: dict[tuple[int, int], list[Sequence[int]]] = {}
         for reassignment in self:
@@ -286,13 +286,13 @@ class Reassignments(tuple[TopicReassignment, ...]):
         for (followers, copies), columns in leaders.items():
             for leader, count in Counter(chain.from_iterable(columns)).items():
                 add(leader, count * followers, count * copies)
-        return found
+        return copies_of_leaders
 
 
 def _replica_list(partitions: Sequence[int], replicas: Sequence[tuple[int, ...]], ordered: bool) -> ReplicaList:
     """Return a replica list; if `ordered`, it skips sorting, which would dominate for 100,000 partitions."""
     columns = zip(partitions, map(sorted, replicas), strict=True)
-    entries = [f"{partition}:{b}" for partition, held in columns for b in held]
+    entries = [f"{partition}:{b}" for partition, broker_ids in columns for b in broker_ids]
     in_order = ordered and sum(map(len, map(frozenset, replicas))) == len(entries)
     return ReplicaList(",".join(entries) if in_order else format_replicas(frozenset(entries)))
 
@@ -396,10 +396,10 @@ def link_sides_without_counts(
         snapshot: the snapshot.
         moving: `flows` or `running_flows`. It is not called if all are unknown, because 1,000,000 flows take a second.
     """
-    known = snapshot.progress.flows if snapshot.progress else {}
-    if not known and not snapshot._all.is_offline and not snapshot._waiting:
+    counts = snapshot.progress.flows if snapshot.progress else {}
+    if not counts and not snapshot._all.is_offline and not snapshot._waiting:
         return snapshot._all.link_sides
-    return link_sides_of(moving(snapshot).keys() - known.keys())
+    return link_sides_of(moving(snapshot).keys() - counts.keys())
 
 
 def in_sync_followers(snapshot: Snapshot) -> dict[int, float]:
@@ -432,12 +432,12 @@ def replicas_on(
         broker_ids: the requested brokers; each is a key of the result.
         topics: (topic, (partition, broker ids of its replicas) of each partition).
     """
-    found: dict[int, dict[str, tuple[int, ...]]] = {b: {} for b in sorted(broker_ids)}
+    topics_of_brokers: dict[int, dict[str, tuple[int, ...]]] = {b: {} for b in sorted(broker_ids)}
     for topic, partitions in topics if broker_ids else ():
-        held: dict[int, list[int]] = {}
+        partitions_of_brokers: dict[int, list[int]] = {}
         for partition, replicas in partitions:
             for broker_id in broker_ids.intersection(replicas):
-                held.setdefault(broker_id, []).append(partition)
-        for broker_id, numbers in held.items():
-            found[broker_id][topic] = tuple(sorted(numbers))
-    return found
+                partitions_of_brokers.setdefault(broker_id, []).append(partition)
+        for broker_id, numbers in partitions_of_brokers.items():
+            topics_of_brokers[broker_id][topic] = tuple(sorted(numbers))
+    return topics_of_brokers

@@ -58,27 +58,27 @@ class BrokerSelection:
 
 def select_brokers(
     partitions: Iterable[PartitionReplicas],
-    wanted: Collection[int],
+    broker_ids: Collection[int],
     cluster: Mapping[int, PlacementBroker] | None,
 ) -> BrokerSelection:
     """Return the brokers of a plan.
 
     Args:
         partitions: the map that the plan changes.
-        wanted: ids of brokers that shall hold replicas; ALL_MAPPED and ALL_REGISTERED stand for several.
+        broker_ids: ids of brokers that shall hold replicas; ALL_MAPPED and ALL_REGISTERED stand for several.
         cluster: broker id -> rack, free storage and cordon of each registered broker. None: no metadata is in use, and
             each wanted broker counts as registered.
     """
     mapped = {broker for entry in partitions for broker in entry.replicas}
-    listed = _listed(wanted, mapped, cluster)
-    known = {broker: PlacementBroker(broker) for broker in mapped | listed} if cluster is None else cluster
-    chosen = [_classified(broker, broker in mapped, broker in listed, known) for broker in sorted(mapped | listed)]
-    kept = tuple(broker for broker in chosen if broker.id in mapped or not broker.missing)
+    listed = _listed(broker_ids, mapped, cluster)
+    registered = {broker: PlacementBroker(broker) for broker in mapped | listed} if cluster is None else cluster
+    chosen = [_classified(broker, broker in mapped, broker in listed, registered) for broker in sorted(mapped | listed)]
+    selected = tuple(broker for broker in chosen if broker.id in mapped or not broker.missing)
     return BrokerSelection(
-        brokers=kept,
+        brokers=selected,
         messages=tuple(message for broker in chosen for message in _messages(broker, broker.id in mapped)),
-        replaced=sum(broker.replace for broker in kept),
-        added=sum(broker.new for broker in kept),
+        replaced=sum(broker.replace for broker in selected),
+        added=sum(broker.new for broker in selected),
         missing=sum(broker.missing and broker.id in listed for broker in chosen),
         old_missing=sum(broker.missing and broker.id not in listed for broker in chosen),
         rack_missing=sum(broker.id in listed and not broker.rack and not broker.missing for broker in chosen)
@@ -88,26 +88,26 @@ def select_brokers(
 
 
 def _listed(
-    wanted: Collection[int], mapped: Collection[int], cluster: Mapping[int, PlacementBroker] | None
+    broker_ids: Collection[int], mapped: Collection[int], cluster: Mapping[int, PlacementBroker] | None
 ) -> set[int]:
-    listed = {broker for broker in wanted if broker not in (ALL_MAPPED, ALL_REGISTERED)}
-    if ALL_MAPPED in wanted:
+    listed = {broker for broker in broker_ids if broker not in (ALL_MAPPED, ALL_REGISTERED)}
+    if ALL_MAPPED in broker_ids:
         listed.update(broker for broker in mapped if broker >= 0)
-    if ALL_REGISTERED in wanted and cluster is not None:
+    if ALL_REGISTERED in broker_ids and cluster is not None:
         listed.update(cluster)
     return listed
 
 
-def _classified(id: int, mapped: bool, listed: bool, known: Mapping[int, PlacementBroker]) -> PlacementBroker:
-    found = known.get(id)
+def _classified(id: int, mapped: bool, listed: bool, registered: Mapping[int, PlacementBroker]) -> PlacementBroker:
+    broker = registered.get(id)
     return PlacementBroker(
         id=id,
-        rack=found.rack if found else "",
-        storage_free=found.storage_free if found else None,
-        replace=mapped and (found is None or not listed),
-        missing=found is None,
-        new=not mapped and found is not None,
-        cordoned=found is not None and found.cordoned,
+        rack=broker.rack if broker else "",
+        storage_free=broker.storage_free if broker else None,
+        replace=mapped and (broker is None or not listed),
+        missing=broker is None,
+        new=not mapped and broker is not None,
+        cordoned=broker is not None and broker.cordoned,
     )
 
 

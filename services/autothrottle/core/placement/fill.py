@@ -57,11 +57,11 @@ def shared_pairs(table: ReplicaTable) -> list[int]:
     count = table.count
     pairs = [0] * (count * count)
     for replicas in table.sets:
-        for left in replicas:
-            if left != HOLE:
-                for right in replicas:
-                    if right != HOLE:
-                        pairs[left * count + right] += 1
+        for broker in replicas:
+            if broker != HOLE:
+                for other in replicas:
+                    if other != HOLE:
+                        pairs[broker * count + other] += 1
     return pairs
 
 
@@ -112,11 +112,11 @@ class _CountFill:
         for partition in partitions:
             replicas = sets[partition]
             others = [broker for broker in replicas if broker != HOLE]
-            taken = table.crowded_racks(len(replicas), others)
+            crowded_racks = table.crowded_racks(len(replicas), others)
             level = 1 << 61
             chosen = -1
             for group in groups:
-                if levels[group] <= level and group not in taken:
+                if levels[group] <= level and group not in crowded_racks:
                     if levels[group] < level:
                         level, least, chosen = levels[group], 1 << 60, -1
                     for broker in tiers[group][-_CANDIDATES:]:
@@ -128,7 +128,7 @@ class _CountFill:
                         if shared < least:
                             least, chosen, home = shared, broker, group
             if chosen < 0 or (levels[home] > level):
-                chosen = self._lowest(others, taken)
+                chosen = self._lowest(others, crowded_racks)
                 if chosen < 0:
                     continue
                 home = racks[chosen] if table.brokers[chosen].rack else rackless
@@ -146,13 +146,13 @@ class _CountFill:
             if not tier:
                 self._refresh(home)
 
-    def _lowest(self, others: list[int], taken: list[int]) -> int:
+    def _lowest(self, others: list[int], crowded_racks: list[int]) -> int:
         """Return the least loaded broker of all that fit; -1: none fits."""
         table, loads, totals = self._table, self._loads, self._totals
         fitting = [
             broker
             for broker in range(table.count)
-            if table.receives[broker] and broker not in others and table.racks[broker] not in taken
+            if table.receives[broker] and broker not in others and table.racks[broker] not in crowded_racks
         ]
         return min(fitting, key=lambda broker: (loads[broker], totals[broker], broker), default=-1)
 
@@ -212,18 +212,18 @@ class _StorageFill:
         table = self._table
         replicas = table.sets[partition]
         others = [broker for broker in replicas if broker != HOLE]
-        taken = table.crowded_racks(len(replicas), others)
-        if not self._place(partition, others, taken) and taken and table.allow_fewer_racks:
+        crowded_racks = table.crowded_racks(len(replicas), others)
+        if not self._place(partition, others, crowded_racks) and crowded_racks and table.allow_fewer_racks:
             self._place(partition, others, [])
 
-    def _place(self, partition: int, others: list[int], taken: list[int]) -> bool:
+    def _place(self, partition: int, others: list[int], crowded_racks: list[int]) -> bool:
         """Give the first hole to the broker with the most free storage; return whether one has enough."""
         table, free, heaps = self._table, self._free, self._heaps
         replicas, size = table.sets[partition], table.sizes[partition]
         aside: list[tuple[int, tuple[int, int]]] = []
         chosen, best = -1, 1 << 62
         for group, heap in enumerate(heaps):
-            if group in taken and group != table.rackless:
+            if group in crowded_racks and group != table.rackless:
                 continue
             while heap and (heap[0][1] in others or free[heap[0][1]] < size):
                 aside.append((group, heappop(heap)))

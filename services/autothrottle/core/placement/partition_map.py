@@ -35,8 +35,8 @@ PartitionMap = tuple[PartitionReplicas, ...]
 class MapChange(NamedTuple):
     """One partition before and after a plan."""
 
-    before: PartitionReplicas
-    after: PartitionReplicas
+    old: PartitionReplicas
+    new: PartitionReplicas
     notes: tuple[str, ...]
     """Some of `decreased replication`, `increased replication`, `preferred leader`, `replaced broker`; or `no-op`."""
 
@@ -48,9 +48,9 @@ def ordered(partitions: Iterable[PartitionReplicas]) -> PartitionMap:
         Invalid: the map lists a partition twice.
     """
     result = tuple(sorted(partitions, key=_key))
-    for left, right in pairwise(result):
-        if left.partition == right.partition and left.topic == right.topic:
-            raise Invalid(f"the map lists {left.topic} p{left.partition} twice; remove one of them")
+    for previous, entry in pairwise(result):
+        if previous.partition == entry.partition and previous.topic == entry.topic:
+            raise Invalid(f"the map lists {previous.topic} p{previous.partition} twice; remove one of them")
     return result
 
 
@@ -104,11 +104,11 @@ def matching_topics(
         Invalid: a pattern is not a regular expression, or no pattern is given.
     """
     names = frozenset(topics)
-    wanted = [pattern for pattern in patterns if pattern]
-    if not wanted:
+    included = [pattern for pattern in patterns if pattern]
+    if not included:
         raise Invalid("no topic is given; name topics or regular expressions, for example `.*`")
     without = [pattern for pattern in excluded if pattern]
-    return tuple(sorted(_matching(names, wanted, compile) - _matching(names, without, compile)))
+    return tuple(sorted(_matching(names, included, compile) - _matching(names, without, compile)))
 
 
 def unmatched_patterns(
@@ -120,29 +120,29 @@ def unmatched_patterns(
 
 
 def _matching(names: frozenset[str], patterns: Iterable[str], compile: Compile) -> frozenset[str]:
-    found: set[str] = set()
+    topics: set[str] = set()
     for pattern in patterns:
         if pattern in names:
-            found.add(pattern)
+            topics.add(pattern)
             continue
         try:
             expression = compile(pattern)
         except re.error as error:
             raise Invalid(f"topic pattern {pattern!r} is not a regular expression: {error}") from error
-        found.update(name for name in names if expression.fullmatch(name))
-    return frozenset(found)
+        topics.update(name for name in names if expression.fullmatch(name))
+    return frozenset(topics)
 
 
-def changes(before: PartitionMap, after: PartitionMap) -> tuple[MapChange, ...]:
+def changes(old_map: PartitionMap, new_map: PartitionMap) -> tuple[MapChange, ...]:
     """Return each partition of a plan with notes about its change.
 
     Raises:
         Invalid: the maps do not list the same partitions in the same order.
     """
-    if [entry.key for entry in before] != [entry.key for entry in after]:
-        raise Invalid("the maps list different partitions; compare a plan's `before` with its `after`")
+    if [entry.key for entry in old_map] != [entry.key for entry in new_map]:
+        raise Invalid("the maps list different partitions; compare a plan's `old_map` with its `new_map`")
     return tuple(
-        MapChange(old, new, _notes(old.replicas, new.replicas)) for old, new in zip(before, after, strict=True)
+        MapChange(old, new, _notes(old.replicas, new.replicas)) for old, new in zip(old_map, new_map, strict=True)
     )
 
 
@@ -154,14 +154,14 @@ def _notes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[str, ...]:
         notes.append("decreased replication")
     if len(new) > len(old):
         notes.append("increased replication")
-    kept = sum(broker in new for broker in old)
-    if kept < min(len(old), len(new)):
+    unchanged = sum(broker in new for broker in old)
+    if unchanged < min(len(old), len(new)):
         notes.append("replaced broker")
     elif old[:1] != new[:1] and new[:1] and new[0] in old:
         notes.append("preferred leader")
     return tuple(notes) or ("preferred leader",)
 
 
-def without_no_ops(before: PartitionMap, after: PartitionMap) -> PartitionMap:
-    """Return the partitions of `after` whose replicas or order change."""
-    return tuple(new for old, new in zip(before, after, strict=True) if old.replicas != new.replicas)
+def without_no_ops(old_map: PartitionMap, new_map: PartitionMap) -> PartitionMap:
+    """Return the partitions of `new_map` whose replicas or order change."""
+    return tuple(new for old, new in zip(old_map, new_map, strict=True) if old.replicas != new.replicas)

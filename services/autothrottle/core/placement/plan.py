@@ -118,13 +118,13 @@ class Relocation(NamedTuple):
 class PlacementPlan:
     """A new partition map beside the old one."""
 
-    before: PartitionMap
-    after: PartitionMap
+    old_map: PartitionMap
+    new_map: PartitionMap
     """The same partitions in the same order."""
     brokers: tuple[PlacementBroker, ...]
-    statistics_before: PlacementStatistics
+    old_statistics: PlacementStatistics
     """Over the brokers that hold replicas before the plan."""
-    statistics_after: PlacementStatistics
+    new_statistics: PlacementStatistics
     """Over the brokers that stay or join."""
     warnings: tuple[str, ...] = ()
     """Sorted. A caller should not execute a plan with warnings unless an operator accepts them."""
@@ -149,7 +149,7 @@ class PlacementPlan:
     @property
     def partitions_to_copy(self) -> int:
         """The number of partitions with replicas to copy."""
-        pairs = zip(self.before, self.after, strict=True)
+        pairs = zip(self.old_map, self.new_map, strict=True)
         return sum(not set(old.replicas).issuperset(new.replicas) for old, new in pairs)
 
 
@@ -170,7 +170,7 @@ def explain(plan: PlacementPlan) -> tuple[ReplicaReason, ...]:
     brokers = {broker.id: broker for broker in plan.brokers}
     return tuple(
         reason
-        for old, new in zip(plan.before, plan.after, strict=True)
+        for old, new in zip(plan.old_map, plan.new_map, strict=True)
         if old.replicas != new.replicas
         for reason in _reasons(plan, brokers, old, new)
     )
@@ -180,10 +180,10 @@ def _reasons(
     plan: PlacementPlan, brokers: Mapping[int, PlacementBroker], old: PartitionReplicas, new: PartitionReplicas
 ) -> list[ReplicaReason]:
     leaving = [id for id in old.replicas if id not in new.replicas]
-    found = []
+    reasons = []
     for position, id in enumerate(new.replicas):
         if id in old.replicas:
-            found.append(ReplicaReason(new.topic, new.partition, id, None, _stay(position, id, old, new)))
+            reasons.append(ReplicaReason(new.topic, new.partition, id, None, _stay(position, id, old, new)))
             continue
         same = old.replicas[position] if position < len(old.replicas) else None
         replaces = same if same in leaving else next(iter(leaving), None)
@@ -191,8 +191,8 @@ def _reasons(
             leaving.remove(replaces)
         cause = "The replication factor grows" if replaces is None else _departure(plan, brokers[replaces])
         text = f"{cause}; {_arrival(plan, brokers, id, new.replicas)}"
-        found.append(ReplicaReason(new.topic, new.partition, id, replaces, text))
-    return found
+        reasons.append(ReplicaReason(new.topic, new.partition, id, replaces, text))
+    return reasons
 
 
 def _stay(position: int, id: int, old: PartitionReplicas, new: PartitionReplicas) -> str:
@@ -208,7 +208,7 @@ def _departure(plan: PlacementPlan, broker: PlacementBroker) -> str:
         return f"Broker {broker.id} is missing"
     if broker.replace:
         return f"Broker {broker.id} leaves"
-    free = plan.statistics_before.storage_free.get(broker.id)
+    free = plan.old_statistics.storage_free.get(broker.id)
     if broker.id in plan.offload_targets and free is not None:
         return f"Broker {broker.id} offloads replicas, with {free / _GB:.2f}GB free before"
     return f"The replica of broker {broker.id} is placed anew"
@@ -219,9 +219,9 @@ def _arrival(plan: PlacementPlan, brokers: Mapping[int, PlacementBroker], id: in
     shared = rack and any(brokers[other].rack == rack for other in replicas if other != id)
     where = f"broker {id} in rack {rack}" if rack else f"broker {id}"
     alone = ", which no other replica uses," if rack and not shared else ""
-    old, new = brokers[id].storage_free, plan.statistics_after.storage_free.get(id)
+    old, new = brokers[id].storage_free, plan.new_statistics.storage_free.get(id)
     if old is not None and new is not None:
         return f"{where}{alone} has {old / _GB:.2f}GB free before and {new / _GB:.2f}GB after the plan"
-    before = plan.statistics_before.shares.get(id, BrokerShare(0, 0)).total
-    after = plan.statistics_after.shares[id].total
-    return f"{where}{alone} holds {before} replicas before and {after} after the plan"
+    old_count = plan.old_statistics.shares.get(id, BrokerShare(0, 0)).total
+    new_count = plan.new_statistics.shares[id].total
+    return f"{where}{alone} holds {old_count} replicas before and {new_count} after the plan"

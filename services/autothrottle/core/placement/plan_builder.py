@@ -15,7 +15,7 @@ BYTES_OVER_BOUND = 1.045
 
 def build_plan(
     table: ReplicaTable,
-    after: PartitionMap,
+    new_map: PartitionMap,
     warnings: Sequence[str] = (),
     affinities: tuple[Affinity, ...] = (),
     *,
@@ -23,7 +23,7 @@ def build_plan(
     check_range: bool = False,
     new_racks: bool = False,
 ) -> PlacementPlan:
-    """Return the plan from the table's partitions to `after`, with its statistics.
+    """Return the plan from the table's partitions to `new_map`, with its statistics.
 
     With `check_range`, a range of free storage that grows is a warning, or a note if replicas have to move.
     With `new_racks`, no replica that joins a set may share a rack; otherwise a set may share as much as before.
@@ -31,26 +31,26 @@ def build_plan(
     mapped = {broker for replicas in table.home for broker in replicas}
     target = [broker for broker in range(table.count) if table.stays[broker]]
     free = [broker.storage_free for broker in table.brokers]
-    known = all(free[broker] is not None for broker in target)
-    final = _final_free(table, after) if known else []
-    before = _statistics(table, table.partitions, sorted(mapped), free)
-    now = _statistics(table, after, target, final if known else free)
-    fewer_racks = _fewer_racks(table, after, new_racks)
+    has_sizes = all(free[broker] is not None for broker in target)
+    final = _final_free(table, new_map) if has_sizes else []
+    old_statistics = _statistics(table, table.partitions, sorted(mapped), free)
+    new_statistics = _statistics(table, new_map, target, final if has_sizes else free)
+    fewer_racks = _fewer_racks(table, new_map, new_racks)
     refused, accepted = (refusals, fewer_racks) if table.allow_fewer_racks else ((*refusals, *fewer_racks), ())
-    unforced, notes = _range_findings(table, target, final, after) if check_range and known else ((), ())
+    unforced, notes = _range_findings(table, target, final, new_map) if check_range and has_sizes else ((), ())
     return PlacementPlan(
-        before=table.partitions,
-        after=after,
+        old_map=table.partitions,
+        new_map=new_map,
         brokers=table.brokers,
-        statistics_before=before,
-        statistics_after=now,
+        old_statistics=old_statistics,
+        new_statistics=new_statistics,
         warnings=tuple(sorted([*warnings, *refusals, *fewer_racks, *unforced])),
         refusals=tuple(sorted(refused)),
         accepted_warnings=tuple(accepted),
         notes=notes,
         affinities=affinities,
-        copied_bytes=copied_bytes(table.partitions, after),
-        bound_bytes=least_bytes(table) if known else 0,
+        copied_bytes=copied_bytes(table.partitions, new_map),
+        bound_bytes=least_bytes(table) if has_sizes else 0,
     )
 
 
@@ -58,8 +58,10 @@ def _statistics(
     table: ReplicaTable, partitions: PartitionMap, brokers: Sequence[int], free: Sequence[int | None]
 ) -> PlacementStatistics:
     ids = [table.brokers[broker].id for broker in brokers]
-    known = {id: value for id, broker in zip(ids, brokers, strict=True) if free and (value := free[broker]) is not None}
-    return statistics(partitions, ids, known if len(known) == len(ids) else None)
+    storage_free = {
+        id: value for id, broker in zip(ids, brokers, strict=True) if free and (value := free[broker]) is not None
+    }
+    return statistics(partitions, ids, storage_free if len(storage_free) == len(ids) else None)
 
 
 def _range_findings(
@@ -147,11 +149,11 @@ def _final_free(table: ReplicaTable, after: PartitionMap) -> list[int]:
     return free
 
 
-def copied_bytes(before: PartitionMap, after: PartitionMap) -> int:
+def copied_bytes(old_map: PartitionMap, new_map: PartitionMap) -> int:
     """Return the bytes that brokers have to copy."""
     return sum(
         (old.size or 0) * len(set(new.replicas).difference(old.replicas))
-        for old, new in zip(before, after, strict=True)
+        for old, new in zip(old_map, new_map, strict=True)
         if old.replicas != new.replicas
     )
 

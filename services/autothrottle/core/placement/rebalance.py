@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.balancing import Balancing, MoveRules
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.leadership import even_leaders
-from autothrottle.core.placement.levelling import Levelling, MoveRules
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, RebuildOptions, Relocation, Strategy
 from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
@@ -66,13 +66,13 @@ def _levelled(
         tolerance=options.tolerance,
     )
     if targets:
-        Levelling(table, free, rules).run()
+        Balancing(table, free, rules).run()
         keep_small_replicas(table, only_back=True)
     moved = relocations(table.partitions, table.result())
     if options.optimize_leadership:
         even_leaders(table.sets, [True] * table.count)
     plan = build_plan(table, table.result(), check_range=True)
-    spread = plan.statistics_after.storage
+    spread = plan.new_statistics.storage
     return replace(
         plan,
         relocations=moved,
@@ -116,25 +116,25 @@ def _offload_targets(table: ReplicaTable, free: Sequence[int], options: Rebalanc
     return sorted(chosen, key=lambda broker: (free[broker], broker))
 
 
-def relocations(before: PartitionMap, after: PartitionMap) -> tuple[Relocation, ...]:
+def relocations(old_map: PartitionMap, new_map: PartitionMap) -> tuple[Relocation, ...]:
     """Return each replica that moves, ordered by source, size (largest first) and partition."""
-    found = [
+    moves = [
         Relocation(old, *pair)
-        for old, new in zip(before, after, strict=True)
+        for old, new in zip(old_map, new_map, strict=True)
         if old.replicas != new.replicas
         for pair in _moves(old.replicas, new.replicas)
     ]
-    return tuple(sorted(found, key=lambda each: (each.source, -(each.partition.size or 0), each.partition.key)))
+    return tuple(sorted(moves, key=lambda each: (each.source, -(each.partition.size or 0), each.partition.key)))
 
 
 def _moves(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return the brokers that leave a set with those that join it, at the same position if both are there."""
-    left = [id for id in old if id not in new]
-    joined = [id for id in new if id not in old]
-    same = [pair for pair in zip(old, new, strict=False) if pair[0] in left and pair[1] in joined]
-    left = [id for id in left if id not in {pair[0] for pair in same}]
-    joined = [id for id in joined if id not in {pair[1] for pair in same}]
-    return same + list(zip(left, joined, strict=False))
+    leaving = [id for id in old if id not in new]
+    joining = [id for id in new if id not in old]
+    same = [pair for pair in zip(old, new, strict=False) if pair[0] in leaving and pair[1] in joining]
+    leaving = [id for id in leaving if id not in {pair[0] for pair in same}]
+    joining = [id for id in joining if id not in {pair[1] for pair in same}]
+    return same + list(zip(leaving, joining, strict=False))
 
 
 def decommission(
@@ -173,4 +173,4 @@ def decommission(
         ),
     )
     targets = tuple(broker.id for broker in plan.brokers if broker.replace)
-    return replace(plan, relocations=relocations(plan.before, plan.after), offload_targets=targets)
+    return replace(plan, relocations=relocations(plan.old_map, plan.new_map), offload_targets=targets)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import fmean
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.balancing import Balancing, MoveRules
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.fill import allowed_brokers, fill_by_count, fill_by_storage
 from autothrottle.core.placement.leadership import evacuate_leadership, even_leaders
-from autothrottle.core.placement.levelling import Levelling, MoveRules
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.placement.plan import (
     Affinity,
@@ -174,11 +174,11 @@ def _is_measured(table: ReplicaTable) -> bool:
 
 def _swap(table: ReplicaTable) -> bool:
     """Swap replicas until storage is nearly even; undo the swaps and return False if it does not become so."""
-    before = [list(replicas) for replicas in table.sets]
-    Levelling(table, table.free(), _SWAPS).refine()
+    old_sets = [list(replicas) for replicas in table.sets]
+    Balancing(table, table.free(), _SWAPS).refine()
     if _range(table) <= _NEARLY_EVEN * _mean_free(table):
         return True
-    table.sets[:] = before
+    table.sets[:] = old_sets
     return False
 
 
@@ -194,8 +194,8 @@ def _counts_even_storage(table: ReplicaTable) -> bool:
     if all(HOLE not in replicas for replicas in table.sets) and _swap(table):
         rules = MoveRules(budget=float("inf"))
         # Swaps keep the numbers of replicas even; moves follow only where swaps do not suffice.
-        Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
-        Levelling(table, table.free(), rules).refine()
+        Balancing(table, table.free(), replace(rules, only_swaps=True)).refine()
+        Balancing(table, table.free(), rules).refine()
         return True
     for replicas in table.sets:
         replicas[:] = [HOLE] * len(replicas)
@@ -205,10 +205,10 @@ def _counts_even_storage(table: ReplicaTable) -> bool:
 def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
     """Even out free storage, and also the numbers of replicas if that leaves storage about as even."""
     rules = MoveRules(budget=float("inf"), only_moved=only_moved)
-    Levelling(table, table.free(), rules).refine()
+    Balancing(table, table.free(), rules).refine()
     best, spread = [list(replicas) for replicas in table.sets], _range(table)
     even_replicas(table, only_moved)
-    Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
+    Balancing(table, table.free(), replace(rules, only_swaps=True)).refine()
     uneven = _range(table) > max(_WORTH_EVEN_COUNTS * spread, _EVEN * _mean_free(table))
     if uneven:
         table.sets[:] = best
@@ -270,9 +270,9 @@ def _level(table: ReplicaTable, options: RebuildOptions) -> None:
     if options.strategy is Strategy.COUNT:
         level_counts(table)
         if _is_measured(table):
-            Levelling(table, table.free(), replace(rules, only_swaps=True)).refine()
+            Balancing(table, table.free(), replace(rules, only_swaps=True)).refine()
         return
-    Levelling(table, table.free(), rules).run()
+    Balancing(table, table.free(), rules).run()
     keep_small_replicas(table, only_back=True)
 
 
@@ -299,14 +299,14 @@ def substitution_affinities(
     racks = {broker.id: broker.rack for broker in brokers if not broker.missing}
     affinities = []
     for broker in leaving:
-        wanted = _inferred_racks(broker.id, sets, racks) if broker.missing else [broker.rack]
-        found = next((new for rack in wanted for new in unused if new.rack == rack), None)
-        if found is None and broker.missing:
+        candidate_racks = _inferred_racks(broker.id, sets, racks) if broker.missing else [broker.rack]
+        substitute = next((new for rack in candidate_racks for new in unused if new.rack == rack), None)
+        if substitute is None and broker.missing:
             raise Invalid(f"Could not infer a replacement for {broker.id}; leave substitution affinity out")
-        if found is None:
+        if substitute is None:
             raise Invalid(f"Insufficient free brokers for locality {broker.rack}; add a new broker there")
-        unused.remove(found)
-        affinities.append(Affinity(broker.id, found.id, broker.missing))
+        unused.remove(substitute)
+        affinities.append(Affinity(broker.id, substitute.id, broker.missing))
     return tuple(affinities)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autothrottle.core.placement.balancing import Balancing, MoveRules
 from autothrottle.core.placement.even_counts import even_counts
-from autothrottle.core.placement.levelling import Levelling, MoveRules
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _UNLIMITED = MoveRules(budget=float("inf"))
@@ -31,7 +31,7 @@ class FreeLimits:
         """
         free = table.free()
         old = [broker.storage_free or 0 for broker, stays in zip(table.brokers, table.stays, strict=True) if stays]
-        new = [now for now, stays in zip(free, table.stays, strict=True) if stays]
+        new = [free_bytes for free_bytes, stays in zip(free, table.stays, strict=True) if stays]
         if not new:
             return cls(free)
         side = max(min(room, max(old) - min(old) - max(new) + min(new)), 0) / 2
@@ -39,8 +39,8 @@ class FreeLimits:
 
     def allow(self, size: int, source: int, destination: int) -> bool:
         """Return whether the brokers may exchange this many bytes; negative: in the other direction."""
-        left, joined = self.free[source] + size, self.free[destination] - size
-        return self.lowest <= min(left, joined) and max(left, joined) <= self.highest
+        source_free, destination_free = self.free[source] + size, self.free[destination] - size
+        return self.lowest <= min(source_free, destination_free) and max(source_free, destination_free) <= self.highest
 
     def move(self, size: int, source: int, destination: int) -> None:
         """Record an exchange."""
@@ -62,8 +62,8 @@ def even_replicas(table: ReplicaTable, only_moved: bool, limits: FreeLimits | No
             if broker != HOLE and broker not in fixed:
                 items[broker].append(partition)
     if only_moved:
-        for broker, held in enumerate(items):
-            held.sort(key=lambda each: table.sets[each][0] == broker)
+        for broker, partitions in enumerate(items):
+            partitions.sort(key=lambda each: table.sets[each][0] == broker)
     receivers = [broker for broker in range(table.count) if table.receives[broker]]
 
     def options(partition: int, source: int) -> Iterable[int]:
@@ -127,9 +127,9 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
     def options(partition: int, source: int) -> Iterable[int]:
         for broker in receivers:
             if table.fits(partition, source, broker):
-                found = partner(partition, source, broker)
-                if found is not None:
-                    partners[partition, broker] = found
+                follower = partner(partition, source, broker)
+                if follower is not None:
+                    partners[partition, broker] = follower
                     yield broker
 
     def move(partition: int, source: int, destination: int) -> None:
@@ -149,5 +149,5 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
 
 def level_counts(table: ReplicaTable) -> None:
     """Make the numbers of replicas even by few moves from the current map."""
-    Levelling(table, [-load for load in table.loads()], _UNLIMITED, [1] * len(table.sets)).drain()
+    Balancing(table, [-load for load in table.loads()], _UNLIMITED, [1] * len(table.sets)).drain()
     even_replicas(table, only_moved=False)

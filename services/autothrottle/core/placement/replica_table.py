@@ -31,10 +31,10 @@ class ReplicaTable:
         allow_fewer_racks: bool = False,
     ) -> None:
         self.partitions = ordered(partitions)
-        known = {broker.id: broker for broker in brokers}
-        for id in {id for entry in self.partitions for id in entry.replicas}.difference(known):
-            known[id] = PlacementBroker(id, replace=True, missing=True)
-        self.brokers = tuple(known[id] for id in sorted(known))
+        brokers_by_id = {broker.id: broker for broker in brokers}
+        for id in {id for entry in self.partitions for id in entry.replicas}.difference(brokers_by_id):
+            brokers_by_id[id] = PlacementBroker(id, replace=True, missing=True)
+        self.brokers = tuple(brokers_by_id[id] for id in sorted(brokers_by_id))
         self.index = {broker.id: index for index, broker in enumerate(self.brokers)}
         self.receives = [broker.receives for broker in self.brokers]
         self.stays = [not (broker.replace or broker.missing) for broker in self.brokers]

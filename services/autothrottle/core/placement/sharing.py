@@ -37,15 +37,15 @@ def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
             limits.move(change, source, destination)
         return done
 
-    for held in moved * _SWEEPS:
+    for replicas in moved * _SWEEPS:
         for broker in sorted(range(table.count), key=lambda each: sharing.degrees[each]):
-            others = [(source, each) for source, items in enumerate(held) if source != broker for each in items]
-            for source, partition in others if held[broker] else ():
+            others = [(source, each) for source, items in enumerate(replicas) if source != broker for each in items]
+            for source, partition in others if replicas[broker] else ():
                 if sharing.joined(partition, source, broker) and table.fits(partition, source, broker):
-                    other = next((each for each in held[broker] if swapped(partition, source, each, broker)), None)
+                    other = next((each for each in replicas[broker] if swapped(partition, source, each, broker)), None)
                     if other is not None:
-                        held[source][held[source].index(partition)] = other
-                        held[broker][held[broker].index(other)] = partition
+                        replicas[source][replicas[source].index(partition)] = other
+                        replicas[broker][replicas[broker].index(other)] = partition
 
 
 def keep_small_replicas(table: ReplicaTable, only_back: bool) -> None:
@@ -106,10 +106,10 @@ class _Sharing:
 
     def swap(self, partition: int, source: int, other: int, destination: int) -> bool:
         """Swap two replicas if that raises low degrees; return whether it does."""
-        before = self._lacking
+        old_lacking = self._lacking
         self.move(partition, source, destination)
         self.move(other, destination, source)
-        if self._lacking < before:
+        if self._lacking < old_lacking:
             return True
         self.move(other, source, destination)
         self.move(partition, destination, source)
@@ -123,9 +123,9 @@ class _Sharing:
                 self._link(broker, destination, 1)
         self._table.move(partition, source, destination)
 
-    def _link(self, left: int, right: int, step: int) -> None:
+    def _link(self, first: int, second: int, step: int) -> None:
         count = self._table.count
-        for broker, other in (left, right), (right, left):
+        for broker, other in (first, second), (second, first):
             shared = self._pairs[broker * count + other]
             self._pairs[broker * count + other] = shared + step
             if shared + step == 0 or shared == 0:

@@ -58,7 +58,7 @@ def check(plan: PlacementPlan, replication_factor: int = 0) -> None:
     by_id = {broker.id: broker for broker in plan.brokers}
     receiving = {broker.rack for broker in plan.brokers if broker.receives}
     dropped = Counter(text.split(":")[0] for text in plan.warnings if "No additional brokers" in text)
-    for old, new in zip(plan.before, plan.after, strict=True):
+    for old, new in zip(plan.old_map, plan.new_map, strict=True):
         assert len(set(new.replicas)) == len(new.replicas)
         wanted = replication_factor or len(old.replicas)
         assert len(new.replicas) + dropped[f"{new.topic} p{new.partition}"] == wanted
@@ -69,10 +69,10 @@ def check(plan: PlacementPlan, replication_factor: int = 0) -> None:
             racks = {by_id[id].rack for id in new.replicas}
             before = {by_id[id].rack for id in old.replicas}
             assert len(racks) >= min(len(new.replicas), len(receiving), len(before))
-    assert all(free >= 0 for free in plan.statistics_after.storage_free.values())
+    assert all(free >= 0 for free in plan.new_statistics.storage_free.values())
     assert {(reason.topic, reason.partition) for reason in explain(plan)} == {
         (new.topic, new.partition)
-        for old, new in zip(plan.before, plan.after, strict=True)
+        for old, new in zip(plan.old_map, plan.new_map, strict=True)
         if old.replicas != new.replicas and new.replicas
     }
 
@@ -93,10 +93,10 @@ def test_rebuilds_keep_the_rules(cluster: Cluster, options: RebuildOptions) -> N
     plan = rebuild(partitions, brokers, options)
     check(plan)
     assert plan == rebuild(partitions[::-1], brokers[::-1], options)
-    assert plan.statistics_after == statistics(
-        plan.after,
+    assert plan.new_statistics == statistics(
+        plan.new_map,
         [broker.id for broker in plan.brokers if not broker.replace],
-        plan.statistics_after.storage_free,
+        plan.new_statistics.storage_free,
     )
 
 
@@ -113,7 +113,7 @@ def test_replicas_on_brokers_that_stay_keep_their_position(cluster: Cluster, str
     brokers, partitions = cluster
     plan = rebuild(partitions, brokers, RebuildOptions(strategy=strategy))
     leaving = {broker.id for broker in brokers if broker.replace}
-    for old, new in zip(plan.before, plan.after, strict=True):
+    for old, new in zip(plan.old_map, plan.new_map, strict=True):
         if len(old.replicas) == len(new.replicas):
             assert all(a == b for a, b in zip(old.replicas, new.replicas, strict=True) if a not in leaving)
 
@@ -128,8 +128,8 @@ def test_rebalances_keep_the_rules_and_the_bound(cluster: Cluster, local: bool, 
         check(plan)
         assert plan.copied_bytes <= 1.05 * plan.bound_bytes
         before = [broker.storage_free or 0 for broker in plan.brokers]
-        assert plan.statistics_after.storage is not None
-        assert plan.statistics_after.storage.standard_deviation <= _deviation(before) * (1 + 1e-9)
+        assert plan.new_statistics.storage is not None
+        assert plan.new_statistics.storage.standard_deviation <= _deviation(before) * (1 + 1e-9)
         if local:
             racks = {broker.id: broker.rack for broker in brokers}
             assert all(racks[move.source] == racks[move.destination] for move in plan.relocations)
@@ -167,7 +167,7 @@ def test_no_plan_shares_a_rack_that_the_best_of_all_sets_does_not_share(
     racks = {broker.id: broker.rack for broker in brokers}
     forced = options.force and options.optimization is not Optimization.MINIMAL
     refused = False
-    for old, new in zip(plan.before, plan.after, strict=True):
+    for old, new in zip(plan.old_map, plan.new_map, strict=True):
         if len(new.replicas) != (replicas or len(old.replicas)):
             assert any(text.startswith(f"{new.topic} p{new.partition}: No additional") for text in plan.refusals)
             return
@@ -189,7 +189,7 @@ def test_moves_for_even_storage_never_share_another_rack(cluster: Cluster) -> No
     staying = [replace(broker, replace=False) for broker in brokers]
     for plan in rebalance(partitions, staying), scale(partitions, staying):
         assert plan.refusals == ()
-        for old, new in zip(plan.before, plan.after, strict=True):
+        for old, new in zip(plan.old_map, plan.new_map, strict=True):
             assert shared(racks[id] for id in new.replicas) <= shared(racks[id] for id in old.replicas)
 
 
@@ -225,5 +225,5 @@ def test_chunks_end_at_the_plan(cluster: Cluster, size: int) -> None:
     brokers, partitions = cluster
     plan = rebuild(partitions, brokers, RebuildOptions(force=True))
     if not plan.warnings:
-        steps = chunks(plan.before, plan.after, size)
-        assert not steps or steps[-1] == plan.after
+        steps = chunks(plan.old_map, plan.new_map, size)
+        assert not steps or steps[-1] == plan.new_map

@@ -16,8 +16,8 @@ MAPPED, REGISTERED = [-1], [-2]
 
 
 def storage(plan: PlacementPlan) -> StorageSpread:
-    assert plan.statistics_after.storage is not None
-    return plan.statistics_after.storage
+    assert plan.new_statistics.storage is not None
+    return plan.new_statistics.storage
 
 
 def range_spread(plan: PlacementPlan) -> float:
@@ -35,7 +35,7 @@ def without_first(cluster: Cluster) -> list[int]:
 
 
 def moved(plan: PlacementPlan) -> int:
-    pairs = zip(plan.before, plan.after, strict=True)
+    pairs = zip(plan.old_map, plan.new_map, strict=True)
     return sum(len(set(new.replicas) - set(old.replicas)) for old, new in pairs)
 
 
@@ -55,7 +55,7 @@ def test_rebalance_and_scale_are_even_and_copy_about_the_bound(case: str) -> Non
 def test_a_hot_partition_stays_where_it_is() -> None:
     cluster = generate("hot", 1)
     plan = rebalance(cluster.partitions, chosen(cluster, MAPPED))
-    assert plan.after[0].topic == "hot" and plan.after[0] == plan.before[0]
+    assert plan.new_map[0].topic == "hot" and plan.new_map[0] == plan.old_map[0]
     assert range_spread(plan) <= 0.06
     assert plan.copied_bytes <= 1.05 * plan.bound_bytes
 
@@ -65,8 +65,8 @@ def test_a_hot_partition_stays_where_it_is() -> None:
 def test_a_forced_rebuild_is_even_in_leaders_replicas_and_storage(case: str, strategy: Strategy) -> None:
     cluster = generate(case, 2)
     plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(strategy=strategy, force=True))
-    assert plan.statistics_after.leader_spread <= 1
-    assert plan.statistics_after.replica_spread <= 2
+    assert plan.new_statistics.leader_spread <= 1
+    assert plan.new_statistics.replica_spread <= 2
     assert range_spread(plan) <= (0.01 if strategy is Strategy.COUNT else 0.001)
 
 
@@ -79,7 +79,7 @@ def test_a_minimal_forced_rebuild_is_as_even_with_few_bytes() -> None:
     counted = rebuild(
         cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(force=True, optimization=Optimization.MINIMAL)
     )
-    assert counted.statistics_after.replica_spread <= 1
+    assert counted.new_statistics.replica_spread <= 1
     assert counted.copied_bytes <= 1.05 * counted.bound_bytes
 
 
@@ -90,10 +90,10 @@ def test_a_lost_broker_moves_only_its_replicas() -> None:
     for strategy in Strategy:
         plan = rebuild(cluster.partitions, chosen(cluster, kept), RebuildOptions(strategy=strategy))
         assert moved(plan) == held
-        assert plan.statistics_after.replica_spread <= plan.statistics_before.replica_spread
+        assert plan.new_statistics.replica_spread <= plan.old_statistics.replica_spread
         assert all(
             old.replicas[0] == new.replicas[0]
-            for old, new, _ in changes(plan.before, plan.after)
+            for old, new, _ in changes(plan.old_map, plan.new_map)
             if old.replicas[0] != FIRST_BROKER
         )
 
@@ -112,7 +112,7 @@ def test_a_lost_broker_moves_only_its_replicas() -> None:
 def test_the_spreads_after_a_lost_broker_are_the_least_possible(case: str, seed: int, spreads: tuple[int, int]) -> None:
     """A mixed-integer program found the least replica spread, and the least leader spread beside it."""
     cluster = generate(case, seed)
-    after = rebuild(cluster.partitions, chosen(cluster, without_first(cluster))).statistics_after
+    after = rebuild(cluster.partitions, chosen(cluster, without_first(cluster))).new_statistics
     assert (after.leader_spread, after.replica_spread) == spreads
 
 
@@ -124,7 +124,7 @@ def test_a_lost_broker_by_storage_leaves_few_leaders_and_replicas_uneven(
     cluster = generate(case, seed)
     options = RebuildOptions(strategy=Strategy.STORAGE)
     plan = rebuild(cluster.partitions, chosen(cluster, without_first(cluster)), options)
-    after = plan.statistics_after
+    after = plan.new_statistics
     assert after.leader_spread <= spreads[0] and after.replica_spread <= spreads[1]
     assert plan.warnings == ()
 
@@ -133,8 +133,8 @@ def test_a_lost_broker_by_storage_leaves_few_leaders_and_replicas_uneven(
 def test_replicas_of_a_lost_broker_join_brokers_that_share_no_partition_yet(strategy: Strategy) -> None:
     cluster = generate("seed", 3)
     plan = rebuild(cluster.partitions, chosen(cluster, without_first(cluster)), RebuildOptions(strategy=strategy))
-    assert plan.statistics_after.degree.min >= 28
-    assert plan.statistics_after.degree.average >= 31.8
+    assert plan.new_statistics.degree.min >= 28
+    assert plan.new_statistics.degree.average >= 31.8
 
 
 def test_brokers_of_a_hot_partition_share_some_small_partitions_too() -> None:
@@ -148,16 +148,16 @@ def test_brokers_of_a_hot_partition_share_some_small_partitions_too() -> None:
         ),
         rebalance(cluster.partitions, brokers),
     ):
-        assert plan.statistics_after.degree.min >= 6
-        assert plan.statistics_after.degree.average >= 6.8
+        assert plan.new_statistics.degree.min >= 6
+        assert plan.new_statistics.degree.average >= 6.8
         assert range_spread(plan) <= 0.055
 
 
 def test_small_replicas_for_few_partners_do_not_widen_the_range_of_an_even_map() -> None:
     cluster = generate("hot", 1)
     even = rebalance(cluster.partitions, chosen(cluster, MAPPED))
-    brokers = [replace(each, storage_free=even.statistics_after.storage_free[each.id]) for each in even.brokers]
-    plan = rebuild(even.after, brokers, RebuildOptions(strategy=Strategy.STORAGE, force=True))
+    brokers = [replace(each, storage_free=even.new_statistics.storage_free[each.id]) for each in even.brokers]
+    plan = rebuild(even.new_map, brokers, RebuildOptions(strategy=Strategy.STORAGE, force=True))
     assert storage(plan).range <= storage(even).range
     assert plan.warnings == ()
 
@@ -165,7 +165,7 @@ def test_small_replicas_for_few_partners_do_not_widen_the_range_of_an_even_map()
 def test_leaders_become_even_without_moving_replicas() -> None:
     cluster = generate("medium", 1)
     plan = rebuild(cluster.partitions, chosen(cluster, MAPPED), RebuildOptions(optimize_leadership=True))
-    assert plan.statistics_after.leader_spread <= 1
+    assert plan.new_statistics.leader_spread <= 1
     assert plan.copied_bytes == 0
 
 
@@ -173,7 +173,7 @@ def test_a_decommission_copies_at_most_about_the_bound() -> None:
     cluster = generate("medium", 1)
     plan = decommission(cluster.partitions, chosen(cluster, MAPPED), [1001, 1002])
     assert plan.copied_bytes <= 1.05 * plan.bound_bytes
-    assert not any({1001, 1002} & set(entry.replicas) for entry in plan.after)
+    assert not any({1001, 1002} & set(entry.replicas) for entry in plan.new_map)
 
 
 def test_the_example_of_the_article_is_at_least_as_even() -> None:
@@ -181,7 +181,7 @@ def test_the_example_of_the_article_is_at_least_as_even() -> None:
     partitions = [PartitionReplicas("test_topic", number, replicas) for number, replicas in enumerate(sets)]
     brokers = select_brokers(partitions, [1001, 1003, 1004], None).brokers
     plan = rebuild(partitions, brokers, RebuildOptions(force=True))
-    after = plan.statistics_after
+    after = plan.new_statistics
     assert tuple(after.degree) == (2, 2, 2.0)
     assert sorted(share.leaders for share in after.shares.values()) == [1, 1, 2]
     assert sorted(share.followers for share in after.shares.values()) == [1, 1, 2]
@@ -193,8 +193,8 @@ def test_a_thousand_partitions_over_fifty_brokers_use_all_pairs() -> None:
     partitions = [PartitionReplicas("t", number, (0, 1, 2)) for number in range(1000)]
     plan = rebuild(partitions, brokers, RebuildOptions(force=True))
     racks = [sum(broker.rack == f"r{rack}" for broker in brokers) for rack in range(3)]
-    assert plan.statistics_after.degree.min == 50 - max(racks)
-    assert plan.statistics_after.leader_spread <= 1
+    assert plan.new_statistics.degree.min == 50 - max(racks)
+    assert plan.new_statistics.leader_spread <= 1
 
 
 def test_no_replica_moves_to_a_cordoned_broker() -> None:
@@ -209,6 +209,6 @@ def test_no_replica_moves_to_a_cordoned_broker() -> None:
         decommission(cluster.partitions, brokers, [FIRST_BROKER]),
     ):
         joined = {
-            id for old, new, _ in changes(plan.before, plan.after) for id in set(new.replicas) - set(old.replicas)
+            id for old, new, _ in changes(plan.old_map, plan.new_map) for id in set(new.replicas) - set(old.replicas)
         }
         assert joined and not joined & {1002, 1031}

@@ -37,7 +37,7 @@ def brokers(*ids: int, free: int = 1000, racks: str = "", **flags: bool) -> list
 
 
 def sets_of(plan: PlacementPlan) -> list[tuple[int, ...]]:
-    return [entry.replicas for entry in plan.after]
+    return [entry.replicas for entry in plan.new_map]
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -96,7 +96,7 @@ def test_offline_replicas_and_empty_maps_are_planned() -> None:
     plan = rebuild(partitions((-1, 1)), brokers(1, 2))
     assert sets_of(plan) == [(2, 1)]
     assert optimize_leadership(()) == ()
-    assert rebuild((), brokers(1), RebuildOptions(optimize_leadership=True)).after == ()
+    assert rebuild((), brokers(1), RebuildOptions(optimize_leadership=True)).new_map == ()
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -117,8 +117,8 @@ from autothrottle.core.placement.rebuild import rebuild
 entries = [PartitionReplicas(f"t{n % 3}", n, (n % 5, (n + 1) % 5), 100 + n % 2) for n in range(60)]
 brokers = [PlacementBroker(n, f"r{n % 3}", 9000 + n, new=n > 4) for n in range(8)]
 for strategy in Strategy:
-    print(rebuild(entries[::-1], brokers, RebuildOptions(strategy=strategy, force=True)).after)
-print(scale(entries, brokers[::-1]).after)
+    print(rebuild(entries[::-1], brokers, RebuildOptions(strategy=strategy, force=True)).new_map)
+print(scale(entries, brokers[::-1]).new_map)
 """
 
 
@@ -169,7 +169,7 @@ def test_leadership_leaves_evacuated_brokers_in_the_final_phase() -> None:
     """Leadership was evacuated after the phases were made. Phase 0 was written or not by the other phase's changes."""
     evacuation = LeadershipEvacuation(frozenset({1}), frozenset({"t"}))
     plan = rebuild(partitions((1, 2), (2, 1)), brokers(1, 2), RebuildOptions(evacuation=evacuation))
-    first, last = phased(plan.before, plan.after)
+    first, last = phased(plan.old_map, plan.new_map)
     assert [entry.replicas for entry in first] == [(1, 2), (2, 1)]
     assert [entry.replicas for entry in last] == [(2, 1), (2, 1)]
     with pytest.raises(Invalid, match="all replicas of t p0"):
@@ -215,7 +215,7 @@ def test_placement_by_storage_pairs_many_brokers(optimization: Optimization) -> 
     sets = [(number % 9 + 1, (number + 1) % 9 + 1, (number + 2) % 9 + 1) for number in range(90)]
     options = RebuildOptions(strategy=Strategy.STORAGE, optimization=optimization, force=True)
     plan = rebuild(partitions(*sets), brokers(*range(1, 10), free=9000, racks="abcabcabc"), options)
-    assert plan.statistics_after.degree.min == 6
+    assert plan.new_statistics.degree.min == 6
 
 
 def test_the_partition_limit_counts_the_moves_of_each_source() -> None:
@@ -288,7 +288,7 @@ def test_a_lost_rack_refuses_the_plan_unless_fewer_racks_are_allowed(
     assert "no broker that may receive replicas is in rack c" in refusal
     assert plan.warnings == (refusal,)
     allowed = rebuild(rows, given, replace(options, allow_fewer_racks=True))
-    assert (allowed.refusals, allowed.accepted_warnings, allowed.after) == ((), (refusal,), plan.after)
+    assert (allowed.refusals, allowed.accepted_warnings, allowed.new_map) == ((), (refusal,), plan.new_map)
     assert not rebuild(rows, given, replace(options, min_rack_ids=2)).warnings
     assert decommission(rows, six_brokers(free=1000), [1003, 1006]).refusals == (refusal,)
 

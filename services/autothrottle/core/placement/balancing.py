@@ -1,4 +1,4 @@
-"""Make free storage even by moves and swaps of replicas that copy few bytes. The type to know is `Levelling`."""
+"""Make free storage even by moves and swaps of replicas that copy few bytes. The type to know is `Balancing`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Exchange(NamedTuple):
 
     gain: int
     cost: int
-    there: int
+    outgoing: int
     """Partition whose replica moves from the fuller to the emptier broker."""
-    back: int
+    incoming: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class MoveRules:
     """Exchanges in all, at most: a limit on the time for large clusters."""
 
 
-class Levelling:
+class Balancing:
     """Moves replicas of a table until free storage is even.
 
     `excess` is how far a broker's free storage is below the level that all brokers shall reach, bytes. Each step
@@ -83,11 +83,11 @@ class Levelling:
         self._slack = int((rules.tolerance or 0) * self._level)
         self._spent = table_cost(table)
         self._changed = (-1, -1)
-        self._left = [0] * table.count
+        self._leaving = [0] * table.count
         for old, new in zip(table.home, table.sets, strict=True):
             for broker in set(old).difference(new) if list(old) != new else ():
-                self._left[broker] += 1
-        self._held: list[list[tuple[int, int]]] = [[] for _ in range(table.count)]
+                self._leaving[broker] += 1
+        self._replicas: list[list[tuple[int, int]]] = [[] for _ in range(table.count)]
         for partition, replicas in enumerate(table.sets):
             weight = weights[partition]
             if table.sizes[partition] < rules.smallest or weight < 1:
@@ -95,9 +95,9 @@ class Levelling:
             fixed = table.fixed[partition] if rules.only_moved else ()
             for broker in replicas:
                 if broker not in fixed:
-                    self._held[broker].append((weight, partition))
-        for held in self._held:
-            held.sort()
+                    self._replicas[broker].append((weight, partition))
+        for replicas_of_broker in self._replicas:
+            replicas_of_broker.sort()
 
     def run(self) -> None:
         """Move large replicas from full to empty brokers, then refine by smaller moves and swaps."""
@@ -117,7 +117,7 @@ class Levelling:
         items = [
             (-weight * (256 + (mixed(partition ^ source << 20) >> 24)), partition, source, weight)
             for source in sources
-            for weight, partition in self._held[source]
+            for weight, partition in self._replicas[source]
         ]
         for order in sorted(items), sorted(items, key=lambda item: (-item[3], item)):
             for _, partition, source, weight in order:
@@ -159,7 +159,7 @@ class Levelling:
         if source not in self._table.home[partition]:
             return True
         rules = self._rules
-        return (rules.sources is None or source in rules.sources) and not 0 < rules.limit <= self._left[source]
+        return (rules.sources is None or source in rules.sources) and not 0 < rules.limit <= self._leaving[source]
 
     def _cost(self, partition: int, source: int, destination: int) -> int:
         home, size = self._table.home[partition], self._table.sizes[partition]
@@ -169,14 +169,14 @@ class Levelling:
         table, weight = self._table, self._weights[partition]
         self._spent += self._cost(partition, source, destination)
         home = table.home[partition]
-        self._left[source] += source in home
-        self._left[destination] -= destination in home
+        self._leaving[source] += source in home
+        self._leaving[destination] -= destination in home
         table.move(partition, source, destination)
         entry = (weight, partition)
-        held = self._held[source]
-        del held[bisect_left(held, entry)]
+        replicas = self._replicas[source]
+        del replicas[bisect_left(replicas, entry)]
         if not (self._rules.only_moved and destination in table.fixed[partition]):
-            insort(self._held[destination], entry)
+            insort(self._replicas[destination], entry)
         self.excess[source] -= weight
         self.excess[destination] += weight
 
@@ -203,24 +203,24 @@ class Levelling:
     def _improve(self, worst: int) -> bool:
         """Apply the best exchange of this broker with one of its partners; return whether one exists."""
         excess = self.excess
-        found: _Exchange | None = None
-        pair, tried = (-1, -1), 0
+        best_exchange: _Exchange | None = None
+        pair, exchanges = (-1, -1), 0
         for partner in self._partners(worst):
             full, empty = (worst, partner) if excess[worst] > 0 else (partner, worst)
             best = self._exchange(full, empty)
             if best is not None:
-                tried += 1
-                if found is None or best.gain > found.gain:
-                    found, pair = best, (full, empty)
+                exchanges += 1
+                if best_exchange is None or best.gain > best_exchange.gain:
+                    best_exchange, pair = best, (full, empty)
                 gap = excess[full] - excess[empty]
-                if tried == _TRIED or best.gain >= _enough(gap) or 2 * self._held[full][-1][0] < gap:
+                if exchanges == _TRIED or best.gain >= _enough(gap) or 2 * self._replicas[full][-1][0] < gap:
                     break
-        if found is None:
+        if best_exchange is None:
             return False
         self._changed = pair
-        self._move(found.there, *pair)
-        if found.back >= 0:
-            self._move(found.back, pair[1], pair[0])
+        self._move(best_exchange.outgoing, *pair)
+        if best_exchange.incoming >= 0:
+            self._move(best_exchange.incoming, pair[1], pair[0])
         return True
 
     def _partners(self, broker: int) -> Sequence[int]:
@@ -247,9 +247,9 @@ class Levelling:
 
     def _best_move(self, full: int, empty: int, gap: int) -> _Exchange | None:
         best: _Exchange | None = None
-        held = self._held[full]
-        middle = bisect_left(held, (gap // 2, 0))
-        for size, partition in held[max(middle - _NEIGHBOURS, 0) : middle + _NEIGHBOURS]:
+        replicas = self._replicas[full]
+        middle = bisect_left(replicas, (gap // 2, 0))
+        for size, partition in replicas[max(middle - _NEIGHBOURS, 0) : middle + _NEIGHBOURS]:
             gain = size * (gap - size)
             if gain > 0 and (best is None or gain > best.gain) and self._allowed(partition, full, empty):
                 cost = self._cost(partition, full, empty)
@@ -258,13 +258,13 @@ class Levelling:
         return best
 
     def _best_swap(self, full: int, empty: int, gap: int, best: _Exchange | None) -> _Exchange | None:
-        there, back = self._held[full], self._held[empty]
-        if not there or not back:
+        outgoing, incoming = self._replicas[full], self._replicas[empty]
+        if not outgoing or not incoming:
             return best
         half, enough = gap // 2, _enough(gap)
-        for size, partition in self._samples(there, back[0][0] + half):
-            middle = bisect_left(back, (size - half, 0))
-            for other_size, other in back[max(middle - 2, 0) : middle + 2]:
+        for size, partition in self._samples(outgoing, incoming[0][0] + half):
+            middle = bisect_left(incoming, (size - half, 0))
+            for other_size, other in incoming[max(middle - 2, 0) : middle + 2]:
                 change = size - other_size
                 gain = change * (gap - change)
                 if gain <= 0 or (best is not None and gain <= best.gain) or partition == other:
@@ -278,11 +278,11 @@ class Levelling:
         return best
 
     @staticmethod
-    def _samples(held: list[tuple[int, int]], smallest: int) -> list[tuple[int, int]]:
+    def _samples(replicas: list[tuple[int, int]], smallest: int) -> list[tuple[int, int]]:
         """Return some replicas that are large enough, or the largest: the smallest of them, and some of all sizes."""
-        start = max(min(bisect_left(held, (smallest, 0)), len(held) - _SAMPLES // 2), 0)
-        first = held[start : start + _SAMPLES // 2]
-        rest = held[start + _SAMPLES // 2 :]
+        start = max(min(bisect_left(replicas, (smallest, 0)), len(replicas) - _SAMPLES // 2), 0)
+        first = replicas[start : start + _SAMPLES // 2]
+        rest = replicas[start + _SAMPLES // 2 :]
         return first + rest[:: max(len(rest) * 2 // _SAMPLES, 1)]
 
     def _allowed(self, partition: int, source: int, destination: int) -> bool:

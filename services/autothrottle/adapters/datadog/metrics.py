@@ -77,7 +77,7 @@ class DatadogMetrics:
             unreadable = self._fetch_missing_tags([host for host in tags if not tags[host].broker_ids], deadline)
         finally:
             self._client.drop_idle_connections()
-        tags = {host: found if found.broker_ids else self._tags.of(host) for host, found in tags.items()}
+        tags = {host: host_tags if host_tags.broker_ids else self._tags.of(host) for host, host_tags in tags.items()}
         loads = LoadReading(self._settings, self._limits, window, outbound, inbound, tags, unreadable).loads()
         return replace(loads, warnings=self._server.warnings("Datadog") + loads.warnings)
 
@@ -139,10 +139,10 @@ class DatadogMetrics:
 
         return datadog_call(name, send, self._query_limit)
 
-    def _tags_in(self, *found: MetricSeries) -> dict[str, HostTags]:
+    def _tags_in(self, *queried: MetricSeries) -> dict[str, HostTags]:
         """Return host -> the tags in its series."""
-        hosts = {host for series in found for host in series.by_host}
-        tags = {host: [tag for series in found for tag in series.tags.get(host, ())] for host in hosts}
+        hosts = {host for series in queried for host in series.by_host}
+        tags = {host: [tag for series in queried for tag in series.tags.get(host, ())] for host in hosts}
         return {host: host_tags(its_tags, self._settings) for host, its_tags in tags.items()}
 
     def _fetch_missing_tags(self, hosts: Iterable[str], deadline: float) -> dict[str, str]:
@@ -155,9 +155,9 @@ class DatadogMetrics:
                 if answer.status != 404:
                     unreadable[host] = without_keys(self._settings, answer.reason)
                 continue
-            found = answer.get("tags") if isinstance(answer, dict) else None
-            if isinstance(found, list):
-                self._tags.put(host, [encodable(str(tag), None) for tag in found])
+            tags = answer.get("tags") if isinstance(answer, dict) else None
+            if isinstance(tags, list):
+                self._tags.put(host, [encodable(str(tag), None) for tag in tags])
             else:
                 unreadable[host] = "answers in an unexpected format"
         return unreadable

@@ -54,8 +54,8 @@ def newest_point(
     series = sorted(points, key=lambda point: point[0], reverse=True)
     length = _bucket_length([stamp for stamp, _ in series], interval, end - start)
     newest_first = [(stamp, value) for stamp, value in series if value is not None]
-    seen = [MetricPoint(value, max(stamp, start), min(stamp + length, end)) for stamp, value in newest_first]
-    covering = [point for point in seen if point.seconds > 0]
+    measured = [MetricPoint(value, max(stamp, start), min(stamp + length, end)) for stamp, value in newest_first]
+    covering = [point for point in measured if point.seconds > 0]
     joined = [_joined(older, newer) for newer, older in pairwise(covering) if newer.start <= older.end]
     whole = length - _WIRE_SECOND
     for candidates, enough in ((covering, whole), (joined, whole), (covering, length / 2), (covering, 0)):

@@ -71,19 +71,19 @@ class MetricSeries:
     def utilization(self, broker_id: int, host: str, window: MetricWindow) -> Utilization:
         """Return the utilization from the host's only series; raises Missing or Invalid if it is unusable."""
         subject = f"broker {broker_id} (host {host})"
-        found = self.by_host.get(host, ())
-        if not found:
+        series = self.by_host.get(host, ())
+        if not series:
             raise Missing(f"{subject} has no series in --{self.query_name}: check its Datadog agent and the query")
-        if len(found) > 1:
+        if len(series) > 1:
             raise Invalid(
-                f"{subject} has {len(found)} series in --{self.query_name}: group the query by {{host}} alone"
+                f"{subject} has {len(series)} series in --{self.query_name}: group the query by {{host}} alone"
             )
-        if bad_times := [stamp for stamp, _ in found[0].points if not is_time(stamp)]:
+        if bad_times := [stamp for stamp, _ in series[0].points if not is_time(stamp)]:
             raise Invalid(
                 f"{subject} has a point with the time {bad_times[-1]} s in --{self.query_name}; a time is in seconds "
                 "since 1970, until the year 9999: check the query"
             )
-        point = newest_point(found[0].points, found[0].interval, window.start, window.end)
+        point = newest_point(series[0].points, series[0].interval, window.start, window.end)
         if point is None:
             seconds = window.end - window.start
             raise Missing(

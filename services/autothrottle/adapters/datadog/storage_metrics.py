@@ -100,11 +100,11 @@ class DatadogStorageMetrics:
         try:
             if answer.get("status", "ok") != "ok":
                 raise Unavailable(f"Datadog ({name}) answers status {encodable(str(answer['status']))[:20]!r}")
-            found = list(_newest_values(answer["series"] or ()))
+            values = list(_newest_values(answer["series"] or ()))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise Unavailable(f"Datadog answers in an unexpected format ({type(error).__name__})") from None
         self._progress("success")
-        return found
+        return values
 
     def _answer(self, call: Call, deadline: float) -> Any:
         try:

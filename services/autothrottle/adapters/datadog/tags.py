@@ -68,7 +68,7 @@ def with_tags(query: str, settings: DatadogSettings) -> str:
     >>> with_tags("avg:system.net.bytes_sent{service:kafka} by {host}", DatadogSettings("", ""))
     'avg:system.net.bytes_sent{service:kafka} by {host,broker_id,instance-type}'
     """
-    return _GROUPS.sub(lambda found: f"by {{{','.join(_with_names(found[1], settings))}}}", query)
+    return _GROUPS.sub(lambda match: f"by {{{','.join(_with_names(match[1], settings))}}}", query)
 
 
 def _with_names(groups: str, settings: DatadogSettings) -> list[str]:

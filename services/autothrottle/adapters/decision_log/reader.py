@@ -39,20 +39,20 @@ class LoggedDecisions:
 
     def reassignments(self) -> Sequence[ReassignmentRecord]:
         """Return the records of reassignments, including duplicates; columns that a file lacks are None."""
-        found = []
+        records = []
         for row in self._rows("reassignments"):
-            paths = [PathRecord(**_known(path, PathRecord)) for path in row.get("paths") or ()]
-            found.append(ReassignmentRecord(**_known(row, ReassignmentRecord) | {"paths": paths}))
-        return found
+            paths = [PathRecord(**_own_fields(path, PathRecord)) for path in row.get("paths") or ()]
+            records.append(ReassignmentRecord(**_own_fields(row, ReassignmentRecord) | {"paths": paths}))
+        return records
 
     def decisions(self, reassignment_id: str) -> Sequence[DecisionRecord]:
         """Return the decisions for one reassignment, including duplicates; columns that a file lacks are None."""
         rows = self._rows("decisions", [("reassignment_id", "=", reassignment_id)])
-        return [DecisionRecord(**_known(row, DecisionRecord)) for row in rows]
+        return [DecisionRecord(**_own_fields(row, DecisionRecord)) for row in rows]
 
     def _rows(self, kind: str, filters: Any = None) -> Iterator[dict[str, Any]]:
-        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True))
-        for info in sorted(found, key=lambda info: str(info.path)):
+        files = self._files.get_file_info(fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True))
+        for info in sorted(files, key=lambda info: str(info.path)):
             if not info.path.endswith(".parquet"):
                 continue
             try:
@@ -63,6 +63,6 @@ class LoggedDecisions:
             yield from table.to_pylist()
 
 
-def _known(row: dict[str, Any], kind: type[PathRecord | ReassignmentRecord | DecisionRecord]) -> dict[str, Any]:
+def _own_fields(row: dict[str, Any], kind: type[PathRecord | ReassignmentRecord | DecisionRecord]) -> dict[str, Any]:
     """The values of a record's fields, without columns that a newer version added."""
     return {name: row.get(name) for name in kind.__dataclass_fields__}

@@ -283,8 +283,8 @@ class DecisionLog:
             fate = f"they are kept in {path}" if has_room else f"{path} is full, so they are only here; move it away"
         except OSError as failure:
             has_room, fate = False, f"{path} cannot be written ({failure}), so they are only here"
-        before, self.set_aside = self.set_aside, self.set_aside + len(records)
-        if not has_room or before // _LOG_EVERY != self.set_aside // _LOG_EVERY or not before:
+        old_count, self.set_aside = self.set_aside, self.set_aside + len(records)
+        if not has_room or old_count // _LOG_EVERY != self.set_aside // _LOG_EVERY or not old_count:
             log.warning(
                 "The decision log cannot store %d records of kind %s (%d so far): %r; %s: %s",
                 len(records),
@@ -345,10 +345,10 @@ class DecisionLog:
 
     def _roll(self, path: Path) -> None:
         """Write a spool as a Parquet file, and remove the spool."""
-        found = _SPOOL_NAME.fullmatch(path.name)
-        if found is None or found[1] not in _SCHEMAS:
+        match = _SPOOL_NAME.fullmatch(path.name)
+        if match is None or match[1] not in _SCHEMAS:
             return
-        kind, cluster, date, term, sequence = found.groups()
+        kind, cluster, date, term, sequence = match.groups()
         self._open()
         if not path.exists():
             return
@@ -468,14 +468,14 @@ def _is_logged(count: int) -> bool:
 
 def _abandoned(directory: Path) -> list[Path]:
     """The spools without a running process."""
-    found = []
+    spools = []
     for path in sorted(directory.glob("*.arrows")):
         # Skip errors: a locked spool has a running process, a missing one was rolled by another process, and an
         # unreadable one belongs to another user.
         with suppress(OSError), open(path, "rb", opener=_private) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            found.append(path)
-    return found
+            spools.append(path)
+    return spools
 
 
 def _validate_uri(uri: str) -> str:
@@ -483,7 +483,7 @@ def _validate_uri(uri: str) -> str:
     if scheme not in _SCHEMES:
         raise Invalid(
             f"decisions: {uri!r} is neither a path nor the URI of an object store; a URI must begin with one of "
-            f"{', '.join(f'{known}://' for known in _SCHEMES)}; give /var/lib/autothrottle/decisions, for example"
+            f"{', '.join(f'{scheme}://' for scheme in _SCHEMES)}; give /var/lib/autothrottle/decisions, for example"
         )
     return uri.rstrip("/")
 

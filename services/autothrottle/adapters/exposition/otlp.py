@@ -84,7 +84,7 @@ class OtlpMetrics:
         for metric, value, labels in self._source():
             named = {CLUSTER: self._cluster, **dict(zip(metric.labels, labels, strict=True))}
             points.setdefault(metric, []).append(NumberDataPoint(named, self._began, now, float(value)))
-        metrics = [_metric(metric, found) for metric, found in points.items()]
+        metrics = [_metric(metric, data_points) for metric, data_points in points.items()]
         scope = ScopeMetrics(InstrumentationScope("autothrottle", __version__), metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
 

@@ -28,10 +28,10 @@ class PrometheusText(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        found: dict[ExportedMetric, Metric] = {}
+        families: dict[ExportedMetric, Metric] = {}
         for metric, value, labels in self._source():
-            if metric not in found:
-                found[metric] = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
+            if metric not in families:
+                families[metric] = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
             named = {CLUSTER: self._cluster, **dict(zip(metric.labels, labels, strict=True))}
-            found[metric].add_sample(metric.name, named, float(value))
-        return found.values()
+            families[metric].add_sample(metric.name, named, float(value))
+        return families.values()

@@ -82,7 +82,7 @@ class Call:
     send: Callable[[], object]
     """Calls the client, which returns an unread response (`preload_content` is off); raises `Failure` for an error of
     its own."""
-    read: Callable[[BaseHTTPResponse], object] = read_json
+    parse: Callable[[BaseHTTPResponse], object] = read_json
     """Reads and parses the response; raises `Failure` or ValueError if it is malformed."""
 
 
@@ -128,7 +128,7 @@ class Exchange:
             raise TimedOut
         self._of_thread.exchange = self
         try:
-            return self._call.read(cast(BaseHTTPResponse, self._call.send()))
+            return self._call.parse(cast(BaseHTTPResponse, self._call.send()))
         except Failure:
             raise
         except Exception as error:  # one server's odd answer must not end the thread that reads all of them

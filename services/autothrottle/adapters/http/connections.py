@@ -34,10 +34,10 @@ def get(pools: PoolManager, url: str, headers: Mapping[str, str]) -> object:
 
 def drop_idle_connections(pools: PoolManager) -> None:
     """Close idle connections; a firewall would drop them before the next call."""
-    found = [pool.pool for pool in map(pools.pools.get, pools.pools.keys()) if pool and pool.pool]
+    connection_pools = [pool.pool for pool in map(pools.pools.get, pools.pools.keys()) if pool and pool.pool]
     pools.clear()
     # A failed call keeps its pool, with all idle connections, alive until the next garbage collection.
-    for connections in found:
+    for connections in connection_pools:
         _close_all(connections)
 
 

@@ -85,8 +85,8 @@ class KafkaAdmin:
 
     def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
         """Return broker id -> its host at the listener that this client uses."""
-        found = messages.hosts(self._routing.metadata(self._deadline(timeout)))
-        return {broker_id: (host,) if host else () for broker_id, host in found.items()}
+        hosts = messages.hosts(self._routing.metadata(self._deadline(timeout)))
+        return {broker_id: (host,) if host else () for broker_id, host in hosts.items()}
 
     def reassignments(self, *, timeout: timedelta | None = None) -> Answers[str, Mapping[int, PartitionReassignment]]:
         """Return topic -> partition -> reassignment, for all reassignments in progress."""
@@ -196,21 +196,23 @@ class KafkaAdmin:
             timeout: > 0. Groups that it leaves no time for are failures.
         """
         deadline = self._deadline(timeout)
-        found: dict[str, frozenset[str] | AutothrottleError] = {}
+        clients_of_groups: dict[str, frozenset[str] | AutothrottleError] = {}
         for types in groups.values():
-            found |= {**dict.fromkeys(types, _NO_TIME), **messages.undescribable_groups(types)}
-        left = {b: list(messages.describe_groups(types)) for b, types in groups.items()}
-        while (asked := {b: requests.pop(0) for b, requests in left.items() if requests}) and (
+            clients_of_groups |= {**dict.fromkeys(types, _NO_TIME), **messages.undescribable_groups(types)}
+        pending = {b: list(messages.describe_groups(types)) for b, types in groups.items()}
+        while (requests_of_brokers := {b: requests.pop(0) for b, requests in pending.items() if requests}) and (
             time.monotonic() < deadline
         ):
-            answers = self._routing.each({b: build for b, (_, build) in asked.items()}, deadline)
-            for b, (names, _) in asked.items():
+            answers = self._routing.each({b: build for b, (_, build) in requests_of_brokers.items()}, deadline)
+            for b, (names, _) in requests_of_brokers.items():
                 clients = _read(answers[b], messages.group_clients)
                 if isinstance(clients, AutothrottleError):
-                    found |= dict.fromkeys([*names, *(name for some, _ in left.pop(b) for name in some)], clients)
+                    clients_of_groups |= dict.fromkeys(
+                        [*names, *(name for some, _ in pending.pop(b) for name in some)], clients
+                    )
                 else:
-                    found |= clients
-        return _split(found)
+                    clients_of_groups |= clients
+        return _split(clients_of_groups)
 
     # Writing. A write is sent at most once; after Unavailable it is unknown whether Kafka carried it out. `until` is a
     # time on the monotonic clock after which nothing is sent, however long this process was stopped before.
@@ -320,10 +322,10 @@ class KafkaAdmin:
         return _together(self._topic_configs(half, keys, deadline) for half in (topics[:middle], topics[middle:]))
 
 
-def _read(answer: Any, read: Callable[[Any], T | AutothrottleError]) -> T | AutothrottleError:
+def _read(answer: Any, parse: Callable[[Any], T | AutothrottleError]) -> T | AutothrottleError:
     """Read the answer of one broker; an error concerns that broker alone."""
     try:
-        return answer if isinstance(answer, AutothrottleError) else read(answer)
+        return answer if isinstance(answer, AutothrottleError) else parse(answer)
     except AutothrottleError as error:
         return error
 

@@ -35,15 +35,15 @@ class AdminClientQuotas:
 
     def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
         """Return the quotas of these entities; None: of all entities."""
-        found = self._kafka.client_quotas(timeout=timeout)
-        return QuotaReading({entity: found[entity] for entity in found if entities is None or entity in entities})
+        quotas = self._kafka.client_quotas(timeout=timeout)
+        return QuotaReading({entity: quotas[entity] for entity in quotas if entities is None or entity in entities})
 
     def fetch_texts(
         self, resources: Collection[ConfigResource], timeout: timedelta
     ) -> Mapping[ConfigResource, Mapping[str, str]]:
         """Return resource -> key -> text of its quota."""
-        found = quota_texts(self._kafka.client_quotas(timeout=timeout))
-        return {resource: found.get(resource, {}) for resource in resources}
+        texts = quota_texts(self._kafka.client_quotas(timeout=timeout))
+        return {resource: texts.get(resource, {}) for resource in resources}
 
     def alter_quota(
         self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
@@ -89,10 +89,10 @@ def fetch_group_clients(kafka: KafkaAdmin, timeout: timedelta) -> ClientReading:
     listed = kafka.groups(brokers, timeout=share)
     members = kafka.group_clients(listed.values, timeout=time_left(deadline))
     client_ids = frozenset[str]().union(*members.values.values())
-    found = {broker_id: values.get(_PLUG_IN) for broker_id, values in configs.values.items()}
+    plug_ins = {broker_id: values.get(_PLUG_IN) for broker_id, values in configs.values.items()}
     return ClientReading(
         frozenset(QuotaEntity(DEFAULT, client_id) for client_id in client_ids if is_valid_client_id(client_id)),
-        {broker_id: one.value for broker_id, one in found.items() if one and one.value},
+        {broker_id: config.value for broker_id, config in plug_ins.items() if config and config.value},
         (
             *_warning(f"{_PLUG_IN} of broker", configs.failures),
             *_warning("the groups of broker", listed.failures),

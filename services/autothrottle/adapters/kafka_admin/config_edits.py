@@ -52,5 +52,5 @@ def _difference(key: str, current: str, value: str) -> tuple[tuple[ConfigEdit, .
         steps.append(ConfigEdit(key, ConfigOperation.APPEND, format_replicas(added)))
     if removed := old - new:
         steps.append(ConfigEdit(key, ConfigOperation.SUBTRACT, format_replicas(removed)))
-    kept = [part for part in parts if part in new]
-    return tuple(steps), ",".join([*kept, *(part for part in format_replicas(added).split(",") if part)])
+    remaining = [part for part in parts if part in new]
+    return tuple(steps), ",".join([*remaining, *(part for part in format_replicas(added).split(",") if part)])

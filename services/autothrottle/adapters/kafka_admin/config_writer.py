@@ -164,9 +164,9 @@ class AdminConfigWriter:
         quotas = [r for r in resources if r.type is ResourceType.QUOTA]
         with ThreadPoolExecutor(1, thread_name_prefix="topic-configs") as pool:
             pending = pool.submit(_read, self._kafka.topic_configs, topics, timeout)
-            found = _read(self._kafka.broker_configs, brokers, timeout)
+            configs = _read(self._kafka.broker_configs, brokers, timeout)
             return {
-                **{ConfigResource.broker(broker_id): found[broker_id] for broker_id in brokers},
+                **{ConfigResource.broker(broker_id): configs[broker_id] for broker_id in brokers},
                 **{ConfigResource.topic(topic): answer for topic, answer in pending.result().items()},
                 **self._read_quotas(quotas, timeout),
             }
@@ -176,14 +176,16 @@ class AdminConfigWriter:
     ) -> Mapping[ConfigResource, _Throttles]:
         """Read the client quotas of each resource."""
         try:
-            found = quota_texts(self._kafka.client_quotas(timeout=timeout)) if resources else {}
+            texts = quota_texts(self._kafka.client_quotas(timeout=timeout)) if resources else {}
         except AutothrottleError as error:
             return dict.fromkeys(resources, error)
-        return {resource: found.get(resource, {}) for resource in resources}
+        return {resource: texts.get(resource, {}) for resource in resources}
 
     def _down(self, current: Mapping[ConfigResource, _Throttles], timeout: timedelta) -> Collection[ConfigResource]:
         """Return the brokers whose configs a controller can set, because they are down and not only slow."""
-        silent = {r for r, found in current.items() if isinstance(found, Unavailable) and r.type is ResourceType.BROKER}
+        silent = {
+            r for r, configs in current.items() if isinstance(configs, Unavailable) and r.type is ResourceType.BROKER
+        }
         if not silent or not self._kafka.has_controllers:
             return ()
         try:
@@ -286,14 +288,14 @@ class AdminConfigWriter:
         return {ConfigResource.topic(topic): str(error) for topic, error in refused.items()}
 
     def _unreported(
-        self, read: Callable[[Sequence[Any], timedelta], Any], sent: Mapping[Any, _PreparedEdit], deadline: float
+        self, fetch: Callable[[Sequence[Any], timedelta], Any], sent: Mapping[Any, _PreparedEdit], deadline: float
     ) -> Collection[Any]:
         """Wait until Kafka reports the written values; return the brokers or topics for which it does not."""
         deadline = min(deadline, time.monotonic() + self._fence.longest_write)
         waiting = list(sent)
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            found = read(waiting, timedelta(seconds=left))
-            waiting = [name for name in waiting if not sent[name].is_reported(found[name])]
+        while waiting and (seconds_left := deadline - time.monotonic()) > 0:
+            configs = fetch(waiting, timedelta(seconds=seconds_left))
+            waiting = [name for name in waiting if not sent[name].is_reported(configs[name])]
             if waiting:
                 time.sleep(_POLL_SECONDS)
         return waiting
@@ -347,20 +349,20 @@ def _with_requests(
     change: Change, ledger: LedgerEntry | None, current: Mapping[str, str], unreachable: Unavailable | None = None
 ) -> _PreparedEdit:
     validate_restored(change, current, ledger)
-    known, edits, steps = dict(change.ledger.keys if change.ledger else {}), [], []
+    keys, edits, steps = dict(change.ledger.keys if change.ledger else {}), [], []
     unknown = {name for name, key in (ledger.keys if ledger else {}).items() if key.intent is not None}
     for edit in change.edits:
-        found, ours = current.get(edit.key), known.get(edit.key)
-        if found not in (edit.expected, edit.value):
-            raise Conflict(f"{edit.key} is {found!r}, but was {edit.expected!r} when the change was decided")
-        if found == edit.value and (edit.writes or edit.key not in unknown):
+        value_in_kafka, ledger_key = current.get(edit.key), keys.get(edit.key)
+        if value_in_kafka not in (edit.expected, edit.value):
+            raise Conflict(f"{edit.key} is {value_in_kafka!r}, but was {edit.expected!r} when the change was decided")
+        if value_in_kafka == edit.value and (edit.writes or edit.key not in unknown):
             continue
-        sent, value = operations(replace(edit, expected=found), restores=ours is None)
-        edits.append(Edit(edit.key, found, value))
+        sent, value = operations(replace(edit, expected=value_in_kafka), restores=ledger_key is None)
+        edits.append(Edit(edit.key, value_in_kafka, value))
         steps.append(sent)
-        if ours:
-            known[edit.key] = replace(ours, written=value)
-    entry = replace(change.ledger, keys=known) if change.ledger else None
+        if ledger_key:
+            keys[edit.key] = replace(ledger_key, written=value)
+    entry = replace(change.ledger, keys=keys) if change.ledger else None
     requests = tuple(tuple(filter(None, step)) for step in zip_longest(*steps))
     return _PreparedEdit(Change(change.resource, tuple(edits), entry), ledger, requests, unreachable)
 

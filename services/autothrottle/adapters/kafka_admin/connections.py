@@ -149,8 +149,8 @@ class _BrokerNames:
 
     def _look_up(self, host: str, port: int) -> None:
         try:
-            found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
-            _names[host, port] = (time.monotonic() + _NAME_SECONDS, found)
+            addresses = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+            _names[host, port] = (time.monotonic() + _NAME_SECONDS, addresses)
             outcome: OSError | None = None
         except Exception as error:  # any: otherwise the event loop would wait for this name forever
             outcome = OSError(f"the name {host} cannot be resolved: {error}")
@@ -228,8 +228,8 @@ class Connections:
 
     def name(self, node: Node) -> str:
         """Return a node's name for messages, with its address."""
-        known = self._manager.cluster.broker_metadata(node)
-        address = f"{known.host}:{known.port}" if known else ""
+        broker = self._manager.cluster.broker_metadata(node)
+        address = f"{broker.host}:{broker.port}" if broker else ""
         if isinstance(node, str):
             return address or node
         return f"broker {node} ({address})" if address else f"broker {node}"
@@ -245,14 +245,14 @@ class Connections:
             first: return after the first response; nodes without a response then have a `NoResponse`.
         """
         enough = threading.Event()
-        left = len(requests)
+        pending = len(requests)
         lock = threading.Lock()
 
         def arrived(answer: Response | NoResponse) -> None:
-            nonlocal left
+            nonlocal pending
             with lock:
-                left -= 1
-            if left == 0 or (first and not isinstance(answer, NoResponse)):
+                pending -= 1
+            if pending == 0 or (first and not isinstance(answer, NoResponse)):
                 enough.set()
 
         futures = {
@@ -324,8 +324,8 @@ class Connections:
         return response
 
     async def _connection(self, node: Node) -> Any:
-        known, current = self._manager.cluster.broker_metadata(node), self._open.get(node)
-        if known and (current is None or current.closed):
-            await self._names.resolve(known.host, known.port)
+        broker, current = self._manager.cluster.broker_metadata(node), self._open.get(node)
+        if broker and (current is None or current.closed):
+            await self._names.resolve(broker.host, broker.port)
         self._open[node] = connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
         return await connection

@@ -43,8 +43,8 @@ def _active(servers: Sequence[str], options: Mapping[str, Any], deadline: float)
     with closing(Connections(servers, options, time_left(deadline))) as connections:
         half = time.monotonic() + time_left(deadline).total_seconds() / 2
         request_type = kafka.protocol.admin.DescribeClusterRequest
-        wanted = {"include_cluster_authorized_operations": False, "endpoint_type": _CONTROLLERS, "min_version": 1}
-        requests = {node: request_type(**wanted) for node in connections.bootstrap_nodes}
+        fields = {"include_cluster_authorized_operations": False, "endpoint_type": _CONTROLLERS, "min_version": 1}
+        requests = {node: request_type(**fields) for node in connections.bootstrap_nodes}
         problems: list[AutothrottleError] = []
         for node, answer in connections.exchange(requests, half, first=True).items():
             if isinstance(answer, NoResponse):

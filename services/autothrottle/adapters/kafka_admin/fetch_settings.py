@@ -33,9 +33,9 @@ class KafkaFetchSettings:
         return ClusterSettings(
             brokers={b: _settings(values) for b, values in brokers.values.items()},
             min_in_sync_replicas={
-                topic: found
+                topic: minimum
                 for topic, values in (described.values if described else {}).items()
-                if (found := _number(values, _MIN_IN_SYNC, 0))
+                if (minimum := _number(values, _MIN_IN_SYNC, 0))
             },
         )
 

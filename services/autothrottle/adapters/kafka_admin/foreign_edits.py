@@ -24,7 +24,10 @@ def needed_lists(reassignments: Iterable[TopicReassignment]) -> Needed:
 def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
     """Return the rates that throttle reassignments, for the roles of each broker."""
     roles = participants(Snapshot(version=1, reassignments=tuple(reassignments)))
-    return {ConfigResource.broker(b): tuple(role.rate_key for role in held) for b, held in roles.items()}
+    return {
+        ConfigResource.broker(b): tuple(role.rate_key for role in roles_of_broker)
+        for b, roles_of_broker in roles.items()
+    }
 
 
 def edits(
@@ -39,29 +42,29 @@ def edits(
         current: resource -> its throttle configs; a resource that is absent was not read.
         ledger: our entries, read after `current`, because each of our writes is recorded there first.
     """
-    found = {}
+    foreign = {}
     for resource, keys in needed.items():
         entry = ledger.get(resource)
         if entry is None or resource not in current:
             continue
         for key in keys:
-            value, ours = current[resource].get(key), entry.keys.get(key)
-            if ours is not None and not _is_ours(key, value, ours):
-                found[resource, key] = value
-    return found
+            value, ledger_key = current[resource].get(key), entry.keys.get(key)
+            if ledger_key is not None and not _is_ours(key, value, ledger_key):
+                foreign[resource, key] = value
+    return foreign
 
 
-def _is_ours(key: str, current: str | None, ours: LedgerKey) -> bool:
-    if ours.is_ours(current):
+def _is_ours(key: str, current: str | None, ledger_key: LedgerKey) -> bool:
+    if ledger_key.is_ours(current):
         return True
     if key in RATE_KEYS or current is None:
         return False
     try:
-        present, written = parse_replicas(current), parse_replicas(ours.written or "")
-        if ours.intent is None:
+        present, written = parse_replicas(current), parse_replicas(ledger_key.written or "")
+        if ledger_key.intent is None:
             return present == written
         # A list is edited entry by entry, so the entries common to both versions never disappear.
-        intended = parse_replicas(ours.intent)
+        intended = parse_replicas(ledger_key.intent)
     except Invalid:
         return False
     return written & intended <= present <= written | intended

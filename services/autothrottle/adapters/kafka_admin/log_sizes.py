@@ -21,11 +21,11 @@ _AT_ONCE = 16
 class KafkaLogSizes:
     """Log sizes from the brokers themselves; a `LogSizeSource` and an `AllLogsSource`. Thread-safe."""
 
-    def __init__(self, kafka: KafkaAdmin, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._kafka, self._now = kafka, now
+    def __init__(self, kafka: KafkaAdmin, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._kafka, self._clock = kafka, clock
 
-    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
-        return self._ask_all(wanted, timeout)
+    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+        return self._ask_all(partitions, timeout)
 
     def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
         return self._kafka.brokers(timeout=timeout)
@@ -34,13 +34,21 @@ class KafkaLogSizes:
         return self._ask_all(dict.fromkeys(broker_ids), timeout)
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
-        found = self._kafka.partitions(topics, timeout=timeout).values
-        return {(topic, number): one.leader for topic, rows in found.items() for number, one in rows.items()}
+        metadata = self._kafka.partitions(topics, timeout=timeout).values
+        return {
+            (topic, number): partition.leader for topic, rows in metadata.items() for number, partition in rows.items()
+        }
 
-    def _ask_all(self, wanted: Mapping[int, Mapping[str, Collection[int]] | None], timeout: timedelta) -> LogSizes:
+    def _ask_all(
+        self, partitions_of_brokers: Mapping[int, Mapping[str, Collection[int]] | None], timeout: timedelta
+    ) -> LogSizes:
         """Query each broker for the sizes of these logs; None: of all logs."""
-        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(wanted))), thread_name_prefix="log-sizes") as pool:
-            pending = {b: pool.submit(self._ask, b, partitions, timeout) for b, partitions in wanted.items()}
+        with ThreadPoolExecutor(
+            max(1, min(_AT_ONCE, len(partitions_of_brokers))), thread_name_prefix="log-sizes"
+        ) as pool:
+            pending = {
+                b: pool.submit(self._ask, b, partitions, timeout) for b, partitions in partitions_of_brokers.items()
+            }
             answers = {b: answer.result() for b, answer in pending.items()}
         return LogSizes(
             brokers={b: answer for b, answer in answers.items() if isinstance(answer, BrokerLogSizes)},
@@ -58,4 +66,4 @@ class KafkaLogSizes:
         except Exception as error:  # an odd response of one broker must not hide the logs of the others
             log.exception("Reading the log sizes of broker %d failed unexpectedly; they count as unknown", broker_id)
             return f"the response of broker {broker_id} cannot be read ({type(error).__name__}: {error})"
-        return BrokerLogSizes(self._now(), sizes)
+        return BrokerLogSizes(self._clock(), sizes)

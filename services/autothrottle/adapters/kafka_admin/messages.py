@@ -46,13 +46,13 @@ DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG = 1, 
 """Kafka's numbers of the levels at which a key is set: on a topic, on a broker, and on `<default>` for all brokers."""
 
 
-def _checked(read: Callable[P, T]) -> Callable[P, T]:
+def _checked(parse: Callable[P, T]) -> Callable[P, T]:
     """Let a reader of responses raise Unavailable for a malformed response."""
 
-    @wraps(read)
+    @wraps(parse)
     def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
         try:
-            return read(*arguments, **keywords)
+            return parse(*arguments, **keywords)
         except _MALFORMED as error:
             raise _malformed("a request", error) from error
 
@@ -82,7 +82,7 @@ def _partition(number: int) -> int:
     return number
 
 
-def _by_topic(topics: Iterable[Any], read: Callable[[Any], T]) -> Answers[str, T]:
+def _by_topic(topics: Iterable[Any], parse: Callable[[Any], T]) -> Answers[str, T]:
     """Read each topic of a response; a malformed one is a failure of that topic alone."""
     values: dict[str, T] = {}
     failures: dict[str, AutothrottleError] = {}
@@ -91,7 +91,7 @@ def _by_topic(topics: Iterable[Any], read: Callable[[Any], T]) -> Answers[str, T
         if topic.name is None or not _TOPIC.fullmatch(topic.name):
             continue
         try:
-            values[topic.name] = read(topic)
+            values[topic.name] = parse(topic)
         except AutothrottleError as error:
             failures[topic.name] = error
         except _MALFORMED as error:
@@ -135,15 +135,15 @@ def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
     if topic.error_code:
         raise code_error(topic.error_code, None, f"topic {topic.name}")
     # A partition's error only says that its leader or a replica is down, which its fields show too.
-    found = {
+    partitions = {
         p.partition_index: PartitionMetadata(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
         for p in topic.partitions
     }
-    rows = found.values()
-    _refuse_negative("partition", [found])
+    rows = partitions.values()
+    _refuse_negative("partition", [partitions])
     _refuse_negative("leader", [[row.leader for row in rows]], NO_LEADER)
     _refuse_negative("broker id", chain([row.replicas for row in rows], [row.isr for row in rows]))
-    return found
+    return partitions
 
 
 # Configs
@@ -152,10 +152,12 @@ def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
 def describe_configs(kind: int, names: Collection[str], keys: Collection[str] | None) -> Any:
     """Build a request for these keys (None: all keys) with all levels at which they are set."""
     request_type = kafka.protocol.admin.DescribeConfigsRequest
-    wanted = None if keys is None else list(keys)
+    configuration_keys = None if keys is None else list(keys)
     return request_type(
         resources=[
-            request_type.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=wanted)
+            request_type.DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=configuration_keys
+            )
             for name in names
         ],
         include_synonyms=True,
@@ -245,17 +247,17 @@ def reassignments(response: Any) -> Answers[str, Mapping[int, PartitionReassignm
 
 
 def _reassignments(topic: Any) -> Mapping[int, PartitionReassignment]:
-    found = {
+    partitions = {
         p.partition_index: PartitionReassignment(
             tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
         )
         for p in topic.partitions
     }
-    rows = found.values()
-    _refuse_negative("partition", [found])
+    rows = partitions.values()
+    _refuse_negative("partition", [partitions])
     _refuse_negative("broker id", (ids for row in rows for ids in (row.replicas, row.adding_replicas)))
     _refuse_negative("broker id", [row.removing_replicas for row in rows])
-    return found
+    return partitions
 
 
 def alter_reassignments(replicas: Mapping[TopicPartition, Sequence[int] | None], timeout_milliseconds: int) -> Any:
@@ -293,20 +295,20 @@ def refused_reassignments(response: Any) -> Mapping[TopicPartition, Autothrottle
 # Logs
 
 
-def describe_log_dirs(wanted: Mapping[str, Collection[int]] | None) -> Any:
+def describe_log_dirs(partitions: Mapping[str, Collection[int]] | None) -> Any:
     """Build a request for log sizes; None: of all logs."""
     request_type = kafka.protocol.admin.DescribeLogDirsRequest
-    if wanted is None:
+    if partitions is None:
         return request_type(topics=None)
     topic = request_type.DescribableLogDirTopic
-    return request_type(topics=[topic(topic=name, partitions=sorted(numbers)) for name, numbers in wanted.items()])
+    return request_type(topics=[topic(topic=name, partitions=sorted(numbers)) for name, numbers in partitions.items()])
 
 
 @_checked
 def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
     """Return partition -> log size in bytes on this broker, or raise why it is unknown."""
     codes = [getattr(response, "error_code", 0) or 0, *(directory.error_code for directory in response.results)]
-    found = {
+    sizes = {
         (topic.name, _partition(p.partition_index)): _size(topic.name, p)
         for directory in response.results
         for topic in directory.topics
@@ -315,9 +317,9 @@ def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
     }
     wrong = next((code for code in codes if code), 0)
     # The logs in other directories are valid even if one directory is offline.
-    if wrong and not found:
+    if wrong and not sizes:
         raise code_error(wrong, None, f"the log directories of broker {broker_id}")
-    return found
+    return sizes
 
 
 def _size(topic: str | None, partition: Any) -> int:
@@ -335,13 +337,13 @@ def log_dirs(broker_id: int, response: Any) -> LogDirs:
     """
     sizes = log_sizes(broker_id, response)
     online = [directory for directory in response.results if not directory.error_code]
-    known = [directory for directory in online if directory.total_bytes >= 0]
-    total = {(directory.total_bytes, directory.usable_bytes) for directory in known}
-    usable = {(directory.total_bytes, directory.usable_bytes) for directory in known if not directory.is_cordoned}
+    measured = [directory for directory in online if directory.total_bytes >= 0]
+    total = {(directory.total_bytes, directory.usable_bytes) for directory in measured}
+    usable = {(directory.total_bytes, directory.usable_bytes) for directory in measured if not directory.is_cordoned}
     return LogDirs(
         sizes,
-        min(sum(size for size, _ in total), MAX_BYTES) if known else None,
-        min(sum(max(free, 0) for _, free in usable), MAX_BYTES) if known else None,
+        min(sum(size for size, _ in total), MAX_BYTES) if measured else None,
+        min(sum(max(free, 0) for _, free in usable), MAX_BYTES) if measured else None,
         bool(online) and all(directory.is_cordoned for directory in online),
     )
 
@@ -357,17 +359,17 @@ def describe_client_quotas() -> Any:
 @_checked
 def client_quotas(response: Any) -> Mapping[QuotaEntity, QuotaValues]:
     """Return entity -> its quotas. Kinds of entities and keys of newer versions of Kafka are absent."""
-    known, found = set(QuotaKey), dict[QuotaEntity, QuotaValues]()
+    key_names, quotas = set(QuotaKey), dict[QuotaEntity, QuotaValues]()
     for entry in response.entries or ():
         parts = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entry.entity}
         if not parts.keys() <= {"user", "client-id", "ip"}:
             continue
         # Kafka compares with a value; NaN compares as false and limits nothing.
-        values = {QuotaKey(v.key): v.value for v in entry.values if v.key in known and not math.isnan(v.value)}
+        values = {QuotaKey(v.key): v.value for v in entry.values if v.key in key_names and not math.isnan(v.value)}
         if values:
             entity = QuotaEntity(parts.get("user"), parts.get("client-id"), parts.get("ip"))
-            found[entity] = {key: stored_value(key, value) for key, value in values.items()}
-    return found
+            quotas[entity] = {key: stored_value(key, value) for key, value in values.items()}
+    return quotas
 
 
 def alter_client_quotas(entity: QuotaEntity, edits: QuotaEdits, validate_only: bool) -> Any:
@@ -395,7 +397,9 @@ def alter_client_quotas(entity: QuotaEntity, edits: QuotaEdits, validate_only: b
 def refused_client_quotas(response: Any, entity: QuotaEntity) -> AutothrottleError | None:
     """Return why Kafka refused the edits of an entity; None: it did not."""
     wrong = (entry for entry in response.entries if entry.error_code)
-    return next((code_error(one.error_code, one.error_message, f"the quotas of {entity}") for one in wrong), None)
+    return next(
+        (code_error(refusal.error_code, refusal.error_message, f"the quotas of {entity}") for refusal in wrong), None
+    )
 
 
 # Groups

@@ -29,9 +29,9 @@ class AdminClusterSource:
         racks = self._kafka.racks(timeout=timeout)
         listing = self._kafka.reassignments(timeout=time_left(deadline))
         reassigning = {
-            (topic, partition): tuple(b for b in one.replicas if b not in one.removing_replicas)
+            (topic, partition): tuple(b for b in row.replicas if b not in row.removing_replicas)
             for topic, partitions in listing.values.items()
-            for partition, one in partitions.items()
+            for partition, row in partitions.items()
         }
         answers = self._kafka.partitions(None, timeout=time_left(deadline))
         # A topic that is deleted between two requests is missing.
@@ -39,9 +39,9 @@ class AdminClusterSource:
             if not isinstance(failure, Missing):
                 raise Incomplete(f"topic {topic} cannot be read: {failure}")
         current = (
-            PartitionReplicas(topic, partition, one.replicas)
+            PartitionReplicas(topic, partition, row.replicas)
             for topic, partitions in answers.values.items()
-            for partition, one in partitions.items()
+            for partition, row in partitions.items()
         )
         cordoned = self._cordoned(racks, time_left(deadline))
         brokers = {id: PlacementBroker(id, rack, cordoned=id in cordoned) for id, rack in sorted(racks.items())}
@@ -66,11 +66,11 @@ def _paths(config: ConfigValue | None) -> list[str]:
 class LogDirMetrics:
     """Sizes and free storage from DescribeLogDirs; a `StorageMetricsSource`. Free storage needs Kafka 3.3."""
 
-    def __init__(self, kafka: KafkaAdmin, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._kafka, self._now = kafka, now
+    def __init__(self, kafka: KafkaAdmin, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._kafka, self._clock = kafka, clock
 
     def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
-        deadline, sampled = time.monotonic() + timeout.total_seconds(), self._now()
+        deadline, sampled = time.monotonic() + timeout.total_seconds(), self._clock()
         answers = self._kafka.log_dirs(self._kafka.brokers(timeout=timeout), timeout=time_left(deadline))
         if not answers.values:
             failure = next(iter(answers.failures.values()), "it has no broker")

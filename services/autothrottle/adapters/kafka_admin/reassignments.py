@@ -40,19 +40,19 @@ class ReassignmentReading:
 
     def assignments(self, requested: Collection[TopicPartition]) -> dict[TopicPartition, Assignment]:
         """Return partition -> its assignment; partitions that do not exist are absent."""
-        found = {}
+        assignments = {}
         for topic, number in requested:
             partition = self.metadata.get(topic, {}).get(number)
             if partition is not None:
                 reassignment = self.listed.get(topic, {}).get(number, _NOT_REASSIGNED)
-                found[topic, number] = Assignment(
+                assignments[topic, number] = Assignment(
                     replicas=reassignment.replicas or partition.replicas,
                     leader=partition.leader,
                     isr=partition.isr,
                     adding_replicas=reassignment.adding_replicas,
                     removing_replicas=reassignment.removing_replicas,
                 )
-        return found
+        return assignments
 
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
         """Return broker -> topic -> its partitions on that broker, for the topics in `metadata`."""
@@ -64,7 +64,7 @@ class ReassignmentReading:
 
 
 def read_reassignments(
-    kafka: KafkaAdmin, timeout: timedelta, known: Mapping[str, TopicReassignment], topics: Collection[str] | None = ()
+    kafka: KafkaAdmin, timeout: timedelta, last: Mapping[str, TopicReassignment], topics: Collection[str] | None = ()
 ) -> ReassignmentReading:
     """Read the reassignments; takes one request if there are none and no topics are given.
 
@@ -80,27 +80,27 @@ def read_reassignments(
     deadline = time.monotonic() + timeout.total_seconds()
     listing = kafka.reassignments(timeout=time_left(deadline))
     listed, malformed = listing.values, listing.failures
-    wanted = None if topics is None else listed.keys() | set(topics)
-    if wanted is not None and not wanted and not malformed:
+    requested = None if topics is None else listed.keys() | set(topics)
+    if requested is not None and not requested and not malformed:
         return ReassignmentReading()
-    found = kafka.partitions(wanted, timeout=time_left(deadline))
-    unread = listed.keys() - found.values.keys()
-    if any(isinstance(found.failures.get(topic, Missing()), Missing) for topic in unread):
+    metadata = kafka.partitions(requested, timeout=time_left(deadline))
+    unread = listed.keys() - metadata.values.keys()
+    if any(isinstance(metadata.failures.get(topic, Missing()), Missing) for topic in unread):
         # Deleted since the list was read, or so new that the queried broker does not know the topic yet.
         still = kafka.reassignments(timeout=time_left(deadline)).values
         listed = {
             topic: reassignment for topic, reassignment in listed.items() if topic not in unread or topic in still
         }
-    problems = {t: e for t, e in found.failures.items() if t in listed and not isinstance(e, Missing)}
+    problems = {t: e for t, e in metadata.failures.items() if t in listed and not isinstance(e, Missing)}
     problems.update(malformed)
     return ReassignmentReading(
         reassignments={
-            topic: known[topic]
-            if topic in problems and topic in known
-            else _reassignment(topic, partitions, found.values.get(topic, {}))
-            for topic, partitions in sorted({**{t: {} for t in malformed if t in known}, **listed}.items())
+            topic: last[topic]
+            if topic in problems and topic in last
+            else _reassignment(topic, partitions, metadata.values.get(topic, {}))
+            for topic, partitions in sorted({**{t: {} for t in malformed if t in last}, **listed}.items())
         },
-        metadata=found.values,
+        metadata=metadata.values,
         listed=listed,
         problems=tuple(
             Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}", topic)

@@ -139,13 +139,17 @@ class Routing:
         ]
         if not silent or time.monotonic() >= deadline:
             return []
-        before = connections.addresses
+        old_addresses = connections.addresses
         try:
             self._metadata(connections, deadline)
         except AutothrottleError:
             return []
-        after = connections.addresses
-        return [node for node in silent if isinstance(node, int) and after.get(node) not in (None, before.get(node))]
+        addresses = connections.addresses
+        return [
+            node
+            for node in silent
+            if isinstance(node, int) and addresses.get(node) not in (None, old_addresses.get(node))
+        ]
 
     def _send_to_controller(self, connections: Connections, build: Build, deadline: float, again: bool) -> Any:
         problem: AutothrottleError = Unavailable("no controller answers in time. Fix: check the controllers' logs")
@@ -176,8 +180,8 @@ class Routing:
             answered := self._ask_preferred(connections, partial(messages.describe_topics, []), deadline)
         ) is not None and answered[1].brokers:
             return answered
-        known = list(connections.addresses)
-        some = random.sample(known, min(len(known), _FANOUT))
+        node_ids = list(connections.addresses)
+        some = random.sample(node_ids, min(len(node_ids), _FANOUT))
         candidates = dict.fromkeys([*some, *connections.bootstrap_nodes])
         answers = connections.exchange({node: _brokers_request() for node in candidates}, deadline, first=True)
         for node, answer in answers.items():

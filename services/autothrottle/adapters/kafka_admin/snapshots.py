@@ -78,11 +78,11 @@ class _ForeignEdits:
     suspected: Edits = field(default_factory=dict)
     """Edits that were seen once. The queried broker may lag behind, or we are in the middle of a write."""
 
-    def confirmed(self, found: Edits) -> frozenset[ConfigResource]:
+    def confirmed(self, current: Edits) -> frozenset[ConfigResource]:
         """Store what was found; return resources whose edits were now seen twice and not reported yet."""
-        fresh = found.items() - self.reported.items()
+        fresh = current.items() - self.reported.items()
         twice = fresh & self.suspected.items()
-        self.reported = dict(found.items() - fresh | twice)
+        self.reported = dict(current.items() - fresh | twice)
         self.suspected = dict(fresh - twice)
         return frozenset(resource for (resource, _), _ in twice)
 
@@ -199,16 +199,16 @@ class AdminSnapshots:
         self, version: int, replicas_of: frozenset[int], partitions: Collection[TopicPartition], timeout: timedelta
     ) -> Snapshot:
         deadline = time.monotonic() + timeout.total_seconds()
-        known, topics = self._poll.reading.reassignments, {topic for topic, _ in partitions}
+        last, topics = self._poll.reading.reassignments, {topic for topic, _ in partitions}
         # All in parallel. The ledger may be read before or after the rest, because it has each of our writes first as
         # an intent and then as written, and the current value equals one of the two.
         read_ledger = self._calls.submit(self._ledger.read, timeout)
         read_brokers = self._calls.submit(self._read_brokers, deadline)
         read_defaults = self._calls.submit(self._kafka.default_broker_configs, timeout=timeout)
-        reading = read_reassignments(self._kafka, timeout, known, None if replicas_of else topics)
+        reading = read_reassignments(self._kafka, timeout, last, None if replicas_of else topics)
         ledger = read_ledger.result()
-        held = reading.replicas_on(replicas_of)
-        held_topics = {topic for topics_there in held.values() for topic in topics_there}
+        topics_of_brokers = reading.replicas_on(replicas_of)
+        held_topics = {topic for topics_there in topics_of_brokers.values() for topic in topics_there}
         lists = self._settled(self._read_lists(reading, ledger, held_topics, deadline), ledger, deadline)
         brokers = read_brokers.result()
         roles = participants(Snapshot(version, reassignments=tuple(reading.reassignments.values())))
@@ -228,7 +228,7 @@ class AdminSnapshots:
             throttles={resource: keys for resource, keys in current.items() if keys},
             default_throttles=read_defaults.result(),
             ledger=ledger.entries,
-            replicas=held,
+            replicas=topics_of_brokers,
             unreadable_configs={**unreadable, **ledger.unreadable},
             problems=reading.problems,
             assignments=reading.assignments(partitions),
@@ -246,17 +246,17 @@ class AdminSnapshots:
         """Read replica lists. Without reassignments, read them of all topics, to report leftovers of other parties."""
         if not reading.reassignments:
             return self._kafka.topic_configs(None, timeout=time_left(deadline))
-        ours = {resource.name for resource in ledger.entries if resource.type is ResourceType.TOPIC}
-        wanted = reading.reassignments.keys() | ours | held_topics
-        return self._kafka.topic_configs(wanted, timeout=time_left(deadline))
+        ledger_topics = {resource.name for resource in ledger.entries if resource.type is ResourceType.TOPIC}
+        topics = reading.reassignments.keys() | ledger_topics | held_topics
+        return self._kafka.topic_configs(topics, timeout=time_left(deadline))
 
     def _settled(
         self, lists: Answers[str, Mapping[str, ConfigValue]], ledger: LedgerCopy, deadline: float
     ) -> Answers[str, Mapping[str, ConfigValue]]:
         """Read our lists again if they seem edited: the queried broker may not know our write yet."""
-        ours = {resource: REPLICAS_KEYS for resource in ledger.entries if resource.type is ResourceType.TOPIC}
+        ledger_keys = {resource: REPLICAS_KEYS for resource in ledger.entries if resource.type is ResourceType.TOPIC}
         for pause in _LAG_SECONDS:
-            odd = {r.name for r, _ in edits(ours, _current(lists.values, ConfigResource.topic), ledger.entries)}
+            odd = {r.name for r, _ in edits(ledger_keys, _current(lists.values, ConfigResource.topic), ledger.entries)}
             if not odd or time.monotonic() + pause > deadline:
                 break
             time.sleep(pause)
@@ -270,17 +270,17 @@ class AdminSnapshots:
         They are our writes, and the rates of other parties when the broker was last read. A rate that was set before
         discovery started, or while the broker was down, is not known.
         """
-        found: _ThrottleConfigs = {}
+        rates_of_brokers: _ThrottleConfigs = {}
         for broker_id in down:
             resource = ConfigResource.broker(broker_id)
             if resource in ledger.unreadable:
                 continue
             entry = ledger.entries.get(resource)
             keys = entry.keys.items() if entry else ()
-            ours = {key: one.written if one.intent is None else one.intent for key, one in keys}
-            known = {**self._rates_of_others.get(broker_id, {}), **ours}
-            found[resource] = {key: value for key, value in known.items() if value is not None}
-        return found
+            own_rates = {name: key.written if key.intent is None else key.intent for name, key in keys}
+            rates = {**self._rates_of_others.get(broker_id, {}), **own_rates}
+            rates_of_brokers[resource] = {key: value for key, value in rates.items() if value is not None}
+        return rates_of_brokers
 
     def _note(self, view: ClusterView, involved: Collection[int]) -> None:
         with self._lock:
@@ -379,8 +379,8 @@ class AdminSnapshots:
         self._publish((f"broker {b} answers again", False) for b in sorted(back & self._brokers))
 
     def _report_edits(self, needed: Needed, current: _ThrottleConfigs, foreign_edits: _ForeignEdits) -> None:
-        found = edits(needed, current, self._ledger.read(_POLL_TIMEOUT).entries)
-        edited = foreign_edits.confirmed(found)
+        current_edits = edits(needed, current, self._ledger.read(_POLL_TIMEOUT).entries)
+        edited = foreign_edits.confirmed(current_edits)
         self._publish((f"another party edited the throttles of {resource}", True) for resource in sorted(edited))
 
 
@@ -402,29 +402,29 @@ def _broker_ids(resources: Iterable[ConfigResource]) -> frozenset[int]:
 def _unreadable(
     brokers: _BrokerReading, involved: Collection[int], lists: Answers[str, Mapping[str, ConfigValue]]
 ) -> dict[ConfigResource, Problem]:
-    found = {
+    reasons = {
         ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in brokers.configs.failures.items()
     }
-    found |= {
+    reasons |= {
         ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; {_RETRIED}"
         for b in set(involved) - brokers.registered
     }
-    found |= {
+    reasons |= {
         ConfigResource.topic(topic): f"the lists of {topic} cannot be read: {error}"
         for topic, error in lists.failures.items()
         if not isinstance(error, Missing)
     }
-    return {resource: Problem(resource.path, reason) for resource, reason in sorted(found.items())}
+    return {resource: Problem(resource.path, reason) for resource, reason in sorted(reasons.items())}
 
 
 def _rates_of_others(
     answers: Mapping[int, Mapping[str, ConfigValue]], ledger: LedgerCopy
 ) -> dict[int, Mapping[str, str]]:
     """Return broker id -> its rates as they are without ours: those before ours, where the ledger has an entry."""
-    found: dict[int, Mapping[str, str]] = {}
+    rates_of_brokers: dict[int, Mapping[str, str]] = {}
     for broker_id, values in answers.items():
         entry = ledger.entries.get(ConfigResource.broker(broker_id))
-        ours = entry.keys if entry else {}
-        rates = {key: ours[key].before if key in ours else value.current for key, value in values.items()}
-        found[broker_id] = {key: rate for key, rate in rates.items() if rate is not None}
-    return found
+        ledger_keys = entry.keys if entry else {}
+        rates = {key: ledger_keys[key].before if key in ledger_keys else value.current for key, value in values.items()}
+        rates_of_brokers[broker_id] = {key: rate for key, rate in rates.items() if rate is not None}
+    return rates_of_brokers

@@ -19,10 +19,10 @@ class BrokerHosts:
     def read(self, timeout: timedelta) -> tuple[Mapping[int, tuple[str, ...]], tuple[str, ...]]:
         """Return broker id -> hosts, and a warning if they are not current."""
         try:
-            found = self._registry.fetch_hosts(timeout)
+            hosts_of_brokers = self._registry.fetch_hosts(timeout)
         except Exception as error:  # also an odd registration: metrics with a label for the broker need no hosts
             reason = str(error) if isinstance(error, AutothrottleError) else f"{type(error).__name__}: {error}"
             fallback = f"the {len(self._hosts)} brokers read before are used" if self._hosts else "no hosts are known"
             return self._hosts, (f"the brokers' hosts cannot be read: {reason}; {fallback}",)
-        self._hosts = {broker_id: tuple(hosts) for broker_id, hosts in found.items()}
+        self._hosts = {broker_id: tuple(hosts) for broker_id, hosts in hosts_of_brokers.items()}
         return self._hosts, ()

@@ -48,9 +48,9 @@ class GrowthReader:
         source: AllLogsSource,
         *,
         interval: timedelta = INTERVAL,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._source, self._interval, self._now = source, interval.total_seconds(), now
+        self._source, self._interval, self._clock = source, interval.total_seconds(), clock
         self._changed = threading.Condition()
         self._reassignments: tuple[TopicReassignment, ...] = ()
         self._registered: Collection[int] = ()
@@ -116,7 +116,7 @@ class GrowthReader:
         copying = CopyingReplicas.of(reassignments)
         if not (queried := copying.brokers & registered):
             return 0.0
-        began, started = time.monotonic(), self._now()
+        began, started = time.monotonic(), self._clock()
         sizes = self._source.fetch_all_log_sizes(queried, BROKER_TIMEOUT).usable()
         answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
         self._log_failure(next(iter(sizes.problems.values()), ""))

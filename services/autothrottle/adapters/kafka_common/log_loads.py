@@ -53,7 +53,7 @@ class LogLoads:
         capacity_limits: CapacityLimits,
         fanout: float,
         window: timedelta,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Start reading.
 
@@ -70,7 +70,7 @@ class LogLoads:
             "that compaction removes",
             fanout,
         )
-        self._source, self._limits, self._now = source, capacity_limits, now
+        self._source, self._limits, self._clock = source, capacity_limits, clock
         self._interval = min(max(window.total_seconds() / _SAMPLES, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
         self._usable_seconds = max(window.total_seconds(), 2 * _MAX_REST_SECONDS)
         self._leaders = Leaders(source)
@@ -120,13 +120,17 @@ class LogLoads:
         Raises:
             Missing: its load is unknown or too old, or its capacity is unknown.
         """
-        found = traffic.utilization(broker_id)
-        if found is None or found[0].end < self._now() - timedelta(seconds=self._usable_seconds):
-            read = "were read only once so far" if found is None else f"are those of {found[0].end:%H:%M:%S} UTC"
+        utilization = traffic.utilization(broker_id)
+        if utilization is None or utilization[0].end < self._clock() - timedelta(seconds=self._usable_seconds):
+            state = (
+                "were read only once so far"
+                if utilization is None
+                else f"are those of {utilization[0].end:%H:%M:%S} UTC"
+            )
             reasons = {**traffic.problems, **sizes.problems}
-            reason = reasons.get(broker_id, f"they {read}; the next cycle has its load")
+            reason = reasons.get(broker_id, f"they {state}; the next cycle has its load")
             raise Missing(f"the sizes of its logs are unknown: {reason}")
-        return BrokerLoad(broker_id, capacity_of(broker_id, None, None, self._limits), *found)
+        return BrokerLoad(broker_id, capacity_of(broker_id, None, None, self._limits), *utilization)
 
     def _run(self) -> None:
         due = 0.0
@@ -155,7 +159,7 @@ class LogLoads:
     def _read(self) -> float:
         """Read once; return the seconds of work that this took."""
         broker_ids = self._source.fetch_broker_ids(BROKER_TIMEOUT)
-        began, started = time.monotonic(), self._now()
+        began, started = time.monotonic(), self._clock()
         sizes = self._source.fetch_all_log_sizes(broker_ids, BROKER_TIMEOUT).usable()
         answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
         if not sizes.brokers:

@@ -47,7 +47,7 @@ class ProgressReader:
         growth: GrowthReader | None = None,
         *,
         interval: timedelta = INTERVAL,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Start to read as soon as there are reassignments.
 
@@ -58,7 +58,7 @@ class ProgressReader:
             now: the time, UTC.
         """
         self._growth = growth
-        self._source, self._interval, self._now = source, interval, now
+        self._source, self._interval, self._clock = source, interval, clock
         self._changed = threading.Condition()
         self._reassignments: tuple[TopicReassignment, ...] = ()
         self._lagging = NOTHING_LAGS
@@ -112,10 +112,10 @@ class ProgressReader:
             broker_ids: the brokers that catch up; those that are down are read as soon as they are back.
             assignments: partition -> its assignment, for partitions of these brokers.
         """
-        found: Lagging = lagging(assignments, broker_ids)
+        lagging_partitions: Lagging = lagging(assignments, broker_ids)
         with self._changed:
-            self._lagging = found
-            self._assignments = {row: assignments[row] for rows in found.values() for row in rows}
+            self._lagging = lagging_partitions
+            self._assignments = {row: assignments[row] for rows in lagging_partitions.values() for row in rows}
             self._catch_ups_until = time.monotonic() + _CATCH_UPS_SECONDS
             self._plan_reads()
 
@@ -174,21 +174,21 @@ class ProgressReader:
             copying, brokers, lagging_partitions = self._copying, frozenset(self._brokers), self._lagging
             unchanged_until, self._unchanged_until = self._unchanged_until, None
         down = {broker_id for broker_id, rows in lagging_partitions.items() if rows} - brokers
-        wanted = {b: topics for b, topics in self._history.sizes_needed(copying).items() if b in brokers}
-        began, started = time.monotonic(), self._now()
-        sizes = self._fetch(wanted)
+        partitions = {b: topics for b, topics in self._history.sizes_needed(copying).items() if b in brokers}
+        began, started = time.monotonic(), self._clock()
+        sizes = self._fetch(partitions)
         answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
         self._history = self._history.observe(
-            copying, sizes, self._now(), unchanged_until, lagging_partitions, self._down
+            copying, sizes, self._clock(), unchanged_until, lagging_partitions, self._down
         )
         self._down = (self._down & lagging_partitions.keys() - sizes.brokers.keys()) | down
         return worked + time.monotonic() - answered
 
-    def _fetch(self, wanted: Mapping[int, Mapping[str, Collection[int]]]) -> LogSizes:
-        if not wanted:
+    def _fetch(self, partitions: Mapping[int, Mapping[str, Collection[int]]]) -> LogSizes:
+        if not partitions:
             return LogSizes()
         try:
-            sizes = self._source.fetch_log_sizes(wanted, BROKER_TIMEOUT).usable()
+            sizes = self._source.fetch_log_sizes(partitions, BROKER_TIMEOUT).usable()
         except AutothrottleError as error:
             if not self._failure:
                 log.warning("log sizes cannot be read, so the bytes left to copy are unknown: %s", error)

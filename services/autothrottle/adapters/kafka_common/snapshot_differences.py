@@ -29,20 +29,20 @@ class SnapshotDifferences:
     """Compares each view of the cluster with the previous ones; not thread-safe."""
 
     def __init__(self) -> None:
-        self._known: list[ClusterView] = []
+        self._views: list[ClusterView] = []
 
     def since_last_view(self, view: ClusterView) -> list[Difference]:
         """Return what changed since the last call."""
-        known, self._known = self._known, [view]
-        if not known:
+        views, self._views = self._views, [view]
+        if not views:
             # A watcher that subscribed before the first view was complete would otherwise never hear of these.
             return [(f"reassignment found: {_names(sorted(view.reassignments))}", True)] if view.reassignments else []
-        return list(dict.fromkeys(item for old in known for item in _view_differences(old, view)))
+        return list(dict.fromkeys(item for old in views for item in _view_differences(old, view)))
 
     def note_handed_out(self, view: ClusterView) -> None:
         """Record a view that was handed out since the last call; the next call reports differences from it too."""
-        if self._known and view != self._known[0]:
-            self._known.append(view)
+        if self._views and view != self._views[0]:
+            self._views.append(view)
 
 
 def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference]:
@@ -51,9 +51,9 @@ def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference
     if ended := sorted(old.reassignments.keys() - new.reassignments.keys()):
         yield f"reassignment ended: {_names(ended)}", False
     for topic in sorted(new.reassignments.keys() & old.reassignments.keys()):
-        before, after = old.reassignments[topic], new.reassignments[topic]
-        if after is not before and after != before:
-            yield from _reassignment_differences(before, after)
+        old_reassignment, new_reassignment = old.reassignments[topic], new.reassignments[topic]
+        if new_reassignment is not old_reassignment and new_reassignment != old_reassignment:
+            yield from _reassignment_differences(old_reassignment, new_reassignment)
     if appeared := sorted(new.brokers - old.brokers):
         yield f"brokers registered: {appeared}", False
     if gone := sorted(old.brokers - new.brokers):
@@ -68,15 +68,17 @@ def _names(topics: Sequence[str]) -> str:
 
 def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[Difference]:
     """What changed in a topic's reassignment: one sentence per kind of change."""
-    before, after = _by_partition(old), _by_partition(new)
-    both = before.keys() & after.keys()
-    if after.keys() - before.keys() or any(before[p].adding != after[p].adding for p in both):
+    old_partitions, new_partitions = _by_partition(old), _by_partition(new)
+    both = old_partitions.keys() & new_partitions.keys()
+    if new_partitions.keys() - old_partitions.keys() or any(
+        old_partitions[p].adding != new_partitions[p].adding for p in both
+    ):
         yield f"reassignment of {new.topic} grew", True
-    if before.keys() - after.keys():
+    if old_partitions.keys() - new_partitions.keys():
         yield f"partitions of {new.topic} are done", False
-    if any(before[p].leader != after[p].leader for p in both):
+    if any(old_partitions[p].leader != new_partitions[p].leader for p in both):
         yield f"leader of {new.topic} changed", True
-    if any(before[p].isr != after[p].isr for p in both):
+    if any(old_partitions[p].isr != new_partitions[p].isr for p in both):
         yield f"ISR of {new.topic} changed", False
 
 

@@ -63,10 +63,12 @@ class ZooKeeperClientQuotas:
     ) -> Mapping[ConfigResource, Mapping[str, str] | Invalid]:
         """Return resource -> key -> text of its quota, or why its config cannot be parsed."""
         deadline = time.monotonic() + timeout.total_seconds()
-        wanted = list(resources)
+        ordered = list(resources)
         with translated_errors("reading client quotas"):
-            nodes = read_nodes(self._client, [self._kafka.config(one) for one in wanted], deadline)
-        return {one: _texts(self._kafka.config(one), node) for one, node in zip(wanted, nodes, strict=True)}
+            nodes = read_nodes(self._client, [self._kafka.config(resource) for resource in ordered], deadline)
+        return {
+            resource: _texts(self._kafka.config(resource), node) for resource, node in zip(ordered, nodes, strict=True)
+        }
 
     def alter_quota(
         self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
@@ -76,14 +78,16 @@ class ZooKeeperClientQuotas:
         path = self._kafka.entity_config(entity.path)
         with translated_errors("writing a client quota"):
             parents = self._kafka.entity_parents(entity.path)
-            *found, node = read_nodes(self._client, [*parents, path], deadline)
-            config, before = _config(path, node), self._values(entity.path, node, [])
-            check_etag(entity, etag, before)
-            wanted = _edited(config, edits)
-            if wanted != config and not validate_only:
-                missing = [parent for parent, known in zip(parents, found, strict=True) if known is None]
-                self._write(entity, missing, node, wanted, deadline)
-            return before
+            *parent_nodes, node = read_nodes(self._client, [*parents, path], deadline)
+            config, old_values = _config(path, node), self._values(entity.path, node, [])
+            check_etag(entity, etag, old_values)
+            edited = _edited(config, edits)
+            if edited != config and not validate_only:
+                missing = [
+                    parent for parent, parent_node in zip(parents, parent_nodes, strict=True) if parent_node is None
+                ]
+                self._write(entity, missing, node, edited, deadline)
+            return old_values
 
     def _all_paths(self, deadline: float) -> list[str]:
         """Return the paths of all entities. Users also have one node for each of their client ids."""
@@ -91,15 +95,15 @@ class ZooKeeperClientQuotas:
         paths = [f"{kind}/{name}" for kind in _KINDS for name in tops[kind]]
         # A missing node is cheap to find in a bulk read, and few users have quotas for single client ids.
         pairs = [f"users/{name}/clients" for name in tops["users"]]
-        found = read_nodes(self._client, [self._kafka.entity_config(pair) for pair in pairs], deadline)
-        existing = [pair for pair, node in zip(pairs, found, strict=True) if node is not None]
+        nodes = read_nodes(self._client, [self._kafka.entity_config(pair) for pair in pairs], deadline)
+        existing = [pair for pair, node in zip(pairs, nodes, strict=True) if node is not None]
         return paths + [
             f"{pair}/{name}" for pair, names in self._children(existing, deadline).items() for name in names
         ]
 
     def _children(self, parents: Sequence[str], deadline: float) -> Mapping[str, Sequence[str]]:
-        pending = [(one, self._client.get_children_async(self._kafka.entity_config(one))) for one in parents]
-        return {one: sorted(_names(answer, deadline)) for one, answer in pending}
+        pending = [(parent, self._client.get_children_async(self._kafka.entity_config(parent))) for parent in parents]
+        return {parent: sorted(_names(answer, deadline)) for parent, answer in pending}
 
     def _values(self, path: str, node: Node | None, problems: list[str]) -> QuotaValues:
         where = self._kafka.entity_config(path)
@@ -118,15 +122,15 @@ class ZooKeeperClientQuotas:
         return values
 
     def _write(
-        self, entity: QuotaEntity, missing: Sequence[str], node: Node | None, wanted: Mapping[str, str], deadline: float
+        self, entity: QuotaEntity, missing: Sequence[str], node: Node | None, config: Mapping[str, str], deadline: float
     ) -> None:
         path, transaction = self._kafka.entity_config(entity.path), self._client.transaction()
         for parent in missing:
             transaction.create(parent, format_config({}))
         if node is None:
-            transaction.create(path, format_config(wanted))
+            transaction.create(path, format_config(config))
         else:
-            transaction.set_data(path, format_config(wanted), node[2])
+            transaction.set_data(path, format_config(config), node[2])
         notification = format_change_notification(entity.path)
         transaction.create(self._kafka.change_notification, notification, None, False, True)
         for result in transaction.commit_async().get(timeout=seconds_left(deadline)):
@@ -157,21 +161,21 @@ def _config(path: str, node: Node | None) -> Mapping[str, str]:
 
 def _texts(path: str, node: Node | None) -> Mapping[str, str] | Invalid:
     try:
-        found = _config(path, node)
+        config = _config(path, node)
     except Invalid as error:
         return error
-    return {str(key): found[key] for key in QuotaKey if key in found}
+    return {str(key): config[key] for key in QuotaKey if key in config}
 
 
 def _edited(config: Mapping[str, str], edits: QuotaEdits) -> Mapping[str, str]:
     """Return the config after the edits. A value that is already set in another spelling stays."""
-    wanted = dict(config)
+    edited = dict(config)
     for key, value in edits.items():
         if value is None:
-            wanted.pop(key, None)
+            edited.pop(key, None)
         elif not _has(config, key, value):
-            wanted[key] = format_value(key, value)
-    return wanted
+            edited[key] = format_value(key, value)
+    return edited
 
 
 def _has(config: Mapping[str, str], key: QuotaKey, value: float) -> bool:

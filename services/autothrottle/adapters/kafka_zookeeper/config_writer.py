@@ -149,28 +149,28 @@ class ZooKeeperConfigWriter:
             current = _config(change, node)
         except Invalid as error:
             raise Invalid(f"{path}: {error}") from error
-        wanted = _edited(path, current, change.edits)
-        if wanted == current:
+        edited = _edited(path, current, change.edits)
+        if edited == current:
             return
         if change.restored:
             # The transaction that restores also edits the ledger, at the version that is read here.
             validate_restored(change, current, parse_ledger_entry(ledger[0] or b"") if ledger else None)
         if node:
-            yield "set_data", (path, format_config(wanted), node[2])
+            yield "set_data", (path, format_config(edited), node[2])
         else:
-            yield "create", (path, format_config(wanted))
+            yield "create", (path, format_config(edited))
         notification = format_change_notification(change.resource.path)
         yield "create", (self._kafka.change_notification, notification, None, False, True)
 
     def _ledger_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
         path = self._own.ledger_entry(change.resource)
-        wanted = format_ledger_entry(change.ledger) if change.ledger else None
-        if wanted is None and node:
+        content = format_ledger_entry(change.ledger) if change.ledger else None
+        if content is None and node:
             yield "delete", (path, node[2])
-        elif wanted is not None and node is None:
-            yield "create", (path, wanted)
-        elif wanted is not None and node and node[0] != wanted:
-            yield "set_data", (path, wanted, node[2])
+        elif content is not None and node is None:
+            yield "create", (path, content)
+        elif content is not None and node and node[0] != content:
+            yield "set_data", (path, content, node[2])
 
     # Writing.
 
@@ -250,9 +250,9 @@ class ZooKeeperConfigWriter:
             current = _config(change, config)
         except Invalid:
             return False
-        wanted = format_ledger_entry(change.ledger) if change.ledger else None
-        found = ledger[0] if ledger else None
-        return wanted == found and all(current.get(edit.key) == edit.value for edit in change.edits)
+        target_entry = format_ledger_entry(change.ledger) if change.ledger else None
+        stored_entry = ledger[0] if ledger else None
+        return target_entry == stored_entry and all(current.get(edit.key) == edit.value for edit in change.edits)
 
 
 _TOO_LARGE = (
@@ -282,16 +282,16 @@ def _config(change: Change, node: Node | None) -> dict[str, str]:
 
 def _edited(path: str, current: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:
     """The config after the edits. Other keys keep their values."""
-    wanted = dict(current)
+    edited = dict(current)
     for edit in edits:
-        found = current.get(edit.key)
-        if found not in (edit.expected, edit.value):
-            raise Invalid(f"{path}: {edit.key} is {found!r}, but was {edit.expected!r} when the change was decided")
+        value = current.get(edit.key)
+        if value not in (edit.expected, edit.value):
+            raise Invalid(f"{path}: {edit.key} is {value!r}, but was {edit.expected!r} when the change was decided")
         if edit.value is None:
-            wanted.pop(edit.key, None)
+            edited.pop(edit.key, None)
         else:
-            wanted[edit.key] = edit.value
-    return wanted
+            edited[edit.key] = edit.value
+    return edited
 
 
 def _batches(prepared: Sequence[_PreparedWrite]) -> Iterator[list[_PreparedWrite]]:

@@ -49,8 +49,8 @@ class ZooKeeperClusterSource:
             for partition, replicas in node.replicas.items()
         )
         racks = {id: _rack(id, data) for name, data in brokers.items() if (id := broker_id_of(name)) is not None}
-        found = {id: PlacementBroker(id, racks[id]) for id in sorted(racks)}
-        return PlacementCluster(found, settled(current, targets, frozenset(deleting)))
+        placement_brokers = {id: PlacementBroker(id, racks[id]) for id in sorted(racks)}
+        return PlacementCluster(placement_brokers, settled(current, targets, frozenset(deleting)))
 
     def _nodes(self, parent: str, deadline: float) -> Mapping[str, bytes]:
         """Return the name -> data of each child; one that disappears meanwhile is absent."""

@@ -33,10 +33,10 @@ class ZooKeeperRegistrations:
         with translated_errors("reading the brokers' hosts"):
             ids = self._client.get_children_async(self._kafka.broker_ids).get(timeout=seconds_left(deadline))
             nodes = {name: self._client.get_async(f"{self._kafka.broker_ids}/{name}") for name in ids}
-            found: dict[int, Sequence[str]] = {}
+            hosts_of_brokers: dict[int, Sequence[str]] = {}
             for name, node in nodes.items():
                 broker_id = broker_id_of(name)
                 with suppress(NoNodeError, NoAuthError, Invalid):  # it has stopped, or cannot be read
                     if broker_id is not None:
-                        found[broker_id] = registered_hosts(node.get(timeout=seconds_left(deadline))[0])
-        return found
+                        hosts_of_brokers[broker_id] = registered_hosts(node.get(timeout=seconds_left(deadline))[0])
+        return hosts_of_brokers

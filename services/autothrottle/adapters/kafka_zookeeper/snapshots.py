@@ -185,27 +185,27 @@ class ZooKeeperSnapshots:
 
         Returns whether there may be more to read.
         """
-        read = self._mirror.read_changed(seconds_left(deadline))
-        self._absorb(read)
-        if read:
+        nodes = self._mirror.read_changed(seconds_left(deadline))
+        self._absorb(nodes)
+        if nodes:
             return True
         topics = self._states.read_changed(seconds_left(deadline))
         self._reassignments.touch(topics)
         return bool(topics)
 
-    def _absorb(self, read: Collection[Key]) -> None:
+    def _absorb(self, nodes: Collection[Key]) -> None:
         """Pass each changed or removed node to the object that interprets it."""
         changed: set[str] = set()
-        for part, path in read:
+        for part, path in nodes:
             if path == self._kafka.broker_ids:
                 continue
-            for node in self._mirror.track_children(path) if part is Part.CHILDREN else [path]:
-                if node == self._kafka.reassign_partitions or node.startswith(self._kafka.topics + "/"):
-                    changed.add(node)
+            for child in self._mirror.track_children(path) if part is Part.CHILDREN else [path]:
+                if child == self._kafka.reassign_partitions or child.startswith(self._kafka.topics + "/"):
+                    changed.add(child)
                 else:
-                    self._throttle_configs.absorb(node)
+                    self._throttle_configs.absorb(child)
         self._reassignments.absorb(changed)
-        self._mirror.release(path for part, path in read if part is Part.DATA)
+        self._mirror.release(path for part, path in nodes if part is Part.DATA)
 
     # Building the snapshot.
 

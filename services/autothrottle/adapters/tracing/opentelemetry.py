@@ -195,12 +195,12 @@ class TraceReceiver(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        found = continuation(handler_call_details)
+        handler = continuation(handler_call_details)
         metadata = handler_call_details.invocation_metadata
         caller = _PROPAGATOR.extract({key: value for key, value in metadata if isinstance(value, str)}, Context())
-        if found is None or not trace.get_current_span(caller).get_span_context().is_valid:
-            return found
-        return _TracedCall(self._tracer, caller, handler_call_details.method).wrapped(found)
+        if handler is None or not trace.get_current_span(caller).get_span_context().is_valid:
+            return handler
+        return _TracedCall(self._tracer, caller, handler_call_details.method).wrapped(handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +212,14 @@ class _TracedCall:
     method: str
     """For example `/autothrottle.v1.DiscoveryService/GetSnapshot`."""
 
-    def wrapped(self, found: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    def wrapped(self, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
         """Wrap the method's function in a span; our services have no client streaming."""
-        codecs = (found.request_deserializer, found.response_serializer)
-        if found.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(self._unary(found.unary_unary), *codecs)
-        if found.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(self._stream(found.unary_stream), *codecs)
-        return found
+        codecs = (handler.request_deserializer, handler.response_serializer)
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(self._unary(handler.unary_unary), *codecs)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream), *codecs)
+        return handler
 
     def _unary(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:

@@ -56,7 +56,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def loads_of(source: Source, limits: CapacityLimits = CapacityLimits(default=LINK)) -> Iterator[LogLoads]:  # noqa: B008
-    found = LogLoads(source, limits, 1.5, timedelta(seconds=60), now=lambda: source.time)
+    found = LogLoads(source, limits, 1.5, timedelta(seconds=60), clock=lambda: source.time)
     try:
         yield found
     finally:

@@ -25,11 +25,14 @@ class BoundName(NamedTuple):
     line: int
     name: str
     is_current_time: bool = False
+    is_function: bool = False
+    """Then `read` is a verb."""
 
     @property
     def is_word(self) -> bool:
         """Whether it is a pronoun or participle alone."""
-        return self.name.strip("_") in WORDS and not (self.is_current_time and self.name.strip("_") == "now")
+        word = self.name.strip("_")
+        return word in WORDS and not ((word == "now" and self.is_current_time) or (word == "read" and self.is_function))
 
 
 def bound_names(tree: ast.AST) -> Iterator[BoundName]:
@@ -50,7 +53,7 @@ def bound_names(tree: ast.AST) -> Iterator[BoundName]:
             yield BoundName(node.lineno, node.name)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             returns = ast.unparse(node.returns) if not isinstance(node, ast.ClassDef) and node.returns else ""
-            yield BoundName(node.lineno, node.name, returns in ("datetime", "float"))
+            yield BoundName(node.lineno, node.name, returns in ("datetime", "float"), True)
 
 
 def _of_target(target: ast.AST, is_current_time: bool) -> Iterator[BoundName]:

@@ -12,25 +12,26 @@ from autothrottle.core.placement.fill import mixed
 from autothrottle.core.placement.replica_table import ReplicaTable
 
 _NEIGHBOURS = 4
-"""Replicas on both sides of the wanted size that are tried."""
+"""Number of replicas to try on either side of the ideal size."""
 _SAMPLES = 48
-"""Replicas of a broker that are tried for swaps."""
+"""Number of replicas of a broker to try for swaps."""
 _PARTNERS = 10
-"""Brokers that are tried for an exchange, besides those of the same rack."""
+"""Number of brokers to try for an exchange, besides those of the same rack."""
 _STEPS = 150
-"""Exchanges for each broker, at most."""
+"""Highest number of exchanges per broker."""
 _TRIED = 3
-"""Partners with an exchange that are compared."""
+"""Number of partners whose exchanges are compared."""
 
 
 class _Exchange(NamedTuple):
-    """A move, or a swap if `back` is not negative."""
+    """A move, or a swap if `incoming` is not negative."""
 
     gain: int
     cost: int
     outgoing: int
     """Partition whose replica moves from the fuller to the emptier broker."""
     incoming: int
+    """Partition whose replica moves the other way; -1: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +41,27 @@ class MoveRules:
     budget: float
     """Bytes that may be copied."""
     only_moved: bool = False
-    """Replicas on their old brokers stay there."""
+    """Only replicas that the plan has already moved may move."""
     sources: frozenset[int] | None = None
     """Brokers (indices) from which replicas may move; None: all."""
     limit: int = 0
-    """Replicas that may leave each broker; 0: no limit."""
+    """Highest number of replicas that leave each broker; 0: no limit."""
     smallest: int = 0
-    """Smaller partitions stay, bytes."""
+    """Partitions below this size stay, bytes."""
     within_rack: bool = False
     only_swaps: bool = False
-    """The number of replicas of each broker stays as it is."""
+    """Each broker keeps its number of replicas."""
     tolerance: float | None = None
-    """Free storage may end this fraction away from the mean; None: as even as possible."""
+    """Largest distance of free storage from the mean, as a fraction of the mean; None: as even as possible."""
     steps: int = 15_000
-    """Exchanges in all, at most: a limit on the time for large clusters."""
+    """Highest number of exchanges. It bounds the time for large clusters."""
 
 
 class Balancing:
     """Moves replicas of a table until free storage is even.
 
-    `excess` is how far a broker's free storage is below the level that all brokers shall reach, bytes. Each step
-    reduces the sum of the squares of the excesses, so that the search ends.
+    The level is the mean free storage of all brokers. `excess` is the level minus a broker's free storage, bytes. Each
+    step reduces the sum of the squared excesses, so that the search ends.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class Balancing:
 
         Args:
             table: its sets change.
-            free: what shall become even, for each broker.
+            free: the quantity to even out, for each broker.
             rules: which replicas may move.
-            weights: what each replica takes from `free`; None: its size.
+            weights: how much of `free` each replica uses; None: its size.
         """
         self._weights = weights = table.sizes if weights is None else weights
         self._table = table
@@ -155,7 +156,7 @@ class Balancing:
         return not self._rules.within_rack or self._table.racks[source] == self._table.racks[destination]
 
     def _may_leave(self, partition: int, source: int) -> bool:
-        """Return whether the limit of its old broker lets this replica move; a replica that already moved may."""
+        """Return whether this replica may move: always if it has moved before, else within its broker's limit."""
         if source not in self._table.home[partition]:
             return True
         rules = self._rules
@@ -224,7 +225,7 @@ class Balancing:
         return True
 
     def _partners(self, broker: int) -> Sequence[int]:
-        """Return the brokers at the other end of the order, the farthest first, some of the same rack included."""
+        """Return brokers to exchange with: some of the same rack, then those whose excess differs most."""
         excess, racks = self.excess, self._table.racks
         own = excess[broker]
         if own > 0:
@@ -279,7 +280,7 @@ class Balancing:
 
     @staticmethod
     def _samples(replicas: list[tuple[int, int]], smallest: int) -> list[tuple[int, int]]:
-        """Return some replicas that are large enough, or the largest: the smallest of them, and some of all sizes."""
+        """Return a sample of the replicas of at least the smallest size; if there are few, of the largest ones."""
         start = max(min(bisect_left(replicas, (smallest, 0)), len(replicas) - _SAMPLES // 2), 0)
         first = replicas[start : start + _SAMPLES // 2]
         rest = replicas[start + _SAMPLES // 2 :]

@@ -81,9 +81,9 @@ class RebalanceOptions:
 
     None: all below the mean. `scale` and `decommission` ignore both thresholds."""
     storage_threshold_bytes: int = 0
-    """Only brokers with less free storage offload, bytes; 0: not used. It beats `storage_threshold`."""
+    """Only brokers with less free storage offload, bytes; 0: not used. It replaces `storage_threshold`."""
     tolerance: float | None = None
-    """Free storage may end this fraction away from the mean, in (0, 1); None: as even as possible."""
+    """Largest distance of free storage from the mean, as a fraction in (0, 1); None: as even as possible."""
     partition_limit: int = 0
     """Relocations away from each broker, at most; 0: no limit."""
     partition_size_threshold: int = 0
@@ -129,11 +129,11 @@ class PlacementPlan:
     warnings: tuple[str, ...] = ()
     """Sorted. A caller should not execute a plan with warnings unless an operator accepts them."""
     refusals: tuple[str, ...] = ()
-    """The warnings that a caller must not execute: the plan loses replicas, or puts replicas into one rack."""
+    """Warnings that forbid execution: the plan loses replicas, or puts replicas into one rack."""
     accepted_warnings: tuple[str, ...] = ()
     """The warnings that an option of the plan has accepted already."""
     notes: tuple[str, ...] = ()
-    """Sentences that need no consent, for example about a rise that replicas of leaving brokers cause."""
+    """Sentences that need no consent, for example about a wider range that no plan can avoid."""
     affinities: tuple[Affinity, ...] = ()
     relocations: tuple[Relocation, ...] = ()
     """Of `rebalance`, `scale` and `decommission`: each replica that moves, ordered by source, size and partition."""

@@ -28,12 +28,12 @@ from autothrottle.core.placement.sharing import keep_small_replicas, widen_shari
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
 _WORTH_EVEN_COUNTS = 1.01
-"""Even numbers of replicas are worth a range of free storage that is wider by this factor."""
+"""To make the numbers of replicas even, the range of free storage may grow by this factor."""
 _NEARLY_EVEN = 0.08
 """A range up to this fraction becomes even by a few more moves."""
 _MANY_REPLICAS = 150_000
 _NAMED_BROKERS = 5
-"""Brokers that a sentence about exhausted storage names, those with the most free storage."""
+"""Number of brokers in a sentence about exhausted storage: those with the most free storage."""
 _SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.002, steps=4_000)
 
 
@@ -86,10 +86,11 @@ def _check(options: RebuildOptions) -> None:
 
 
 def _resize(table: ReplicaTable, replication_factor: int) -> None:
-    """Give each set the wanted length.
+    """Give each set the target length.
 
-    Dropped first are replicas that leave, then those that share a rack, then the last. No more replicas are added than
-    brokers exist, and one, which stays unplaced and so becomes a warning: a factor of 2^31 must not take the memory.
+    A set that is too long drops replicas of leaving brokers first, then replicas that share a rack, then the last ones.
+    A set that is too short gets at most one replica more than there are brokers. That one cannot be placed, which is a
+    warning. Without the limit, a factor of 2^31 would use up the memory.
     """
     if replication_factor <= 0:
         return

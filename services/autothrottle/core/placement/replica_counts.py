@@ -11,7 +11,7 @@ from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _UNLIMITED = MoveRules(budget=float("inf"))
 _MOST_TRIALS = 1_000_000
-"""Moved replicas times brokers up to which swaps are tried: a limit on the time for large plans."""
+"""Largest product of moved replicas and brokers for which swaps are tried. It bounds the time for large plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class FreeLimits:
 
 
 def even_replicas(table: ReplicaTable, only_moved: bool, limits: FreeLimits | None = None) -> None:
-    """Move as few replicas as even counts need, followers and smaller partitions first.
+    """Make the numbers of replicas even with few moves, of followers and small partitions first.
 
     With `only_moved`, replicas on their old brokers stay there. `limits` may prevent even counts.
     """
@@ -99,9 +99,9 @@ def moved_replicas(table: ReplicaTable) -> tuple[list[list[int]], list[list[int]
 
 
 def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
-    """Swap leaders with followers of other partitions, both moved ones, until the numbers of leaders are even.
+    """Make the numbers of leaders even: swap a moved leader with a moved follower of another partition.
 
-    Replicas on their old brokers stay, and so does the number of replicas of each broker.
+    Replicas that the plan does not move stay, and each broker keeps its number of replicas.
     """
     sizes, sets = table.sizes, table.sets
     loads, leaders = table.loads(), [0] * table.count

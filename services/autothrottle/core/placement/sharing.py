@@ -1,4 +1,4 @@
-"""Let brokers share partitions with more brokers: by swaps of moved replicas, or by a few small replicas."""
+"""Let each broker share partitions with more other brokers, by swapping replicas or moving small ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 _FEW_REPLICAS = 0.25
 """A broker with fewer replicas than this fraction of the mean shares partitions with few brokers."""
 _ROOM = 0.015
-"""Few small replicas may widen the range of free storage by this fraction of the mean free storage."""
+"""Moves of small replicas may widen the range of free storage by this fraction of the mean free storage."""
 _SWEEPS = 2
-"""A later swap may make another one possible."""
+"""Number of passes. A swap may make another one possible in the next pass."""
 
 
 def widen_sharing(table: ReplicaTable, limits: FreeLimits) -> None:
-    """Swap moved replicas of two brokers where the degrees of brokers with low degrees rise.
+    """Swap replicas that the plan moves, so that low degrees rise.
 
-    Two leaders change places, or two followers, so that each broker keeps its numbers of leaders and replicas.
+    The degree of a broker is the number of brokers with which it shares a partition. Leaders change places with leaders
+    and followers with followers, so each broker keeps its numbers of leaders and replicas.
     """
     moved = moved_replicas(table)
     if not any(map(any, moved)):
@@ -97,7 +98,7 @@ class _Sharing:
         count = table.count
         self.degrees = [sum(pairs[row + other] > 0 for other in range(count)) for row in range(0, count * count, count)]
         self._lacking = 0
-        """Change of the sum of the squares of the numbers of brokers with which brokers share nothing."""
+        """Sum of the squares of (brokers - degree), minus its first value; lower is better."""
 
     def joined(self, partition: int, source: int, destination: int) -> int:
         """Return the number of brokers of this set with which the destination shares no partition yet."""

@@ -44,9 +44,9 @@ def levels(user: Name, client_id: Name) -> tuple[QuotaEntity, ...]:
 
 
 def fallbacks(entity: QuotaEntity) -> tuple[QuotaEntity, ...]:
-    """Return the entities whose quota can apply to the entity's clients while it has none, in Kafka's order.
+    """Return the entities whose quota can apply while this entity has none, in Kafka's order.
 
-    Those with the name of a client id are absent for a user, since the client ids of a user are not known.
+    For a user, entities with the name of a client id are absent: Kafka does not know the client ids of a user.
 
     >>> [str(one) for one in fallbacks(QuotaEntity(DEFAULT, "app"))][:3]
     ['default user, default client-id', 'default user', 'client-id "app"']

@@ -46,7 +46,7 @@ def yield_targets(
     id alone, or of an IP address.
 
     Args:
-        rules: by name. Names without wildcards are limited whether they are known or not.
+        rules: by name. A rule with a name, without wildcards, also limits a name that Kafka does not know.
         known: the entities that Kafka knows.
         all_quotas_are_known: whether every entity with quotas is among them, so that the others need not be read.
     """

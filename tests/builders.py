@@ -10,10 +10,10 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.control.changes import Change, Edit, Outcome
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.plan import Decision, Reason
+from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.throttles.changes import Change, Edit, Outcome
+from autothrottle.core.throttles.plan import Decision, Reason
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.units import MEGABYTE
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse

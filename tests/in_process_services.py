@@ -31,7 +31,7 @@ from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
-from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.placement import PlacementServicer

@@ -10,9 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.control.cycle import CycleDecision
-from autothrottle.core.control.guards import GuardState
-from autothrottle.core.control.state import ControllerState, TermState
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.state import ControllerState, TermState
+from autothrottle.core.throttles.guards import GuardState
 from autothrottle.planner.exposition import PlannerMetrics
 from tests import builders
 from tests.builders import NOON, mb

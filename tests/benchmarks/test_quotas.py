@@ -30,19 +30,19 @@ from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
-from autothrottle.core.control.cycle import CycleObservation, CycleResults, SourceReadings
-from autothrottle.core.control.overrides import Overrides
-from autothrottle.core.control.quota_changes import QuotaState, quota_changes
-from autothrottle.core.control.settings import PlannerSettings
-from autothrottle.core.control.state import ControllerState, KnownLoads
-from autothrottle.core.control.step import settle, step
+from autothrottle.core.cycle.decision import CycleObservation, CycleResults, SourceReadings
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.state import ControllerState, KnownLoads
+from autothrottle.core.cycle.step import settle, step
+from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.quotas.changes import QuotaState, quota_changes
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
+from autothrottle.core.throttles.changes import Outcome, OutcomeStatus, with_changes
 from autothrottle.ports.kafka import ClientQuotaStore
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.server import ServiceServer

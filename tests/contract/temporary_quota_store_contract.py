@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autothrottle.core.control.audit import AuditAction, AuditRecord
 from autothrottle.core.errors import NotLeader
+from autothrottle.core.operators.audit import AuditAction, AuditRecord
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
-from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
+from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.override_store_contract import OverrideStoreContract

@@ -14,9 +14,9 @@ import pytest
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
-from autothrottle.core.control.audit import AuditRecord
-from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.errors import Incomplete
+from autothrottle.core.operators.audit import AuditRecord
+from autothrottle.core.operators.stored_map import unreadable_entries
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually

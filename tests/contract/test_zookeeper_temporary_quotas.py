@@ -11,9 +11,9 @@ import pytest
 
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
-from autothrottle.core.control.audit import AuditRecord
-from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.errors import Incomplete
+from autothrottle.core.operators.audit import AuditRecord
+from autothrottle.core.operators.stored_map import unreadable_entries
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.temporary_quota_store_contract import FIRST, TemporaryQuotaStoreContract
 from tests.system.zookeeper_tree import Tree, session

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from autothrottle.__main__ import main
-from autothrottle.core.control.cycle import CycleDecision, CycleObservation
-from autothrottle.core.control.settings import PlannerSettings
-from autothrottle.core.control.state import ControllerState
-from autothrottle.core.control.step import step
+from autothrottle.core.cycle.decision import CycleDecision, CycleObservation
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.state import ControllerState
+from autothrottle.core.cycle.step import step
 from autothrottle.planner import loop
 
 

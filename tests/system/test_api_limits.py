@@ -17,7 +17,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from autothrottle.core.control.submission import MAX_PARTITIONS
+from autothrottle.core.operators.submission import MAX_PARTITIONS
 from autothrottle.v1 import admin_pb2, planner_pb2, planner_pb2_grpc
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment

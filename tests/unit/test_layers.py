@@ -46,7 +46,7 @@ def test_a_pure_package_imports_only_itself_and_the_standard_library(package: st
 
 
 def test_a_foreign_import_inside_a_function_is_found() -> None:
-    source = "import math\ndef f() -> None:\n    import yaml.nodes, autothrottle.core.control.plan\n"
+    source = "import math\ndef f() -> None:\n    import yaml.nodes, autothrottle.core.throttles.plan\n"
     assert [name for name in imported(source) if is_foreign(name)] == ["yaml.nodes"]
 
 

@@ -13,16 +13,16 @@ from threading import Lock, Thread
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments, participants
-from autothrottle.core.control.guards import fetch_warning
-from autothrottle.core.control.overrides import Overrides
-from autothrottle.core.control.plan import plan
-from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.control.submission import Targets, proposal, with_proposed
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restricted_to, sizes_needed, transfers
+from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
+from autothrottle.core.operators.submission import Targets, proposal, with_proposed
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.throttles.guards import fetch_warning
+from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.kafka import FetchSettingsSource, LogSizeSource, SnapshotSource
 from autothrottle.ports.state_store import OverrideStore

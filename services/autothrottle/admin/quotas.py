@@ -8,9 +8,9 @@ from typing import Protocol
 import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
-from autothrottle.core.control.audit import AuditAction
-from autothrottle.core.control.stored_map import readable, unreadable_entries
 from autothrottle.core.errors import Conflict, Invalid, Missing
+from autothrottle.core.operators.audit import AuditAction
+from autothrottle.core.operators.stored_map import readable, unreadable_entries
 from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
     QuotaEdits,

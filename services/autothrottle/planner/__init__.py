@@ -3,7 +3,7 @@
 Any number of planners run. The election chooses the leader; the others wait. The type to know is `Planner`.
 
 - `loop` runs the cycles, `triggers` decides when, `dependencies` has the ports.
-- `observe` reads a cycle's input, `core.control.step` decides, `apply` carries out the decision.
+- `observe` reads a cycle's input, `core.cycle.step` decides, `apply` carries out the decision.
 - `report` logs the result, posts events and writes the decision log: `narration` has the texts, `traces` describes
   cycles in traces, `exposition` has the exported metrics.
 - `submissions` has the callers that wait for a reassignment to be submitted.

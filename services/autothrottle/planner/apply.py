@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
-from autothrottle.core.control.cycle import (
+from autothrottle.core.cycle.decision import (
     Action,
     ActionResult,
     CycleDecision,
@@ -20,6 +19,7 @@ from autothrottle.core.control.cycle import (
     Submit,
 )
 from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
 from autothrottle.planner import traces
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions

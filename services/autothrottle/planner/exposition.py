@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from autothrottle.core import exported_metrics as exported
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.control.changes import Outcome, OutcomeStatus
-from autothrottle.core.control.cycle import CycleDecision, CycleRecord
-from autothrottle.core.control.overrides import Overrides
-from autothrottle.core.control.plan import Decision
-from autothrottle.core.control.state import TermState
-from autothrottle.core.control.stored_map import unreadable_entries
+from autothrottle.core.cycle.decision import CycleDecision, CycleRecord
+from autothrottle.core.cycle.state import TermState
 from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
+from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.stored_map import unreadable_entries
+from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
+from autothrottle.core.throttles.plan import Decision
 from autothrottle.core.traffic.loads import Loads
 
 

@@ -1,4 +1,4 @@
-"""The planner's loop. Each cycle observes, decides, applies, settles and reports; `core.control.step` decides."""
+"""The planner's loop. Each cycle observes, decides, applies, settles and reports; `core.cycle.step` decides."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
-from autothrottle.core.control.changes import OutcomeStatus
-from autothrottle.core.control.cycle import (
+from autothrottle.core.cycle.decision import (
     CycleDecision,
     CycleObservation,
     CycleRecord,
@@ -24,15 +23,16 @@ from autothrottle.core.control.cycle import (
     Settled,
     WakeUp,
 )
-from autothrottle.core.control.guards import below_min_isr
-from autothrottle.core.control.ramp_state import RampState
-from autothrottle.core.control.settings import PlannerSettings
-from autothrottle.core.control.state import ControllerState
-from autothrottle.core.control.step import IN_SHADOW, obstacle_to_submissions, ramp_steps, settle, settle_ramp, step
-from autothrottle.core.control.submission import Submitted, Targets, proposal
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.state import ControllerState
+from autothrottle.core.cycle.step import IN_SHADOW, obstacle_to_submissions, ramp_steps, settle, settle_ramp, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
+from autothrottle.core.operators.submission import Submitted, Targets, proposal
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
+from autothrottle.core.throttles.changes import OutcomeStatus
+from autothrottle.core.throttles.guards import below_min_isr
+from autothrottle.core.throttles.ramp_state import RampState
 from autothrottle.planner import traces
 from autothrottle.planner.apply import Applier
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies

@@ -12,15 +12,15 @@ from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.cluster.snapshot import Snapshot, participants
-from autothrottle.core.control.changes import Applied, Change, Outcome, OutcomeStatus
-from autothrottle.core.control.ownership import ForeignThrottle
-from autothrottle.core.control.pause import Pause
-from autothrottle.core.control.plan import Decision, Plan, Reason
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.progress import Remainder
+from autothrottle.core.operators.pause import Pause
 from autothrottle.core.policy.adaptive import OLD_SECONDS
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.throttles.changes import Applied, Change, Outcome, OutcomeStatus
+from autothrottle.core.throttles.ownership import ForeignThrottle
+from autothrottle.core.throttles.plan import Decision, Plan, Reason
 from autothrottle.core.units import MEGABYTE
 from autothrottle.ports.telemetry import Event
 

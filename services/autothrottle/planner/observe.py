@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
-from autothrottle.core.control.cycle import (
+from autothrottle.core.cycle.decision import (
     CycleObservation,
     SettingsReading,
     SnapshotRequest,
@@ -28,11 +28,11 @@ from autothrottle.core.control.cycle import (
     needed,
     quotas_needed,
 )
-from autothrottle.core.control.quota_changes import QuotaState
-from autothrottle.core.control.settings import PlannerSettings
-from autothrottle.core.control.state import KnownLoads, TermState
-from autothrottle.core.control.step import obstacle_to_submissions
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.state import KnownLoads, TermState
+from autothrottle.core.cycle.step import obstacle_to_submissions
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies

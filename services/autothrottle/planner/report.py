@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.control import step
-from autothrottle.core.control.cycle import (
+from autothrottle.core.cycle import step
+from autothrottle.core.cycle.decision import (
     ActionResult,
     CycleDecision,
     CycleRecord,
@@ -27,16 +27,16 @@ from autothrottle.core.control.cycle import (
     Submit,
     WakeUp,
 )
-from autothrottle.core.control.overrides import override_owner
-from autothrottle.core.control.ownership import ForeignThrottle, shown_foreign
-from autothrottle.core.control.pause import Pause
-from autothrottle.core.control.schedule import ScheduleWindow
-from autothrottle.core.control.settings import PlannerSettings
-from autothrottle.core.control.submission import Submitted
+from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
+from autothrottle.core.operators.overrides import override_owner
+from autothrottle.core.operators.pause import Pause
+from autothrottle.core.operators.schedule import ScheduleWindow
+from autothrottle.core.operators.submission import Submitted
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
+from autothrottle.core.throttles.ownership import ForeignThrottle, shown_foreign
 from autothrottle.planner import narration
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
 from autothrottle.ports.telemetry import DecisionSink, Event, EventSink

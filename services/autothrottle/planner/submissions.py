@@ -11,8 +11,8 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.submission import CHECK_FIRST, Submitted, Targets, Wanted
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
+from autothrottle.core.operators.submission import CHECK_FIRST, Submitted, Targets, Wanted
 
 
 class Submission:

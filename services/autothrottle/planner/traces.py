@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.control.changes import Change, Outcome
-from autothrottle.core.control.cycle import CycleRecord
+from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.throttles.changes import Change, Outcome
 from autothrottle.ports.telemetry import Attribute, Span, Tracer
 
 MAX_CHANGE_SPANS = 50

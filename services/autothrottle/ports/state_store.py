@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from autothrottle.core.control.audit import AuditAction, AuditReading
-from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.control.overrides import Override, Overrides
-from autothrottle.core.control.pause import Pause
 from autothrottle.core.members import Member
+from autothrottle.core.operators.audit import AuditAction, AuditReading
+from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.pause import Pause
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules

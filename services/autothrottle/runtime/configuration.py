@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials.tls import TlsFiles
 from autothrottle.core.access import CertificateRoles, parse_certificate_roles
-from autothrottle.core.control.schedule import Schedule, parse_schedule
+from autothrottle.core.operators.schedule import Schedule, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy

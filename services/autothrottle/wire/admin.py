@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from autothrottle.core.control.audit import AuditReading, AuditRecord
-from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.control.overrides import (
+from autothrottle.core.errors import Invalid
+from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
+from autothrottle.core.members import Member
+from autothrottle.core.operators.audit import AuditReading, AuditRecord
+from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.overrides import (
     Override,
     Overrides,
     format_etag,
@@ -13,10 +16,7 @@ from autothrottle.core.control.overrides import (
     validate_broker_id,
     validate_rate,
 )
-from autothrottle.core.control.stored_map import unreadable_entries
-from autothrottle.core.errors import Invalid
-from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
-from autothrottle.core.members import Member
+from autothrottle.core.operators.stored_map import unreadable_entries
 from autothrottle.core.request_quotas import (
     RequestQuotaEntity,
     RequestRates,

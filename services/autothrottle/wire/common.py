@@ -19,8 +19,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, flows
-from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.control.submission import MAX_PARTITIONS, Submitted, Targets, partitions, targets
 from autothrottle.core.errors import (
     AutothrottleError,
     Conflict,
@@ -33,6 +31,8 @@ from autothrottle.core.errors import (
     Unavailable,
 )
 from autothrottle.core.forecast.progress import remainder
+from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.operators.submission import MAX_PARTITIONS, Submitted, Targets, partitions, targets
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, quotas_pb2, types_pb2
 

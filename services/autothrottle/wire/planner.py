@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autothrottle.core.control.changes import Outcome
-from autothrottle.core.control.cycle import CycleRecord, PlannerState
-from autothrottle.core.control.pause import Pause
-from autothrottle.core.control.plan import Decision
+from autothrottle.core.cycle.decision import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
+from autothrottle.core.operators.pause import Pause
+from autothrottle.core.throttles.changes import Outcome
+from autothrottle.core.throttles.plan import Decision
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import planner_pb2, types_pb2
 from autothrottle.wire.applier import (

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.control.overrides import validate_expire_time
-from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
+from autothrottle.core.operators.overrides import validate_expire_time
+from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, name_or_default, validate_entity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag

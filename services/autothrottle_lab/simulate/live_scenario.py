@@ -13,8 +13,8 @@ from autothrottle.adapters.credentials.tls import Tls
 from autothrottle.adapters.grpc import AdminClient
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.control.plan import Decision
 from autothrottle.core.errors import Missing
+from autothrottle.core.throttles.plan import Decision
 from autothrottle.core.units import MEGABYTE
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.planner import decision_from_message

@@ -30,8 +30,8 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits

@@ -18,11 +18,11 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.log_growth import LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.control.plan import Plan, plan
 from autothrottle.core.forecast.eta import forecast_all
 from autothrottle.core.forecast.progress import WINDOW
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import MEGABYTE

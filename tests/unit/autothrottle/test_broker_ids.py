@@ -11,9 +11,9 @@ from autothrottle.adapters.memory import MemoryOverrides
 from autothrottle.adapters.zookeeper.codec import broker_id_of
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import parse_broker_id
-from autothrottle.core.control.overrides import validate_broker_id
-from autothrottle.core.control.submission import targets
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.operators.overrides import validate_broker_id
+from autothrottle.core.operators.submission import targets
 from autothrottle.core.traffic.capacity import parse_broker_cap_map
 from autothrottle.gateway import legacy
 from autothrottle.v1 import admin_pb2, discovery_pb2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from autothrottle.core.control.pause import Pause
+from autothrottle.core.operators.pause import Pause
 from autothrottle.messages import Conversion
 from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
 from autothrottle_client import model, reassignments

@@ -16,8 +16,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-import autothrottle.core.control.pause as core_pause
 import autothrottle.core.errors as core_errors
+import autothrottle.core.operators.pause as core_pause
 import autothrottle_client.errors as client_errors
 from autothrottle.adapters.grpc import PlannerClient as RpcPlannerClient
 from autothrottle.adapters.memory import (
@@ -33,10 +33,10 @@ from autothrottle.adapters.memory import (
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.control.changes import Outcome, OutcomeStatus
-from autothrottle.core.control.plan import Reason
 from autothrottle.core.errors import Missing as CoreMissing
 from autothrottle.core.errors import Unavailable as CoreUnavailable
+from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
+from autothrottle.core.throttles.plan import Reason
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.quotas import entities
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle_client import AdminClient, Conflict, Invalid, Missing, QuotaEntity, QuotaValues

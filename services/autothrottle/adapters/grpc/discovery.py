@@ -15,7 +15,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
-from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2

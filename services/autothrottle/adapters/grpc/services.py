@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
+from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import Event

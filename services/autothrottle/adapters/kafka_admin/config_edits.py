@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES, REPLICAS_KEYS, WILDCARD, format_replicas, parse_replicas
-from autothrottle.core.control.changes import Edit
 from autothrottle.core.errors import Invalid
+from autothrottle.core.throttles.changes import Edit
 
 
 def operations(edit: Edit, restores: bool) -> tuple[tuple[ConfigEdit, ...], str | None]:

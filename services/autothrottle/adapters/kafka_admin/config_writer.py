@@ -2,7 +2,7 @@
 
 Kafka's configs and our ledger cannot be written atomically. So the ledger (in our ZooKeeper) first records the intent,
 then Kafka gets the write, then the ledger records it as written. After an interrupted change,
-`core.control.ownership` accepts either value as ours.
+`core.throttles.ownership` accepts either value as ours.
 
 Kafka does not know our terms. The fence holds as far as possible: the term is checked in ZooKeeper right before each
 write, and each write ends before our session can expire and before the leader's lease ends.
@@ -38,8 +38,8 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, intended, validate_restored
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
+from autothrottle.core.throttles.changes import Change, Edit, Outcome, OutcomeStatus, intended, validate_restored
 from autothrottle.ports.kafka import Term
 
 MAX_BATCH_TOPICS, MAX_BATCH_BYTES = 100, 1_000_000

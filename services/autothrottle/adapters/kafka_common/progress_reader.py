@@ -13,9 +13,9 @@ from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader, s
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition, TopicReassignment
-from autothrottle.core.control.catch_up import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import ProgressHistory
+from autothrottle.core.operators.catch_up import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging
 from autothrottle.ports.kafka import LogSizeSource, Watch
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditRecord
+from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditRecord
 
 NO_TIME = datetime.fromtimestamp(0, UTC)
 """Placeholder time of a record; `MemoryAudit.add` replaces it."""

@@ -17,8 +17,8 @@ from kazoo.interfaces import IAsyncResult
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.term import FenceCheck
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditReading, AuditRecord
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, AuditRecord
 
 _RECORD = re.compile(r"change-[0-9]{10}")
 _MAX_DELETED_RECORDS = 100

@@ -20,9 +20,9 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
-from autothrottle.core.control.audit import AuditRecord
-from autothrottle.core.control.stored_map import StoredMap
 from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.core.operators.audit import AuditRecord
+from autothrottle.core.operators.stored_map import StoredMap
 from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.ports.kafka import QuotaReading

@@ -16,9 +16,9 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
-from autothrottle.core.control.plan import Decision
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.eta import LONGEST, move_ratio, move_time, needed_rate
+from autothrottle.core.throttles.plan import Decision
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
 _SHOWN = 10

@@ -22,8 +22,8 @@ from autothrottle.core.cluster.snapshot import (
     flows,
     running_flows,
 )
-from autothrottle.core.control.catch_up import NOTHING_LAGS, Lagging
 from autothrottle.core.forecast.eta import Forecast, Rates, forecast_all, last_of, static_end, with_topics
+from autothrottle.core.operators.catch_up import NOTHING_LAGS, Lagging
 from autothrottle.core.traffic.replication import LONGEST_STRETCH
 
 WINDOW = timedelta(minutes=3)

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.control.plan import Decision, Plan
+from autothrottle.core.throttles.plan import Decision, Plan
 from autothrottle.core.units import MEGABYTE
 
 CYCLES = 3

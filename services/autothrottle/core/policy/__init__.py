@@ -2,5 +2,5 @@
 
 `interface` defines the input and output of a policy. `headroom` is the original's formula, `static` one rate for every
 link side, and `adaptive` measures, forecasts and learns; its measurements are in `measurements`, `margin` and `series`.
-`core.control.plan` does the rest: fail-safe, overrides, change threshold and replica lists.
+`core.throttles.plan` does the rest: fail-safe, overrides, change threshold and replica lists.
 """

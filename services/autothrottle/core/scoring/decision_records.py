@@ -15,10 +15,10 @@ from enum import StrEnum
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts, running_flows
-from autothrottle.core.control.changes import Outcome
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.plan import Decision
+from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.throttles.changes import Outcome
+from autothrottle.core.throttles.plan import Decision
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import Replication
 from autothrottle.core.traffic.throttle_history import ThrottleHistory

@@ -18,9 +18,9 @@ from autothrottle.adapters.memory import (
     MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.schedule import Schedule
-from autothrottle.core.control.settings import PlannerSettings
+from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.operators.schedule import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits

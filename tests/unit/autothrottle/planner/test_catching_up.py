@@ -13,12 +13,12 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.plan import Reason
-from autothrottle.core.control.submission import Submitted
+from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.submission import Submitted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Basis
+from autothrottle.core.throttles.plan import Reason
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.kafka import Term
 from tests import builders

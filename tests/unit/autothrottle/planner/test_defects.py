@@ -26,8 +26,8 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.throttles.plan import Reason
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.kafka import Term
 from autothrottle.runtime.server import ServiceServer

@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
-from autothrottle.core.control.schedule import Schedule, ScheduleWindow, parse_schedule
+from autothrottle.core.operators.schedule import Schedule, ScheduleWindow, parse_schedule
 from autothrottle.planner import observe
 from autothrottle.planner.observe import SettingsReader
 from autothrottle.planner.triggers import Trigger

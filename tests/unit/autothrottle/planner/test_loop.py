@@ -14,12 +14,12 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
-from autothrottle.core.control.audit import AuditAction
-from autothrottle.core.control.changes import OutcomeStatus
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.ownership import ForeignThrottle
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.errors import NotLeader
+from autothrottle.core.operators.audit import AuditAction
+from autothrottle.core.throttles.changes import OutcomeStatus
+from autothrottle.core.throttles.ownership import ForeignThrottle
+from autothrottle.core.throttles.plan import Reason
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.kafka import Term

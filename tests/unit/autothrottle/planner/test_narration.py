@@ -9,9 +9,9 @@ import pytest
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control.changes import Applied, Change, Outcome, OutcomeStatus
-from autothrottle.core.control.plan import Decision, Plan, Reason
 from autothrottle.core.policy.interface import Basis
+from autothrottle.core.throttles.changes import Applied, Change, Outcome, OutcomeStatus
+from autothrottle.core.throttles.plan import Decision, Plan, Reason
 from autothrottle.planner import narration
 from autothrottle.ports.telemetry import Event
 from tests import builders

@@ -14,14 +14,14 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control import ramp_state
-from autothrottle.core.control.changes import Outcome, OutcomeStatus
-from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.control.plan import HOLD_ALL, Plan, Reason
-from autothrottle.core.control.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
-from autothrottle.core.control.state import ControllerState
-from autothrottle.core.control.step import ramp_steps, settle_ramp
+from autothrottle.core.cycle.state import ControllerState
+from autothrottle.core.cycle.step import ramp_steps, settle_ramp
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.throttles import ramp_state
+from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
+from autothrottle.core.throttles.plan import HOLD_ALL, Plan, Reason
+from autothrottle.core.throttles.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.simulation.link import ThrottleMeter

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Conflict
+from autothrottle.core.operators.pause import Pause, PauseMode
 from tests.builders import mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 

@@ -29,10 +29,10 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, intended
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.pause import Pause, PauseMode
+from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus, intended
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.kafka import Term

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.memory import MemoryElection
-from autothrottle.core.control.step import ramp_steps, step
+from autothrottle.core.cycle.step import ramp_steps, step
 from autothrottle.planner import loop, watchdog
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.watchdog import Watchdog

@@ -11,15 +11,15 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.control.catch_up import CatchUp
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.control.quota_changes import QuotaState
-from autothrottle.core.control.yield_state import MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY
+from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import Term

@@ -11,12 +11,12 @@ from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Prog
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicReassignment
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus
-from autothrottle.core.control.cycle import CycleRecord, PlannerState
-from autothrottle.core.control.ownership import ForeignThrottle
-from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.control.plan import Decision, Reason
+from autothrottle.core.cycle.decision import CycleRecord, PlannerState
+from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.policy.interface import Basis
+from autothrottle.core.throttles.changes import Change, Edit, Outcome, OutcomeStatus
+from autothrottle.core.throttles.ownership import ForeignThrottle
+from autothrottle.core.throttles.plan import Decision, Reason
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 
 text = st.text(max_size=8)

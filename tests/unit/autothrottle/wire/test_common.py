@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from autothrottle.core import errors
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.control.submission import MAX_PARTITIONS, Submitted, Targets
 from autothrottle.core.errors import (
     AutothrottleError,
     Incomplete,
@@ -21,6 +19,8 @@ from autothrottle.core.errors import (
     Missing,
     NotLeader,
 )
+from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.operators.submission import MAX_PARTITIONS, Submitted, Targets
 from autothrottle.v1 import discovery_pb2, types_pb2
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.wire.common import (

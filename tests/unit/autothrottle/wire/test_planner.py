@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.control.cycle import CycleRecord, PlannerState
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.cycle.decision import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.interface import Basis
+from autothrottle.core.throttles.plan import Reason
 from autothrottle.v1 import planner_pb2, types_pb2
 from autothrottle.wire.planner import (
     cycle_from_message,

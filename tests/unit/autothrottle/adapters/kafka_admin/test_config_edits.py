@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from autothrottle.adapters.kafka_admin.config_edits import operations
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation
 from autothrottle.core.cluster.configs import LEADER_RATE, LEADER_REPLICAS, MAX_VALUE_BYTES, parse_replicas
-from autothrottle.core.control.changes import Edit
 from autothrottle.core.errors import Invalid
+from autothrottle.core.throttles.changes import Edit
 
 SET, DELETE, APPEND, SUBTRACT = (
     ConfigOperation.SET,

@@ -26,9 +26,9 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot
-from autothrottle.core.control.changes import Change, Edit
-from autothrottle.core.control.plan import current_rate
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
+from autothrottle.core.throttles.changes import Change, Edit
+from autothrottle.core.throttles.plan import current_rate
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource, Term
 from tests.builders import eventually, ledger_entry, reassignment
 from tests.contract.snapshot_source_contract import SnapshotSourceContract

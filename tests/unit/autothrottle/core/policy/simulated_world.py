@@ -10,8 +10,8 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.log_growth import LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control.plan import Decision, Plan, plan
 from autothrottle.core.policy.interface import Policy, PolicyObservation
+from autothrottle.core.throttles.plan import Decision, Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from tests import builders

@@ -1,0 +1,357 @@
+"""Submitted reassignments: validation, the cluster once they have started, and their state from cycle to cycle.
+
+A submitted reassignment is throttled before Kafka receives it: the cycle sees it as if it had already started. The
+first cycle that reads back all of its throttles submits it, after the brokers had time to apply them. A submitted
+reassignment stays in the cycles' view until the snapshot contains it, so that no cycle removes its throttles in
+between. `plan` decides on running reassignments. The types to know are `ProposedReassignment` and `SubmissionState`.
+
+Source: KIP-455.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import islice
+
+from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas
+from autothrottle.core.cluster.snapshot import (
+    MAX_BROKER_ID,
+    Assignment,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+    participants,
+)
+from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
+from autothrottle.core.throttles.plan import current_rate
+
+Targets = Mapping[TopicPartition, tuple[int, ...]]
+"""Partition -> broker ids of its target replicas, the preferred leader first."""
+
+MAX_PARTITIONS = 10_000
+"""Largest number of partitions in one request. A KRaft controller refuses to alter more reassignments at a time
+(`QuorumController.MAX_RECORDS_PER_USER_OP`), and larger requests need too much memory."""
+
+MAX_PARTITION = 2**31 - 1
+"""Largest partition number: Kafka stores it as a signed 32-bit integer."""
+
+_SHOWN = 5
+"""Number of problems that an error names."""
+
+
+SETTLED_AFTER = timedelta(seconds=1)
+"""Time from the write of a throttle to the submission. A broker applies a config 7 to 70 ms after the write. A KRaft
+broker that reads both in one batch of its metadata log starts to fetch before it applies the config."""
+
+VISIBLE_WITHIN = timedelta(seconds=30)
+"""Time within which a submitted reassignment must appear in a snapshot."""
+
+CHECK_FIRST = "list the reassignments before you try again"
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedReassignment:
+    """A requested reassignment, split into the partitions to submit and the others."""
+
+    start: Targets
+    """The partitions to start."""
+    moving: frozenset[TopicPartition] = frozenset()
+    """Partitions that are already being reassigned to their targets."""
+    there: frozenset[TopicPartition] = frozenset()
+    """Partitions that already have their target replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The result of a requested reassignment."""
+
+    started: int
+    """Number of partitions that Kafka accepted, or, with `validate_only`, that would be submitted."""
+    already_in_progress: int = 0
+    """Number of partitions that were already being reassigned to their targets."""
+    already_there: int = 0
+    """Number of partitions that already had their target replicas."""
+    refused: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Partition that Kafka refused -> the reason."""
+    warnings: tuple[str, ...] = ()
+    """Problems that do not prevent the reassignment, one sentence each."""
+
+
+def targets(rows: Iterable[tuple[str, int, Sequence[int]]]) -> Targets:
+    """Return the targets in (topic, partition, replicas) rows.
+
+    Raises:
+        Invalid: they are invalid in any cluster.
+    """
+    found: dict[TopicPartition, tuple[int, ...]] = {}
+    # Equal values become one object, which halves the memory of 100,000 partitions.
+    names: dict[str, str] = {}
+    lists: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for topic, partition, replicas in rows:
+        row = names.setdefault(topic, topic), partition
+        _add_partition(found, row, MAX_PARTITIONS)
+        _validate_replicas(row, replicas)
+        found[row] = lists.setdefault(target := tuple(replicas), target)
+    if not found:
+        raise Invalid(f"the reassignment names no partition; name 1 to {MAX_PARTITIONS}")
+    return found
+
+
+def partitions(rows: Iterable[TopicPartition], at_most: int = MAX_PARTITIONS) -> tuple[TopicPartition, ...]:
+    """Return the partitions in the rows.
+
+    Raises:
+        Invalid: there are none, too many, a duplicate, or one that cannot exist.
+    """
+    found: dict[TopicPartition, tuple[int, ...]] = {}
+    for row in rows:
+        _add_partition(found, row, at_most)
+    if not found:
+        raise Invalid(f"no partition is named; name 1 to {at_most}")
+    return tuple(found)
+
+
+def _add_partition(found: dict[TopicPartition, tuple[int, ...]], row: TopicPartition, at_most: int) -> None:
+    if row in found:
+        raise Invalid(f"partition {named(row)} is named twice; name it once")
+    if len(found) >= at_most:
+        raise Invalid(f"more than {at_most} partitions are named; name 1 to {at_most} at a time")
+    if not row[0]:
+        raise Invalid(f"partition {row[1]} has no topic; name it")
+    if not 0 <= row[1] <= MAX_PARTITION:
+        raise Invalid(f"partition {row[1]} of topic {row[0]!r} is outside of 0..{MAX_PARTITION}; give its number")
+    found[row] = ()
+
+
+def _validate_replicas(row: TopicPartition, replicas: Sequence[int]) -> None:
+    if not replicas:
+        raise Invalid(f"{named(row)} has an empty list of replicas; name at least one broker id")
+    if len(set(replicas)) < len(replicas):
+        twice = next(b for b, count in Counter(replicas).items() if count > 1)
+        raise Invalid(f"{named(row)} names broker {twice} twice in {_list(replicas)}; name every broker once")
+    for broker_id in replicas:
+        if not 0 <= broker_id <= MAX_BROKER_ID:
+            raise Invalid(f"broker id {broker_id} of {named(row)} is outside of 0..{MAX_BROKER_ID}; give a broker's id")
+
+
+def proposal(snapshot: Snapshot, wanted: Targets) -> ProposedReassignment:
+    """Return the requested targets, split into those to submit and the others.
+
+    Args:
+        snapshot: the cluster, with the assignments of all these partitions.
+        wanted: the requested targets.
+
+    Raises:
+        Missing: a topic or a partition does not exist.
+        Invalid: an adding replica's broker is not registered.
+        Conflict: a partition is being reassigned to other replicas.
+    """
+    known = snapshot.assignments
+    _refuse(Missing, (f"{named(row)} does not exist" for row in wanted if row not in known), "give a partition's name")
+    _refuse(Invalid, _absent_brokers(snapshot, wanted), "start the broker, or name another")
+    elsewhere = (row for row in wanted if known[row].moves and known[row].target != wanted[row])
+    problems = (f"{named(row)} is already being reassigned to {_list(known[row].target)}" for row in elsewhere)
+    _refuse(Conflict, problems, "wait until it is done, or cancel it first")
+    moving = frozenset(row for row in wanted if known[row].moves)
+    there = frozenset(row for row in wanted if row not in moving and known[row].replicas == wanted[row])
+    return ProposedReassignment(
+        {r: to for r, to in wanted.items() if r not in moving and r not in there}, moving, there
+    )
+
+
+def _absent_brokers(snapshot: Snapshot, wanted: Targets) -> Iterator[str]:
+    """Yield a sentence for each unregistered broker that would get a new replica; current replicas may be down."""
+    first: dict[int, TopicPartition] = {}
+    for row, replicas in wanted.items():
+        for broker_id in replicas:
+            if broker_id not in snapshot.brokers and broker_id not in snapshot.assignments[row].replicas:
+                first.setdefault(broker_id, row)
+    for broker_id, row in sorted(first.items()):
+        yield f"broker {broker_id}, a target replica of {named(row)}, is unknown or down"
+    if first:
+        yield f"the registered brokers are {_list(sorted(snapshot.brokers))}"
+
+
+def some(problems: Iterable[str]) -> str:
+    """Return the first problems, and the number of the others; "": there are none."""
+    found = iter(problems)
+    first = list(islice(found, _SHOWN))
+    others = sum(1 for _ in found)
+    return "; ".join(first) + (f" and {others} more" if others else "")
+
+
+def _refuse(kind: type[AutothrottleError], problems: Iterable[str], fix: str) -> None:
+    if found := some(problems):
+        raise kind(f"{found}; {fix}")
+
+
+def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:
+    """Return the snapshot as if the reassignments to these targets had already started.
+
+    Adding replicas are those that only the target has, removing replicas those that only the partition has. Leaders and
+    ISRs stay. Partitions that are already in reassignment, only change their order or no longer exist stay unchanged.
+    """
+    rows: dict[str, dict[int, Assignment]] = {}
+    for (topic, partition), target in proposed.items():
+        current = snapshot.assignments.get((topic, partition))
+        if current is not None and not current.moves:
+            adding = tuple(b for b in target if b not in current.replicas)
+            removing = tuple(b for b in current.replicas if b not in target)
+            if adding or removing:
+                moved = replace(current, adding_replicas=adding, removing_replicas=removing)
+                rows.setdefault(topic, {})[partition] = moved
+    if not rows:
+        return snapshot
+    real = {r.topic: r for r in snapshot.reassignments}
+    merged = {**real, **{topic: _merged(topic, real.get(topic), found) for topic, found in rows.items()}}
+    return replace(snapshot, reassignments=tuple(merged[topic] for topic in sorted(merged)))
+
+
+def _merged(topic: str, real: TopicReassignment | None, proposed: Mapping[int, Assignment]) -> TopicReassignment:
+    """Return the topic's actual reassignment merged with the proposed one; for each partition the actual one wins."""
+    found = {p: (a.leader, a.isr, a.adding_replicas, a.removing_replicas) for p, a in proposed.items()}
+    if real is not None:
+        columns = zip(real.leaders, real.isr, real.adding_replicas, real.removing_replicas, strict=True)
+        found.update(zip(real.partitions, columns, strict=True))
+    rows = [found[partition] for partition in sorted(found)]
+    return TopicReassignment(
+        topic=topic,
+        partitions=tuple(sorted(found)),
+        leaders=tuple(row[0] for row in rows),
+        isr=tuple(row[1] for row in rows),
+        adding_replicas=tuple(row[2] for row in rows),
+        removing_replicas=tuple(row[3] for row in rows),
+    )
+
+
+def unseen(snapshot: Snapshot, submitted: Targets) -> Targets:
+    """Return the submitted targets not visible in the snapshot yet: neither in reassignment nor at the target."""
+    return {
+        row: target
+        for row, target in submitted.items()
+        if (found := snapshot.assignments.get(row)) and not found.moves and set(found.replicas) != set(target)
+    }
+
+
+def resources(snapshot: Snapshot, proposed: Targets) -> frozenset[ConfigResource]:
+    """Return the configs that must be written before these reassignments start; empty: nothing will be copied."""
+    alone = _alone(snapshot, proposed)
+    brokers = {ConfigResource.broker(b) for b in participants(alone)}
+    topics = {ConfigResource.topic(r.topic) for r in alone.reassignments if any(row[3] for row in r.rows())}
+    return frozenset(brokers | topics)
+
+
+def _alone(snapshot: Snapshot, proposed: Targets) -> Snapshot:
+    return with_proposed(replace(snapshot, reassignments=()), proposed)
+
+
+def unthrottled(snapshot: Snapshot, proposed: Targets) -> tuple[str, ...]:
+    """Return the throttles that are missing before these reassignments may start, one sentence each; empty: none.
+
+    Every participating broker needs a rate. Every partition to copy needs its entries in both replica lists of its
+    topic.
+    """
+    alone = _alone(snapshot, proposed)
+    rates = (
+        f"{ConfigResource.broker(broker_id)} has no {role.rate_key}"
+        for broker_id, held in sorted(participants(alone).items())
+        for role in sorted(held, key=lambda role: role.value)
+        if current_rate(snapshot, broker_id, role) is None
+    )
+    lists = (
+        f"{ConfigResource.topic(reassignment.topic)} lacks entries in {role.replicas_key}"
+        for reassignment in alone.reassignments
+        for role in ReplicaRole
+        if not _covered(snapshot, reassignment, role)
+    )
+    return (*rates, *lists)
+
+
+def _covered(snapshot: Snapshot, proposed: TopicReassignment, role: ReplicaRole) -> bool:
+    current = snapshot.throttles.get(ConfigResource.topic(proposed.topic), {}).get(role.replicas_key, "")
+    try:
+        entries = parse_replicas(current)
+    except Invalid:
+        return False
+    return entries == {WILDCARD} or entries >= set(_entries(proposed, role))
+
+
+def _entries(proposed: TopicReassignment, role: ReplicaRole) -> Iterator[str]:
+    for partition, _, isr, pending in proposed.rows():
+        if pending:
+            yield from (f"{partition}:{b}" for b in (isr if role is ReplicaRole.LEADER else pending))
+
+
+def named(row: TopicPartition) -> str:
+    """Return a partition as Kafka's tools write it.
+
+    >>> named(("orders", 7))
+    'orders-7'
+    """
+    return f"{row[0]}-{row[1]}"
+
+
+def _list(broker_ids: Collection[int]) -> str:
+    return "[" + ", ".join(map(str, broker_ids)) + "]"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A reassignment that a caller waits for."""
+
+    ticket: int
+    """Identifies the call, > 0."""
+    targets: Targets
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionState:
+    """The current submission of a term, and submitted partitions that no snapshot contains yet."""
+
+    unseen: Mapping[TopicPartition, tuple[tuple[int, ...], float]] = field(default_factory=dict)
+    """Submitted partition -> (its target, monotonic time of the submission in seconds)."""
+    ticket: int = 0
+    """The call whose reassignment was throttled in the last cycle; 0: none."""
+    proposal: ProposedReassignment = ProposedReassignment({})
+    throttled_since: float | None = None
+    """Monotonic time since which all its throttles are written, in seconds; None: they are not."""
+    in_vain: bool = True
+    """Whether Kafka has certainly accepted nothing of it."""
+
+    @property
+    def submitted(self) -> Targets:
+        """The submitted partitions that no snapshot contains yet."""
+        return {row: target for row, (target, _) in self.unseen.items()}
+
+    def without(self, rows: Collection[TopicPartition]) -> SubmissionState:
+        """Return the state without these partitions: they were cancelled or refused."""
+        if self.unseen.keys().isdisjoint(rows):
+            return self
+        return replace(self, unseen={row: known for row, known in self.unseen.items() if row not in rows})
+
+    def with_sent(self, start: Targets, clock: float) -> SubmissionState:
+        """Return the state in which Kafka may have received these partitions."""
+        return replace(self, unseen={**self.unseen, **{row: (target, clock) for row, target in start.items()}})
+
+    def observe(self, snapshot: Snapshot, wanted: Wanted | None, clock: float) -> SubmissionState:
+        """Return the state of the next cycle.
+
+        Args:
+            snapshot: has the assignments of all these partitions.
+            wanted: the reassignment that a caller waits for; None: no caller waits.
+            clock: monotonic time in seconds.
+
+        Raises:
+            Missing, Invalid, Conflict: the wanted reassignment is not possible. Observe again without it.
+        """
+        left, oldest = unseen(snapshot, self.submitted), clock - VISIBLE_WITHIN.total_seconds()
+        waiting = {row: known for row, known in self.unseen.items() if row in left and known[1] >= oldest}
+        if wanted is None:
+            return SubmissionState(waiting)
+        found = proposal(snapshot, wanted.targets)
+        if wanted.ticket != self.ticket:
+            return SubmissionState(waiting, wanted.ticket, found)
+        return replace(self, unseen=waiting, proposal=found)

@@ -1,0 +1,91 @@
+"""The client quotas of a cycle: which temporary quotas hold, and the edits that set and restore quotas.
+
+A quota is owned like a rate: the ledger has the value before ours, and a value that another party sets is not changed
+when ours ends. The type to know is `QuotaState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.quotas.keys import format_value
+from autothrottle.core.quotas.temporary import TemporaryQuotas
+from autothrottle.core.throttles.changes import Change, ChangeSet, Outcome, OutcomeStatus, change_of
+from autothrottle.core.throttles.ownership import desired_rate
+
+DesiredQuotas = Mapping[ConfigResource, Mapping[str, str]]
+"""Quota entity -> key -> text of its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """The current quotas of some entities, and the ledger of all quotas."""
+
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    """Resource -> key -> text of its value; absent: no quota is set."""
+    ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """Resource -> what we wrote to it."""
+    unreadable: Mapping[ConfigResource, str] = field(default_factory=dict)
+    """Resource -> why its quotas or its ledger entry cannot be read; nothing is written to it."""
+
+
+def quota_changes(
+    temporary: TemporaryQuotas,
+    state: QuotaState,
+    at: datetime,
+    is_recovering: bool | None,
+    term: int,
+    cycle: int,
+    yielding: DesiredQuotas | None = None,
+    hold: bool = False,
+) -> ChangeSet:
+    """Return the edits that set the quotas in force, and restore all others that are in the ledger.
+
+    Args:
+        temporary: all temporary quotas.
+        state: the current quotas of their entities, and the ledger.
+        at: UTC.
+        is_recovering: whether a reassignment or a catch-up runs; None: unknown.
+        term: the term that writes, for the ledger.
+        cycle: the cycle that writes, for the ledger.
+        yielding: the quotas of clients that yield to a recovery; a temporary quota beats them. None: no client does.
+        hold: whether nothing may be restored, because an unreadable rule may need it.
+    """
+    in_force = {
+        entity.resource: {str(key): format_value(key, value) for key, value in one.values.items()}
+        for entity, one in temporary.items()
+        if not one.end(at, is_recovering)
+    }
+    yielded = yielding or {}
+    desired = {**yielded, **{r: {**yielded.get(r, {}), **values} for r, values in in_force.items()}}
+    changes: list[Change] = []
+    refused: list[Outcome] = []
+    findings: list[str] = []
+    for resource in sorted(desired.keys() | state.ledger.keys() | state.unreadable.keys(), key=lambda one: one.path):
+        if problem := state.unreadable.get(resource):
+            refused.append(Outcome(resource, OutcomeStatus.REFUSED, problem))
+            continue
+        current, entry = state.configs.get(resource, {}), state.ledger.get(resource)
+        ours, wanted = entry.keys if entry else {}, desired.get(resource, {})
+        if ours and _is_in_force(wanted, current, ours):
+            continue
+        keys = {
+            key: desired_rate(wanted.get(key), current.get(key), ours.get(key), hold=hold)
+            for key in sorted({*wanted, *ours})
+        }
+        findings += [f"{resource}, {key}: {one.finding}" for key, one in keys.items() if one.finding]
+        change = change_of(resource, keys, current, entry, term, cycle)
+        changes += [change] if change is not None else []
+    return ChangeSet(tuple(changes), tuple(refused), tuple(findings))
+
+
+def _is_in_force(wanted: Mapping[str, str], current: Mapping[str, str], ours: Mapping[str, LedgerKey]) -> bool:
+    """Return whether all keys are as we wrote them: the usual case, detected without deciding each key."""
+    return wanted.keys() == ours.keys() and all(
+        current.get(key) == text and ours[key].written == text and ours[key].intent is None
+        for key, text in wanted.items()
+    )

@@ -1,0 +1,304 @@
+"""The quotas of clients that yield to a recovery: their first values, their steps, and when they end.
+
+A quota starts at the most that a client can use now. Then it is halved, at most once per quota window, until the limit
+of its rule is reached: a sudden low quota makes producers time out. Below the limit it follows the room that clients
+leave to the recovery. The ledger holds the current values, so the next leader continues from them. The type to know is
+`YieldDecision`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cached_property
+
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
+from autothrottle.core.cluster.ledger import LedgerKey
+from autothrottle.core.cycle.decision import CycleDecision, CycleObservation, WakeUp
+from autothrottle.core.cycle.state import TermState
+from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.changes import DesiredQuotas, QuotaState
+from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
+from autothrottle.core.quotas.yield_room import (
+    Direction,
+    client_loads,
+    direction,
+    measured_since,
+    most_used,
+    smallest_capacity,
+    unchanged_load,
+)
+from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, YieldState
+from autothrottle.core.quotas.yield_targets import YieldTarget
+from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+_NOTHING: Mapping[str, str] = {}
+
+_SHOWN = 5
+"""Number of rules or brokers that a finding names."""
+
+_SETTLED_WINDOWS = 3
+"""Windows without a step after which the quotas must show an effect."""
+
+_ROLE = {QuotaKey.PRODUCER_BYTE_RATE: ReplicaRole.FOLLOWER, QuotaKey.CONSUMER_BYTE_RATE: ReplicaRole.LEADER}
+"""Key -> the direction of a broker's link that it limits: producers send to brokers as leaders send to followers."""
+
+
+@dataclass(frozen=True, slots=True)
+class YieldDecision:
+    """What the rules set in a cycle."""
+
+    state: YieldState
+    desired: DesiredQuotas = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+    """One sentence each."""
+    wake_ups: tuple[WakeUp, ...] = ()
+
+
+def yielding(
+    term: TermState,
+    cycle: CycleDecision,
+    state: QuotaState,
+    observation: CycleObservation,
+    is_recovering: bool | None,
+) -> YieldDecision:
+    """Return the quotas that the rules set now. Those that are absent are restored.
+
+    Args:
+        term: with the sources of this cycle, and the clients that were known before.
+        cycle: with its plan and loads.
+        state: the quotas of the term's targets, and the ledger.
+        observation: with the time, and the clients if they were read.
+        is_recovering: whether a reassignment or a catch-up runs; None: unknown.
+    """
+    rules, clock = term.sources.rules, observation.clock
+    if is_recovering is False or not rules:
+        return YieldDecision(YieldState())
+    asked = term.yields.asked(rules)
+    yields = term.yields.with_reading(observation.clients, clock).with_ours(state.ledger)
+    inputs = _inputs(rules, term, cycle, state, clock)
+    if is_recovering is None or yields.stepped is None:
+        # The first cycle of a recovery or a term does not wait for the clients: its throttles are urgent.
+        desired = _desired(yields.targets(rules), frozenset(), inputs).quotas
+        if is_recovering is None:
+            return YieldDecision(yields, desired)
+        loads = {} if desired else client_loads(cycle.plan, cycle.limits)
+        begun = replace(yields, stepped=clock, stepped_at=cycle.at, loads_before=loads)
+        return YieldDecision(begun, desired, wake_ups=(WakeUp("clients yield to the recovery"),))
+    found = _desired(yields.targets(rules), frozenset(target.resource for target in asked), inputs)
+    yields = replace(yields, taken=inputs.taken)
+    if found.has_stepped:
+        yields = replace(yields, stepped=clock, stepped_at=cycle.at)
+    findings = (*_findings(yields, rules, found.waiting), *_plug_in_findings(yields, cycle, clock))
+    # A first quota that was refused is pending without a step to wait for.
+    since = yields.stepped if found.is_pending and not inputs.is_step and yields.stepped is not None else clock
+    next_step = since + QUOTA_WINDOW.total_seconds()
+    fresh_until = None if found.is_unread else next_step
+    yields = replace(yields, fresh_until=fresh_until, rules=rules, findings=findings)
+    return YieldDecision(yields, found.quotas, findings, _wake_ups(found, next_step - clock))
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the quotas of all entities depend on."""
+
+    state: QuotaState
+    loads: Loads
+    taken: frozenset[tuple[ConfigResource, QuotaKey]]
+    """Keys that an operator has set for a time, which rules leave alone."""
+    released: frozenset[tuple[ConfigResource, QuotaKey]]
+    """Those of the last cycle that are no longer set."""
+    limits: Mapping[str, BytesPerSecond | None]
+    """Rule -> its limit; None: it is a share of an unknown capacity."""
+    is_step: bool
+    """Whether a window has passed since the last step."""
+    direction: Direction
+
+    @cached_property
+    def used(self) -> Mapping[QuotaKey, BytesPerSecond | None]:
+        """Key -> the most that a client can use now; None: unknown."""
+        return {key: most_used(self.loads, role) for key, role in _ROLE.items()}
+
+
+def _inputs(rules: YieldRules, term: TermState, cycle: CycleDecision, state: QuotaState, clock: float) -> _Inputs:
+    yields, has_share = term.yields, any(rule.at_most is None for rule in rules.values())
+    capacity = smallest_capacity(cycle.loads) if has_share else None
+    temporary = [(e.resource, one) for e, one in (term.sources.quotas or {}).items() if not one.end(cycle.at, True)]
+    taken = frozenset((resource, key) for resource, one in temporary for key in one.values)
+    return _Inputs(
+        state=state,
+        loads=cycle.loads,
+        taken=taken,
+        released=yields.taken - taken,
+        limits={name: rule.limit(capacity) for name, rule in rules.items()},
+        is_step=yields.stepped is not None and clock - yields.stepped >= QUOTA_WINDOW.total_seconds(),
+        direction=direction(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at or cycle.at),
+    )
+
+
+@dataclass(slots=True)
+class _Desired:
+    """The quotas of all entities, collected one by one."""
+
+    quotas: dict[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    has_stepped: bool = False
+    is_pending: bool = False
+    """Whether a quota steps at the end of the window."""
+    is_unread: bool = False
+    """Whether the quotas of an entity were not read, so that it waits for the next cycle."""
+    waiting: set[str] = field(default_factory=set)
+    """Rules that wait for the capacity of the brokers."""
+
+
+def _desired(targets: Iterable[YieldTarget], asked: Collection[ConfigResource], inputs: _Inputs) -> _Desired:
+    """Return the quotas of the entities. One whose quotas were not read keeps the values in the ledger."""
+    found = _Desired()
+    for target in targets:
+        is_read, keys = target.resource in asked, (k for k in target.keys if (target.resource, k) not in inputs.taken)
+        quotas = {key: _quota(target, key, is_read, inputs, found) for key in keys}
+        values = {str(key): format_value(key, value) for key, value in quotas.items() if value is not None}
+        if values:
+            found.quotas[target.resource] = values
+    return found
+
+
+def _quota(
+    target: YieldTarget, key: QuotaKey, is_read: bool, inputs: _Inputs, found: _Desired
+) -> BytesPerSecond | None:
+    """Return the quota to write, below the one before. None: write none, and restore the one before."""
+    configs, entry = inputs.state.configs, inputs.state.ledger.get(target.resource)
+    current = configs.get(target.resource, _NOTHING).get(key)
+    ours = entry.keys.get(key) if entry else None
+    if ours is None and not is_read:
+        found.is_unread = True
+        return None
+    before, written = (current, None) if ours is None else (ours.before, _written(ours, current))
+    rules = [one.rule for one in target.rules if key in one.rule.keys and not (one.only_own and before is None)]
+    limits = [(limit, rule.floor) for rule in rules if (limit := inputs.limits[rule.name]) is not None]
+    if len(limits) < len(rules):
+        found.waiting.update(rule.name for rule in rules if inputs.limits[rule.name] is None)
+    if not is_read or not limits:
+        return written if rules else None
+    ceiling, (limit, floor) = _ceiling(target, key, before, configs), min(limits)
+    top = limit if ceiling is None else min(limit, ceiling)
+    if written is not None and (target.resource, key) in inputs.released:
+        written = max(written, top)  # an operator's lower quota must not hold the client down after its end
+    value, may_step = (written, True) if written is not None else _start(limit, ceiling, inputs.used[key])
+    following = _next(value, top, min(floor, top), inputs.direction)
+    if following != value and may_step and inputs.is_step:
+        value, found.has_stepped = following, True
+        found.is_pending |= value > top
+    else:
+        found.is_pending |= following != value
+    value = max(value, floor)
+    return value if ceiling is None or value < ceiling else None
+
+
+def _start(
+    limit: BytesPerSecond, ceiling: BytesPerSecond | None, used: BytesPerSecond | None
+) -> tuple[BytesPerSecond, bool]:
+    """Return the first quota, and whether it is in force already, so that it can be halved.
+
+    Args:
+        limit: the limit of the rule.
+        ceiling: the quota before; None: unlimited.
+        used: the most that a client can use now; None: unknown.
+    """
+    if used is None:
+        return (limit, False) if ceiling is None else (ceiling, True)
+    most = max(used, limit)
+    return (most, False) if ceiling is None or most < ceiling else (ceiling, True)
+
+
+def _next(value: BytesPerSecond, top: BytesPerSecond, floor: BytesPerSecond, direction: Direction) -> BytesPerSecond:
+    """Return the quota after one step: half of it, or a quarter more.
+
+    >>> _next(70, 20, 5, Direction.KEEP), _next(20, 20, 5, Direction.DOWN), _next(10, 20, 5, Direction.UP)
+    (35, 10, 12)
+    """
+    half = (value + 1) // 2
+    if value > top:
+        return max(half, top)
+    if direction is Direction.DOWN:
+        return max(half, floor)
+    return min(value + max(value // 4, 1), top) if direction is Direction.UP else value
+
+
+def _written(ours: LedgerKey, current: str | None) -> BytesPerSecond | None:
+    """Return the value that we wrote last, also if another party has changed it; None: we wrote none."""
+    return _rate(current if ours.is_ours(current) else ours.written)
+
+
+def _ceiling(target: YieldTarget, key: QuotaKey, before: str | None, configs: DesiredQuotas) -> BytesPerSecond | None:
+    """Return the quota that applies without ours, bytes/s; None: unlimited."""
+    if (rate := _rate(before)) is not None:
+        return rate
+    for resource in target.fallbacks:
+        if resource in configs and (rate := _rate(configs[resource].get(key))) is not None:
+            return rate
+    return None
+
+
+def _rate(text: str | None) -> BytesPerSecond | None:
+    """Return the rate of a quota, bytes/s; None: it is not set, or another party set a text that Kafka ignores."""
+    try:
+        return None if text is None else int(parse_value(QuotaKey.PRODUCER_BYTE_RATE, text))
+    except Invalid:
+        return None
+
+
+def _wake_ups(found: _Desired, seconds_to_step: float) -> tuple[WakeUp, ...]:
+    wake_ups = [WakeUp("more clients yield to the recovery")] if found.is_unread else []
+    if found.is_pending:
+        wake_ups.append(WakeUp("the next step of clients that yield", timedelta(seconds=max(seconds_to_step, 0))))
+    return tuple(wake_ups)
+
+
+def _findings(yields: YieldState, rules: YieldRules, waiting: Collection[str]) -> tuple[str, ...]:
+    found = [
+        f"yield rule {name} waits for metrics: its limit is a share of an unknown capacity" for name in sorted(waiting)
+    ]
+    if yields.error:
+        found.append(
+            f"the clients cannot be read; yield rules limit only clients that are already known: {yields.error}"
+        )
+    found += yields.reading.warnings
+    matched = yields.matched(rules)
+    if len(matched) > MAX_LIMITED:
+        limited = frozenset(yields.targets(rules))
+        left_out = [target for target in matched if target not in limited]
+        names = sorted({one.rule.name for target in left_out for one in target.rules})
+        found.append(
+            f"yield rules {_shown(names)} match too many clients: {len(left_out)} of them are not limited, since rules "
+            f"limit at most {MAX_LIMITED}; give patterns that match fewer"
+        )
+    return tuple(found)
+
+
+def _plug_in_findings(yields: YieldState, cycle: CycleDecision, clock: float) -> tuple[str, ...]:
+    """Report plug-ins for quotas (KIP-257), and whether the client load fell once the quotas stayed for some time."""
+    plug_ins = yields.reading.plug_ins
+    if not plug_ins or yields.stepped is None or yields.stepped_at is None:
+        return ()
+    names = _shown(sorted(set(plug_ins.values())))
+    found = [
+        f"brokers {_shown([str(b) for b in sorted(plug_ins)])} use the plug-in {names} for client quotas "
+        "(client.quota.callback.class); Kafka's quotas may have no effect there"
+    ]
+    if clock - yields.stepped >= _SETTLED_WINDOWS * QUOTA_WINDOW.total_seconds():
+        loads = measured_since(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at)
+        if (unchanged := unchanged_load(yields.loads_before, loads)) is not None:
+            before, now = (f"{load / MEGABYTE:.0f}" for load in unchanged)
+            found.append(
+                f"the plug-in {names} seems to ignore Kafka's quotas: clients had {before} MB/s on the brokers of the "
+                f"recovery before their quotas, and have {now} MB/s now; limit these clients in the plug-in"
+            )
+    return tuple(found)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

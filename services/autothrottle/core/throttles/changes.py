@@ -1,0 +1,441 @@
+"""The difference between the desired and the current throttles, as one list of config edits.
+
+There are no special paths for the first write, a removal or a repair. `ownership` decides the value and the owner of a
+single key. The type to know is `Change`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import Enum
+
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    REPLICAS_KEYS,
+    ConfigResource,
+    ReplicaRole,
+    ResourceType,
+    parse_replicas,
+)
+from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.errors import Invalid
+from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
+from autothrottle.core.throttles.ownership import (
+    DesiredKey,
+    brokers_throttled_for_reassignment,
+    desired_rate,
+    desired_replicas,
+    foreign_throttles,
+)
+from autothrottle.core.throttles.plan import DesiredReplicas, Plan
+from autothrottle.core.units import MAX_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The new value of one config key."""
+
+    key: str
+    expected: str | None
+    """The value at the time of the decision (None: not set); any other current value is a conflict."""
+    value: str | None
+    """The new value; None: delete the key."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the edit changes the value; otherwise it only checks the value when the ledger takes it over."""
+        return self.value != self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The edits of one config resource and its new ledger entry; applied as a whole or not at all."""
+
+    resource: ConfigResource
+    edits: tuple[Edit, ...]
+    """May be empty; then only the ledger changes."""
+    ledger: LedgerEntry | None
+    """The entry after the change; None: we no longer own anything on the resource."""
+
+    @property
+    def restored(self) -> tuple[Edit, ...]:
+        """The edits that set a value without a record in the entry: they restore an earlier one."""
+        ours = self.ledger.keys if self.ledger else {}
+        return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in ours)
+
+
+class OutcomeStatus(Enum):
+    """The result of one change."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of the change of one resource."""
+
+    resource: ConfigResource
+    status: OutcomeStatus
+    reason: str = ""
+    """Why it was refused: one sentence that names the cause and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """All changes of a cycle, and its findings."""
+
+    changes: tuple[Change, ...]
+    """Brokers first, then topics, each sorted: no replica list is written before its rates."""
+    refused: tuple[Outcome, ...]
+    """Resources that cannot be read; nothing is written to them."""
+    findings: tuple[str, ...]
+    """Foreign edits of our keys, and problems with them, one sentence each."""
+    invalid_lists: int = 0
+    """Topics with a foreign replica list that no broker applies."""
+
+
+Pace = Callable[[int, ReplicaRole], timedelta]
+"""(Broker id, role) -> time that the next ramp step of its rate stands for; see `ramp.step`."""
+
+
+def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
+    """Return the edits that apply the plan, and release every key that the plan does not need.
+
+    Args:
+        plan: the desired throttles.
+        snapshot: the current throttles and the ledger.
+        term: the term that writes, for the ledger.
+        cycle: the cycle that writes, for the ledger.
+        pace: time that the next ramp steps stand for; None: raise rates at once.
+    """
+    done: list[Change] = []
+    refused: list[Outcome] = []
+    findings: list[str] = []
+    invalid_lists = 0
+    rates, of_reassignment = plan.rates, brokers_throttled_for_reassignment(snapshot)
+    tool_rates = {ConfigResource.broker(b) for b in of_reassignment}
+    topics = {ConfigResource.topic(t) for t in plan.replicas}
+    touched = rates.keys() | topics | snapshot.ledger.keys() | tool_rates
+    for resource in sorted(touched, key=lambda resource: resource.order):
+        if problem := snapshot.unreadable_configs.get(resource):
+            refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
+            continue
+        keys = dict(_keys(plan, rates, of_reassignment, snapshot, resource, pace))
+        found = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
+        findings += [f"{resource}, {name}: {text}" for name, text in found]
+        invalid_lists += any(key.is_invalid for key in keys.values())
+        change = _change(snapshot, resource, keys, term, cycle)
+        if change is not None:
+            done.append(change)
+    return ChangeSet(tuple(done), tuple(refused), tuple(findings), invalid_lists)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The changes of a cycle that were carried out."""
+
+    rates: Mapping[LinkSide, int | None] = field(default_factory=dict)
+    """(broker id, role) -> new rate in bytes/s; None: the throttle was removed or restored."""
+    topics_cleared: tuple[str, ...] = ()
+    """Topics whose lists no longer contain our entries."""
+    steps: frozenset[LinkSide] = frozenset()
+    """New rates that are later steps of a ramp, whose start was already logged."""
+
+    @property
+    def reported(self) -> frozenset[LinkSide]:
+        """Link sides whose new rate is logged. Of a ramp only the first step is."""
+        return frozenset(side for side, rate in self.rates.items() if rate is not None) - self.steps
+
+    @staticmethod
+    def of(
+        changes: Sequence[Change],
+        outcomes: Sequence[Outcome],
+        ledger: Mapping[ConfigResource, LedgerEntry] | None = None,
+    ) -> Applied:
+        """Return the carried-out changes; `ledger` is the ledger before them."""
+        done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
+        rates: dict[LinkSide, int | None] = {}
+        steps: set[LinkSide] = set()
+        cleared = []
+        for change in changes:
+            if change.resource not in done:
+                continue
+            if change.resource.type is ResourceType.BROKER:
+                rates |= _rates(change)
+                steps |= _steps(change, (ledger or {}).get(change.resource))
+            elif change.resource.type is ResourceType.TOPIC and change.ledger is None:
+                cleared.append(change.resource.name)
+        return Applied(rates, tuple(cleared), frozenset(steps))
+
+
+def _rates(change: Change) -> dict[LinkSide, int | None]:
+    ours = change.ledger.keys if change.ledger else {}
+    edited = {edit.key: edit.value for edit in change.edits if edit.writes}
+    return {
+        (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in ours else None
+        for role in ReplicaRole
+        if role.rate_key in edited
+    }
+
+
+def _steps(change: Change, before: LedgerEntry | None) -> set[LinkSide]:
+    """Link sides whose ramp already had the same target before this change."""
+    old, new = before.keys if before else {}, change.ledger.keys if change.ledger else {}
+    return {
+        (change.resource.broker_id, role)
+        for role in ReplicaRole
+        if (before_key := old.get(role.rate_key)) is not None and before_key.target is not None
+        if (known := new.get(role.rate_key)) is not None and known.final_rate == before_key.target
+    }
+
+
+def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace) -> tuple[Change, ...]:
+    """Return the next ramp steps of the rates that are below their targets, and no other change."""
+    rates, found = plan.rates, []
+    for resource in rates:
+        entry = snapshot.ledger.get(resource)
+        if entry is None or all(key.target is None for key in entry.keys.values()):
+            continue
+        keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, pace))
+        change = _change(snapshot, resource, keys, term, cycle)
+        found += [change] if change is not None and change.edits else []
+    return tuple(found)
+
+
+def with_changes(snapshot: Snapshot, done: Iterable[Change]) -> Snapshot:
+    """Return the snapshot after these changes."""
+    done, throttles = tuple(done), dict(snapshot.throttles)
+    for change in done:
+        keys = dict(throttles.get(change.resource, {}))
+        for edit in change.edits:
+            keys.pop(edit.key, None)
+            keys |= {} if edit.value is None else {edit.key: edit.value}
+        throttles[change.resource] = keys
+    ledger = with_records(snapshot.ledger, done)
+    return replace(snapshot, throttles={r: keys for r, keys in throttles.items() if keys}, ledger=ledger)
+
+
+def with_records(
+    ledger: Mapping[ConfigResource, LedgerEntry], done: Iterable[Change]
+) -> Mapping[ConfigResource, LedgerEntry]:
+    """Return the ledger after these changes."""
+    after = dict(ledger)
+    for change in done:
+        after.pop(change.resource, None)
+        after |= {} if change.ledger is None else {change.resource: change.ledger}
+    return after
+
+
+def recorded_first(
+    changes: Iterable[Change], ledger: Mapping[ConfigResource, LedgerEntry], lost: Collection[ConfigResource]
+) -> tuple[Change, ...]:
+    """Return the changes; one that restores a value only writes its lost record, and the next cycle restores.
+
+    A writer restores only values that are in its stored ledger.
+
+    Args:
+        changes: decided with the lost records.
+        ledger: with the lost records.
+        lost: resources whose stored entry lacks records.
+    """
+    return tuple(
+        Change(change.resource, (), ledger[change.resource]) if change.resource in lost and change.restored else change
+        for change in changes
+    )
+
+
+def removal_of_foreign(snapshot: Snapshot, term: int, cycle: int = 0) -> tuple[Change, ...]:
+    """Return the edits that remove every foreign throttle (`--cleanup-foreign`)."""
+    return tuple(
+        Change(
+            resource,
+            tuple(Edit(key, value, None) for key, value in keys.items()),
+            LedgerEntry(entry.keys, term, cycle) if (entry := snapshot.ledger.get(resource)) else None,
+        )
+        for resource, keys in foreign_throttles(snapshot).items()
+    )
+
+
+def validate_change(change: Change) -> None:
+    """Check the values of a change before any of it is written; every change that `changes` decides is valid.
+
+    A value without a record in the change's ledger entry restores an earlier one, so it must replace a value. It may
+    be any text for a rate, since another party set it; `validate_restored` compares it with the stored ledger.
+
+    Raises:
+        Invalid: a key does not belong to the resource, is edited twice or gets a malformed value, or a value is set
+            that the ledger does not record as ours.
+    """
+    allowed = _KEYS[change.resource.type]
+    ours = change.ledger.keys if change.ledger else {}
+    names = [edit.key for edit in change.edits]
+    if len(set(names)) < len(names) or not {*names, *ours} <= {*allowed}:
+        given = ", ".join([*names, *sorted(ours.keys() - {*names})])
+        raise Invalid(f"{change.resource} has the keys {given}; give each of {' and '.join(allowed)} at most once")
+    for edit in change.edits:
+        if edit.writes and edit.value:
+            _validate_value(f"{edit.key} of {change.resource}", edit, edit.value, ours.get(edit.key))
+
+
+_KEYS: Mapping[ResourceType, Sequence[str]] = {
+    ResourceType.BROKER: RATE_KEYS,
+    ResourceType.TOPIC: REPLICAS_KEYS,
+    ResourceType.QUOTA: tuple(QuotaKey),
+}
+
+_RATE = re.compile(r"0|[1-9][0-9]{0,18}")
+"""A rate as autothrottle writes it."""
+
+
+def _validate_value(where: str, edit: Edit, value: str, record: LedgerKey | None) -> None:
+    if edit.key in REPLICAS_KEYS:
+        parse_replicas(value)
+    elif edit.key not in RATE_KEYS:
+        if record is not None:
+            validate_value(QuotaKey(edit.key), parse_value(QuotaKey(edit.key), value))
+    elif record is not None and not (_RATE.fullmatch(value) and int(value) <= MAX_RATE):
+        raise Invalid(f"{where} is {value[:60]!r}; give an integer in 0..{MAX_RATE} without sign and leading zeros")
+    if record is None and edit.expected is None:
+        raise Invalid(f"{where} is set to {value[:60]!r} without a record in the ledger; give the change its record")
+    if record is not None and not record.is_ours(value):
+        raise Invalid(f"{where} is set to another value than its record in the ledger has; give the same value")
+
+
+def validate_restored(change: Change, current: Mapping[str, str], ledger: LedgerEntry | None) -> None:
+    """Check the values that a change restores against the stored ledger, which only its writer has read.
+
+    A rate is the one before ours. A replica list contains only entries of the current list and of the one before ours.
+
+    Args:
+        change: a valid change.
+        current: the current throttles of the resource.
+        ledger: the stored entry of the resource; None: no entry.
+
+    Raises:
+        Invalid: a restored value is another one.
+    """
+    stored = ledger.keys if ledger else {}
+    for edit in change.restored:
+        found, record = current.get(edit.key), stored.get(edit.key)
+        before = record.before if record else None
+        if edit.value not in (found, before) and not _is_part(edit, found, before):
+            raise Invalid(
+                f"{edit.key} is restored to {str(edit.value)[:60]!r}, but the value before ours in the ledger is "
+                f"{before if before is None else before[:60]!r}; restore that value, or record the new one"
+            )
+
+
+def _is_part(edit: Edit, *known: str | None) -> bool:
+    """Whether a replica list has only entries of these lists."""
+    entries = {entry.strip() for text in known if text for entry in text.split(",")}
+    return edit.key in REPLICAS_KEYS and parse_replicas(edit.value or "") <= entries
+
+
+def intended(change: Change, ledger: LedgerEntry | None, term: int) -> LedgerEntry | None:
+    """Return the ledger entry to write before a change, if config and ledger cannot be written in one transaction.
+
+    With this entry, `changes` works from the value before the change as well as from the value after it.
+
+    Args:
+        change: the change about to be made.
+        ledger: the current entry; None: no entry.
+        term: the term that writes.
+    """
+    old, new = ledger.keys if ledger else {}, change.ledger.keys if change.ledger else {}
+    keys = dict(new)
+    for edit in change.edits:
+        keys[edit.key] = _intended(edit, old.get(edit.key), new.get(edit.key))
+    if not keys or (ledger and keys == old):
+        return ledger if keys else None
+    return LedgerEntry(keys, term, change.ledger.cycle if change.ledger else 0)
+
+
+def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> LedgerKey:
+    if new is None or edit.value is None:
+        # The key is deleted. Until then the current value is ours, even a tool's rate that we never owned.
+        return old or LedgerKey(edit.value, edit.expected)
+    replaced = edit.expected if old is None or old.is_ours(edit.expected) else old.written
+    if edit.key not in REPLICAS_KEYS:
+        return LedgerKey(new.before, replaced, intent=edit.value, target=new.target)
+    return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
+
+
+def _keys(
+    plan: Plan,
+    rates: Mapping[ConfigResource, Mapping[str, int]],
+    of_reassignment: frozenset[int],
+    snapshot: Snapshot,
+    resource: ConfigResource,
+    pace: Pace | None,
+) -> Iterator[tuple[str, DesiredKey]]:
+    current = snapshot.throttles.get(resource, {})
+    entry = snapshot.ledger.get(resource)
+    ours = entry.keys if entry else {}
+    if resource.type is ResourceType.BROKER:
+        belongs = resource.broker_id in of_reassignment
+        for role in ReplicaRole:
+            key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
+            elapsed = pace(resource.broker_id, role) if pace else None
+            is_held = plan.hold.rates_of(resource.broker_id)
+            yield key, desired_rate(desired, current.get(key), ours.get(key), belongs, is_held, elapsed)
+    else:
+        lists = plan.replicas.get(resource.name, DesiredReplicas())
+        for role in ReplicaRole:
+            key = role.replicas_key
+            is_held = plan.hold.lists_of(resource.name)
+            yield key, desired_replicas(lists, role, current.get(key), ours.get(key), is_held, plan.hold.entries_of)
+
+
+def change_of(
+    resource: ConfigResource,
+    keys: Mapping[str, DesiredKey],
+    current: Mapping[str, str],
+    entry: LedgerEntry | None,
+    term: int,
+    cycle: int,
+) -> Change | None:
+    """Return the edits that give the keys of one resource their desired values; None: nothing changes.
+
+    Args:
+        resource: the resource.
+        keys: key -> its desired value.
+        current: key -> its current value.
+        entry: the resource's entry in the ledger.
+        term: the term that writes, for the ledger.
+        cycle: the cycle that writes, for the ledger.
+    """
+    known = entry.keys if entry else {}
+    edits = tuple(
+        Edit(name, current.get(name), key.value)
+        for name, key in keys.items()
+        if key.value != current.get(name) or _must_be_unchanged(name, key, known.get(name))
+    )
+    ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
+    if not edits and ledger == known:
+        return None
+    return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
+
+
+def _change(
+    snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, DesiredKey], term: int, cycle: int
+) -> Change | None:
+    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    return change_of(resource, keys, current, entry, term, cycle)
+
+
+def _must_be_unchanged(name: str, key: DesiredKey, ours: LedgerKey | None) -> bool:
+    """Return whether a value that stays must be checked again when the ledger is written.
+
+    That is the case for a rate that we take over unchanged, since otherwise we would later restore a wrong value. It is
+    also the case for a key that we release while one of our writes to it is unconfirmed.
+    """
+    if key.ledger is None:
+        return ours is not None and ours.intent is not None
+    return name in RATE_KEYS and ours is None

@@ -1,0 +1,489 @@
+"""Safety rules applied to a plan before it is written, and what they remember from cycle to cycle.
+
+Each rule maps a plan to a plan with findings. Throttles below the produce rate are raised, since a reassignment would
+never end under them. Partitions below `min.insync.replicas` are exempt. With a deadline, throttles are limited to twice
+the needed rate, so that small problems do not cost the deadline: after half of the time, a quarter of the bytes is
+left. For fetches too large for a throttle there is only a warning. The type to know is `GuardState`.
+
+Source: KIP-73 (questions 1, 4 and 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.fetch_settings import (
+    ClusterSettings,
+    fill_seconds,
+    fitting_response,
+    is_large_response,
+    largest_response,
+)
+from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
+from autothrottle.core.cluster.snapshot import (
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+    flows,
+    link_sides_without_counts,
+    participants,
+)
+from autothrottle.core.forecast.eta import move_time, needed_rate
+from autothrottle.core.forecast.stalls import StallWatch
+from autothrottle.core.policy.interface import Basis
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.throttles.plan import Decision, DesiredReplicas, Plan, Reason, is_small_change, previous_rate
+from autothrottle.core.traffic.replication import Ingress, ingress, link_side_growth
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+DEADLINE_SLACK = 1.0
+"""Rate above the rate that a deadline needs, as a fraction of it."""
+
+_SHOWN = 3
+"""Number of late link sides that a finding names, the latest first."""
+
+_PRODUCE_RATE_WINDOW = timedelta(minutes=3)
+"""The produce rate is the mean over this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A plan after a safety rule, and the rule's findings."""
+
+    plan: Plan
+    findings: tuple[str, ...] = ()
+    """One sentence each."""
+
+
+def may_starve(plan: Plan, growth: Mapping[LinkSide, float], reassignments: Iterable[TopicReassignment]) -> bool:
+    """Return whether `without_starvation` could find anything; far cheaper than `ingress` for 100,000 partitions.
+
+    It is an upper bound: every in-sync replica counts as one that fetches from the leader.
+
+    Args:
+        plan: the plan so far.
+        growth: see `link_side_growth`.
+        reassignments: the reassignments being copied.
+    """
+    if not growth:
+        return False
+    most = 1 + max((len(isr) for reassignment in reassignments for isr in reassignment.isr), default=0)
+    return any(growth.get((d.broker_id, d.role), 0.0) * most >= max(d.rate, 1) for d in plan.decisions)
+
+
+def highest_throttle(capacity: BytesPerSecond, produced: Ingress) -> BytesPerSecond:
+    """Return the highest throttle by KIP-73's `IN < T < N - IN/R`, which leaves room for the produce traffic.
+
+    >>> highest_throttle(100_000_000, Ingress(rate=30_000_000, replication_factor=3))
+    90000000
+    """
+    return max(0, round(capacity - produced.rate / produced.replication_factor))
+
+
+def without_starvation(
+    plan: Plan, snapshot: Snapshot, limits: Limits, produced: Mapping[LinkSide, Ingress], scheduled: bool = False
+) -> Guarded:
+    """Return the plan with every throttle high enough for its reassignment to end, by KIP-73's `IN < T < N - IN/R`.
+
+    A throttle at or below the produce rate is raised slightly above it, at most to `N - IN/R`. Some throttles are only
+    reported: overrides, throttles in a schedule window, throttles that leave the link to clients, and throttles without
+    metrics.
+
+    Args:
+        plan: the plan so far.
+        snapshot: the snapshot of the cycle.
+        limits: the operator's limits.
+        produced: link side -> produce traffic to its partitions.
+        scheduled: whether a schedule window is active.
+    """
+    decisions, findings = [], []
+    for decision in plan.decisions:
+        into = produced.get((decision.broker_id, decision.role))
+        if into is None or into.rate <= 0 or decision.rate > into.rate:
+            decisions.append(decision)
+            continue
+        is_left = _is_left_to_clients(decision, limits)
+        raised = None if scheduled or is_left else _raised(decision, snapshot, limits, into)
+        decisions.append(raised or decision)
+        findings.append(_starving(decision, raised, into, scheduled, is_left))
+    return Guarded(replace(plan, decisions=tuple(decisions)), tuple(findings))
+
+
+def _is_left_to_clients(decision: Decision, limits: Limits) -> bool:
+    """Return whether a rate is below the minimum because clients need the link; includes rates kept as unchanged."""
+    if decision.reason is Reason.OVER_CAPACITY:
+        return True
+    if not decision.reason.is_measured or decision.basis is Basis.STATIC or decision.headroom is None:
+        return False
+    return limits.pause_over_capacity and decision.headroom < limits.min_rate
+
+
+def _raised(decision: Decision, snapshot: Snapshot, limits: Limits, into: Ingress) -> Decision | None:
+    """Return the decision with a rate at which the reassignment can end; None: not possible, or an override."""
+    if decision.reason.is_override or decision.capacity is None:
+        return None
+    highest = highest_throttle(decision.capacity, into)
+    if highest <= into.rate:
+        return None
+    wanted = min(highest, into.rate + max(math.ceil(into.rate / 10), limits.min_rate))
+    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    if previous is not None and into.rate < previous and is_small_change(previous, wanted, limits.change_threshold):
+        wanted = previous
+    return replace(decision, rate=wanted, reason=Reason.STARVATION)
+
+
+def _starving(decision: Decision, raised: Decision | None, into: Ingress, scheduled: bool, is_left: bool) -> str:
+    where = f"broker {decision.broker_id} [{decision.role.value}]"
+    rate, in_rate = _rounded(decision.rate), _rounded(into.rate)
+    why = f"{where}: at {rate} its reassignment would never end, because clients produce {in_rate} to it"
+    if raised is not None:
+        return f"{why}; raised to {_rounded(raised.rate)}"
+    if decision.reason.is_override:
+        return f"{why}; the override is kept: raise it above that"
+    if scheduled:
+        return f"{why}; the schedule is kept: raise its share, or wait for the end of its window"
+    if is_left:
+        return f"{why}; not raised, because clients need the link"
+    if decision.capacity is None:
+        return f"{why}; not raised without metrics"
+    highest = _rounded(highest_throttle(decision.capacity, into))
+    return (
+        f"{why}; a link of {_rounded(decision.capacity)} allows it at most {highest} (N - IN/R): reassign fewer of its "
+        "partitions at a time, or when clients produce less"
+    )
+
+
+def below_min_isr(reassignments: Iterable[TopicReassignment], settings: ClusterSettings) -> frozenset[TopicPartition]:
+    """Return the partitions being copied whose ISR is smaller than `min.insync.replicas`, so that acks=all fails."""
+    return frozenset(
+        (reassignment.topic, partition)
+        for reassignment in reassignments
+        if (least := settings.least_in_sync(reassignment.topic)) > min(map(len, reassignment.isr), default=least)
+        for partition, _, isr, pending in reassignment.rows()
+        if pending and len(isr) < least
+    )
+
+
+def with_exempt_partitions(plan: Plan, snapshot: Snapshot, limits: Limits, free: Collection[TopicPartition]) -> Guarded:
+    """Return the plan without these partitions in any replica list, and with throttles reduced by their share.
+
+    Their share of a link side's headroom is their share of its copies; it stays free for them. Throttles that are not
+    measured stay.
+    """
+    if not free:
+        return Guarded(plan)
+    exempt: dict[str, set[str]] = {}
+    for topic, partition in free:
+        exempt.setdefault(topic, set()).add(f"{partition}")
+    replicas = {topic: _without(lists, exempt.get(topic, set())) for topic, lists in plan.replicas.items()}
+    shares = _shares(snapshot.reassignments, free)
+    decisions = tuple(
+        _reserved(decision, snapshot, limits, shares.get((decision.broker_id, decision.role), 0.0))
+        for decision in plan.decisions
+    )
+    shown = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(free)[:5])
+    more = f" and {len(free) - 5} more" if len(free) > 5 else ""
+    finding = f"partitions below min.insync.replicas are not throttled: {shown}{more}"
+    return Guarded(replace(plan, decisions=decisions, replicas=replicas), (finding,))
+
+
+def _without(lists: DesiredReplicas, exempt: Collection[str]) -> DesiredReplicas:
+    if not exempt:
+        return lists
+    leader, follower = (
+        frozenset(entry for entry in entries if entry.partition(":")[0] not in exempt)
+        for entries in (lists.leader, lists.follower)
+    )
+    free = lists.moving & frozenset(map(int, exempt))
+    return replace(lists, leader=leader, follower=follower, free=free)
+
+
+def _shares(reassignments: Iterable[TopicReassignment], free: Collection[TopicPartition]) -> Mapping[LinkSide, float]:
+    """Return link side -> share of its copies that belongs to exempt partitions."""
+    copies: dict[LinkSide, list[bool]] = {}
+    for reassignment in reassignments:
+        for partition, leader, _, pending in reassignment.rows():
+            is_free = (reassignment.topic, partition) in free
+            for follower in pending:
+                copies.setdefault((follower, ReplicaRole.FOLLOWER), []).append(is_free)
+                copies.setdefault((leader, ReplicaRole.LEADER), []).append(is_free)
+    return {side: sum(found) / len(found) for side, found in copies.items()}
+
+
+def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: float) -> Decision:
+    if not share or not decision.reason.is_measured or decision.headroom is None:
+        return decision
+    # A static rate may be below the floor; it is not raised to the floor.
+    left = max(min(limits.floor, decision.headroom), round(decision.headroom * (1 - share)))
+    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    if previous is not None and is_small_change(previous, left, limits.change_threshold):
+        return replace(decision, rate=previous, reason=Reason.UNCHANGED)
+    return replace(decision, rate=left, reason=Reason.HEADROOM)
+
+
+def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> str:
+    """Return a sentence about fetch responses that are too large for the throttles, with sizes that fit; "": they fit.
+
+    Such responses fill a follower's link while they arrive. At worst, the first ones exceed the quota before it acts
+    (KIP-73, question 5). The sentence describes the follower that needs the smallest ones.
+
+    Args:
+        plan: the plan, with the desired throttles.
+        snapshot: the snapshot of the cycle.
+        settings: the brokers' settings. For a broker that did not report them, Kafka's defaults count, but only for
+            the quota window, and the warning says so.
+    """
+    if _surely_fit(plan, snapshot, settings):
+        return ""
+    quotas = {d.broker_id: d.rate for d in plan.decisions if d.role is ReplicaRole.LEADER}
+    followers = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
+    leaders: dict[int, list[int]] = {}
+    for leader, follower in flows(snapshot):
+        leaders.setdefault(follower, []).append(leader)
+    found = []
+    for follower, broker_ids in leaders.items():
+        rates = [quotas[b] for b in broker_ids if b in quotas]
+        own, count, size = followers.get(follower), len(broker_ids), settings.of(follower)
+        quota = min(rates, default=0)
+        if quota <= 0:
+            continue
+        rate = min(sum(rates), own.rate) if own else sum(rates)
+        network = own.capacity if own and own.capacity else quota * count
+        seconds = fill_seconds(size.response_max_bytes, count, quota, network)
+        if seconds >= size.window_seconds:
+            effect = f"take {seconds:.0f} s, the quota window is only {size.window_seconds} s: they exceed the throttle"
+        elif follower in settings.brokers and is_large_response(size.response_max_bytes, count, rate):
+            share = size.response_max_bytes * count / rate
+            effect = f"are {share:.2g} s of its throttle, {_rounded(rate)}: meanwhile they fill the link"
+        else:
+            continue
+        most = largest_response(count, quota, network, size.window_seconds) // 2
+        origin = "" if follower in settings.brokers else " (Kafka's defaults: its settings are unknown)"
+        text = f"the responses to one round of fetches, {count} x {size.response_max_bytes} bytes{origin}, {effect}"
+        found.append((min(fitting_response(count, rate), most), follower, text))
+    if not found:
+        return ""
+    fitting, follower, text = min(found)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"broker {follower} [follower]: {text}; set replica.fetch.response.max.bytes={fitting} and "
+        f"replica.fetch.max.bytes={fitting // 2} in server.properties of this broker{more}, and restart: "
+        "Kafka does not change them dynamically"
+    )
+
+
+def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bool:
+    """Return whether the responses fit even if every leader sends to every follower; it does not read the flows."""
+    leaders = sum(ReplicaRole.LEADER in roles for roles in participants(snapshot).values())
+    quota = min((d.rate for d in plan.decisions if d.role is ReplicaRole.LEADER), default=0)
+    if not leaders or quota <= 0:
+        return False
+
+    def fits(broker_id: int, rate: BytesPerSecond, network: BytesPerSecond) -> bool:
+        size = settings.of(broker_id)
+        if fill_seconds(size.response_max_bytes, leaders, quota, network) >= size.window_seconds:
+            return False
+        is_large = is_large_response(size.response_max_bytes, leaders, min(quota, rate))
+        return broker_id not in settings.brokers or not is_large
+
+    sides = ((d.broker_id, d.rate, d.capacity) for d in plan.decisions if d.role is ReplicaRole.FOLLOWER)
+    fitting = {broker_id for broker_id, rate, network in sides if network and fits(broker_id, rate, network)}
+    return all(b in fitting for b, roles in participants(snapshot).items() if ReplicaRole.FOLLOWER in roles)
+
+
+def _rounded(rate: BytesPerSecond) -> str:
+    """Return a rate with two significant digits, so that a finding does not change with every small rate change."""
+    return f"{float(f'{rate / MEGABYTE:.2g}'):g} MB/s"
+
+
+def limited_by_deadline(
+    plan: Plan,
+    snapshot: Snapshot,
+    limits: Limits,
+    produced: Mapping[LinkSide, Ingress],
+    finish_by: datetime,
+    now: datetime,
+) -> Guarded:
+    """Return the plan with measured throttles limited to twice the rate that the deadline needs, and findings.
+
+    Findings name the link sides that cannot meet the deadline. The limit does not apply after the deadline, while the
+    bytes left are unknown, or to brokers that catch up.
+
+    Args:
+        plan: the plan so far.
+        snapshot: the snapshot of the cycle, with its progress.
+        limits: the operator's limits; no throttle falls below the minimum.
+        produced: link side -> produce traffic to its partitions; absent: counts as 0.
+        finish_by: deadline of all reassignments, UTC.
+        now: UTC.
+    """
+    within = finish_by - now
+    left = _left(snapshot)
+    if within <= timedelta(0) or not left:
+        return Guarded(plan)
+    decisions = []
+    late: list[tuple[timedelta, str]] = []
+    for decision in plan.decisions:
+        side = decision.broker_id, decision.role
+        if side not in left or side in snapshot.catching_up:
+            decisions.append(decision)
+            continue
+        growth = produced[side].rate if side in produced else 0
+        time = move_time(left[side], decision.rate, growth)
+        if time is None or time > within:
+            late.append((timedelta.max if time is None else time, _late(decision, left[side], now, time)))
+        need = needed_rate(left[side], growth, within)
+        decisions.append(_held(decision, snapshot, limits, math.ceil((1 + DEADLINE_SLACK) * need)))
+    deadline = f"{finish_by:%Y-%m-%dT%H:%M:%SZ}"
+    findings = (f"the reassignments cannot finish by {deadline}: {_latest(late)}",) if late else ()
+    return Guarded(replace(plan, decisions=tuple(decisions)), findings)
+
+
+def _latest(late: list[tuple[timedelta, str]]) -> str:
+    ordered = [sentence for _, sentence in sorted(late, key=lambda item: item[0], reverse=True)]
+    more = f"; and {len(late) - _SHOWN} more link sides" if len(late) > _SHOWN else ""
+    return "; ".join(ordered[:_SHOWN]) + more
+
+
+def _left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
+    """Return link side -> bytes left; absent: one of its flows is unknown."""
+    if snapshot.progress is None:
+        return {}
+    known = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows)
+    return {side: snapshot.progress.link_traffic[side].bytes_left for side in known}
+
+
+def _held(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> Decision:
+    most = max(most, limits.min_rate)
+    if not decision.reason.is_measured or decision.rate <= most:
+        return decision
+    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    if previous is not None and is_small_change(previous, most, limits.change_threshold):
+        most = min(previous, decision.rate)
+    return replace(decision, rate=most, reason=Reason.FINISH_BY)
+
+
+def _late(decision: Decision, left: int, now: datetime, time: timedelta | None) -> str:
+    end = "never finish" if time is None else f"take until {now + time:%Y-%m-%dT%H:%M:%SZ}"
+    return (
+        f"broker {decision.broker_id} [{decision.role.value}] has {left / MEGABYTE:.0f} MB left, which at "
+        f"{decision.rate / MEGABYTE:.2f} MB/s {end}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """The guards' state of one term."""
+
+    samples: tuple[Progress, ...] = ()
+    """Progress of the last minutes, the newest last."""
+    growth: Mapping[LinkSide, float] = field(default_factory=dict)
+    """Link side -> produce rate of its flows, bytes/s."""
+    missed_deadline: str = ""
+    """The first finding about a deadline that cannot be met; "": it can."""
+    stalls: StallWatch = StallWatch()  # noqa: RUF009 (frozen)
+    stalled: Mapping[int, str] = field(default_factory=dict)
+    """Follower -> finding about its stall."""
+    large_fetches: str = ""
+    """The first finding about fetches that are too large for the throttles of these participants; "": they fit."""
+    checked_fetches: bool = False
+    """Whether `large_fetches` was computed with the settings of all participants."""
+
+    def observe(self, progress: Progress | None) -> GuardState:
+        """Return the state with a new sample of the progress; a sample that is already known changes nothing."""
+        if progress is None or progress.at is None or (self.samples and self.samples[-1].at == progress.at):
+            return self
+        oldest = progress.at - _PRODUCE_RATE_WINDOW
+        samples = (*(s for s in self.samples if s.at is not None and s.at >= oldest), progress)
+        return replace(self, samples=samples, growth=link_side_growth(samples))
+
+    def apply(
+        self,
+        plan: Plan,
+        snapshot: Snapshot,
+        limits: Limits,
+        exempt: Collection[TopicPartition],
+        finish_by: datetime | None,
+        scheduled: bool,
+        now: datetime,
+    ) -> tuple[GuardState, Guarded]:
+        """Return the plan with all rules applied, in order.
+
+        Args:
+            plan: the decisions.
+            snapshot: the input of the decisions.
+            limits: the operator's limits at this time.
+            exempt: partitions below min.insync.replicas, which must not be throttled.
+            finish_by: deadline, UTC; None: none.
+            scheduled: whether a window of the schedule is active.
+            now: UTC.
+        """
+        freed = with_exempt_partitions(plan, snapshot, limits, exempt)
+        reassignments, produced = snapshot.reassignments, dict[LinkSide, Ingress]()
+        if finish_by is not None or may_starve(freed.plan, self.growth, reassignments):
+            produced.update(ingress(self.samples, reassignments))
+        held = Guarded(freed.plan)
+        if finish_by is not None:
+            held = limited_by_deadline(freed.plan, snapshot, limits, produced, finish_by, now)
+        missed = (self.missed_deadline or held.findings[0]) if held.findings else ""
+        deadline = missed or _ineffective_deadline(snapshot, finish_by, now)
+        fed = without_starvation(held.plan, snapshot, limits, produced, scheduled)
+        findings = (*freed.findings, *([deadline] if deadline else []), *fed.findings)
+        return replace(self, missed_deadline=missed), Guarded(fed.plan, findings)
+
+    def watch(
+        self, plan: Plan, snapshot: Snapshot, scheduled: bool, settings: ClusterSettings | None
+    ) -> tuple[GuardState, tuple[str, ...]]:
+        """Return the state after a cycle, and its new stalls, a sentence each.
+
+        A finding that persists keeps its text, so that it is logged once.
+
+        Args:
+            plan: the cycle's plan.
+            snapshot: the input of the decisions.
+            scheduled: whether the cycle is the regular one of an interval.
+            settings: the brokers' settings; None: those of the participants are still being read.
+        """
+        stalls = self.stalls.observe(snapshot.progress) if scheduled else self.stalls
+        stalled = stalls.stalled(plan, snapshot.progress)
+        new = tuple(sentence for follower, sentence in stalled.items() if follower not in self.stalled)
+        large, checked = self.large_fetches, self.checked_fetches and settings is not None
+        if settings is not None and (scheduled or not checked):
+            found = fetch_warning(plan, snapshot, settings)
+            large, checked = (large if checked and large and found else found), True
+        after = replace(
+            self,
+            stalls=stalls,
+            stalled=_with_first_texts(self.stalled, stalled),
+            large_fetches=large,
+            checked_fetches=checked,
+        )
+        return after, new
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The findings that persist, a sentence each."""
+        return (*self.stalled.values(), *([self.large_fetches] if self.large_fetches else []))
+
+
+def _with_first_texts(before: Mapping[int, str], now: Mapping[int, str]) -> dict[int, str]:
+    """The current findings; one that persists keeps its first text."""
+    return {broker_id: before.get(broker_id, sentence) for broker_id, sentence in now.items()}
+
+
+def _ineffective_deadline(snapshot: Snapshot, finish_by: datetime | None, now: datetime) -> str:
+    """Why the configured deadline has no effect. Empty: it has one, no deadline is set, or no reassignment runs."""
+    if finish_by is None or not snapshot.reassignments:
+        return ""
+    if now >= finish_by:
+        return f"finish-by {finish_by:%Y-%m-%dT%H:%M:%SZ} has passed: rates follow the headroom"
+    if snapshot.progress is None:
+        return (
+            f"finish-by {finish_by:%Y-%m-%dT%H:%M:%SZ} has no effect, since log sizes are unknown: "
+            "rates follow the headroom; in ZooKeeper mode set --bootstrap-servers"
+        )
+    return ""

@@ -1,0 +1,365 @@
+"""The owner of each current throttle (autothrottle, the reassignment's tool, or another party), and its desired value.
+
+A rate is taken over as a whole, and its earlier value is restored later. The entries of a replica list are owned one by
+one. Foreign values are not changed. `changes` applies this to a whole cluster; `ledger` records what we wrote. The type
+to know is `DesiredKey`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from autothrottle.core.cluster.configs import (
+    MAX_VALUE_BYTES,
+    REPLICAS_KEYS,
+    WILDCARD,
+    ConfigResource,
+    ReplicaRole,
+    format_replicas,
+    limiting_rate,
+    parse_replicas,
+)
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.errors import Invalid
+from autothrottle.core.throttles.plan import DesiredReplicas
+from autothrottle.core.throttles.ramp import needs_ramp, step
+
+_SHOWN_ENTRIES, _SHOWN_BYTES = 8, 70
+"""How much of a list a finding shows."""
+
+_TOO_LONG = (
+    f"the exact list exceeds Kafka's limit of {MAX_VALUE_BYTES} bytes, so `*` is set instead: the traffic of the "
+    "topic's in-sync replicas then counts against the rate, too. No metrics source reports that traffic, so the rate "
+    "is not raised for it and the reassignment gets less than its rate; reassign fewer partitions of the topic at once"
+)
+
+_UNRECORDED = (
+    "the rate {} is not in the ledger, so it counts as another party's and is restored after the reassignment; if an "
+    "earlier term of autothrottle set it and its record was lost, remove the rate then"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredKey:
+    """The desired value of one key."""
+
+    value: str | None
+    """The new value; None: delete the key."""
+    ledger: LedgerKey | None
+    """The ledger's record after the change; None: we no longer own anything of it."""
+    finding: str = ""
+    """A sentence about another party's edit; "": none."""
+    warning: str = ""
+    """A sentence about a limitation of the value; "": none."""
+    is_invalid: bool = False
+    """Whether the current value is a list that no broker applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignThrottle:
+    """One foreign throttle key, for display."""
+
+    resource: ConfigResource
+    key: str
+    value: str
+    """The current value; a long list is truncated."""
+
+
+def shown_foreign(found: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[ForeignThrottle, ...]:
+    """Return foreign throttles for display, by resource and key."""
+    return tuple(ForeignThrottle(r, key, _shown(value)) for r, keys in found.items() for key, value in keys.items())
+
+
+ForeignThrottles = Mapping[ConfigResource, Mapping[str, str]]
+"""Resource -> its current throttle keys that are not in the ledger -> their values."""
+
+
+def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
+    """Return the current throttle keys that are not in the ledger, with their values."""
+    found = {
+        resource: {
+            key: value
+            for key, value in sorted(keys.items())
+            if resource not in snapshot.ledger or key not in snapshot.ledger[resource].keys
+        }
+        for resource, keys in sorted(snapshot.throttles.items(), key=lambda item: item[0].order)
+    }
+    return {resource: keys for resource, keys in found.items() if keys}
+
+
+def with_lost_records(
+    ledger: Mapping[ConfigResource, LedgerEntry],
+    written: Mapping[ConfigResource, LedgerEntry],
+    current: Mapping[ConfigResource, Mapping[str, str]],
+    unreadable: Collection[ConfigResource],
+) -> tuple[Mapping[ConfigResource, LedgerEntry], frozenset[ConfigResource]]:
+    """Return the ledger with the records of this term that it has lost, and their resources.
+
+    A record counts as lost only while our value is still set: if both are gone, the key was released. A lost record
+    returns as an unconfirmed one, so that `changes` writes it again. An unreadable entry keeps its last records.
+
+    Args:
+        ledger: as read.
+        written: the ledger after the last cycle of this term.
+        current: resource -> key -> current value.
+        unreadable: resources whose entry or config cannot be read.
+    """
+    complete, lost = dict(ledger), set[ConfigResource]()
+    for resource, entry in written.items():
+        stored, values = ledger[resource].keys if resource in ledger else {}, current.get(resource, {})
+        if resource in unreadable:
+            complete.setdefault(resource, entry)
+            continue
+        missing = {
+            key: replace(record, intent=record.written if record.intent is None else record.intent)
+            for key, record in entry.keys.items()
+            if key not in stored and key in values and _is_still_set(key, record, values[key])
+        }
+        if missing:
+            lost.add(resource)
+            complete[resource] = LedgerEntry({**stored, **missing}, entry.term, entry.cycle)
+    return complete, frozenset(lost)
+
+
+def _is_still_set(key: str, record: LedgerKey, current: str) -> bool:
+    """Return whether a current value is ours, or a replica list still has entries of ours."""
+    if record.is_ours(current):
+        return True
+    return key in REPLICAS_KEYS and not record.owned.isdisjoint(_entries(current) or ())
+
+
+def lost_finding(resource: ConfigResource) -> str:
+    """Return one sentence about a resource of `with_lost_records`."""
+    return (
+        f"{resource}: its record in the ledger is lost; this term has written the current value, so it counts as "
+        "autothrottle's and the record is written again"
+    )
+
+
+def desired_rate(
+    desired: int | str | None,
+    current: str | None,
+    ours: LedgerKey | None,
+    of_reassignment: bool = False,
+    hold: bool = False,
+    elapsed: timedelta | None = None,
+) -> DesiredKey:
+    """Return the new value of a rate or a client quota: the desired one, or the value before ours.
+
+    Args:
+        desired: the plan's rate, bytes/s, or the text of a quota; None: no throttle.
+        current: the current value; None: not set.
+        ours: the ledger's record; None: we have not written the key.
+        of_reassignment: whether a foreign rate belongs to the reassignment, see `brokers_throttled_for_reassignment`.
+        hold: whether nothing may be removed.
+        elapsed: time that the next ramp step stands for; None: raise the rate at once.
+    """
+    if ours is None:
+        return _foreign_rate(desired, current, of_reassignment, hold, elapsed)
+    edited = not ours.is_ours(current)
+    if desired is not None:
+        value, target = _step(current, desired, elapsed, ours.target is not None)
+        finding = f"{_rate_edit(current, ours)}; repaired" if edited and current != value else ""
+        return DesiredKey(value, LedgerKey(ours.before, value, target=target), finding)
+    if hold:
+        return DesiredKey(current, ours)
+    if not edited or current == ours.before:
+        return DesiredKey(ours.before, None)
+    return DesiredKey(current, None, f"{_rate_edit(current, ours)}; left unchanged")
+
+
+def _step(
+    current: str | None, desired: int | str, elapsed: timedelta | None, is_rising: bool
+) -> tuple[str, str | None]:
+    """Return (the rate to write, the ramp's target); target None: the rate is final."""
+    now = limiting_rate(current or "")
+    if now is None or elapsed is None or isinstance(desired, str) or not (is_rising or needs_ramp(now, desired)):
+        return str(desired), None
+    value = step(now, desired, elapsed)
+    return str(value), None if value == desired else str(desired)
+
+
+def _foreign_rate(
+    desired: int | str | None, current: str | None, of_reassignment: bool, hold: bool, elapsed: timedelta | None
+) -> DesiredKey:
+    """Return the new value of a rate that is not in the ledger; a rate of the reassignment is not restored later."""
+    before = None if of_reassignment else current
+    if desired is not None and of_reassignment:
+        value, target = _step(current, desired, elapsed, is_rising=False)
+        return DesiredKey(value, LedgerKey(None, value, target=target))
+    if desired is not None:
+        # Without replica lists the foreign rate limited nothing, so the broker's meter has already seen all traffic.
+        finding = _UNRECORDED.format(current) if isinstance(desired, int) and current is not None else ""
+        return DesiredKey(str(desired), LedgerKey(before, str(desired)), finding)
+    if hold and of_reassignment and current is not None:
+        # We now take over the lists that show that the rate belongs to the reassignment; only the ledger can show it
+        # from now on.
+        return DesiredKey(current, LedgerKey(None, current))
+    return DesiredKey(before, None)
+
+
+def _rate_edit(current: str | None, ours: LedgerKey) -> str:
+    written = ours.intent if ours.written is None else ours.written
+    if current is None:
+        return f"another party removed the rate of {written}"
+    return f"another party changed the rate from {written} to {current}"
+
+
+def desired_replicas(
+    lists: DesiredReplicas,
+    role: ReplicaRole,
+    current: str | None,
+    ours: LedgerKey | None,
+    hold: bool,
+    held_brokers: frozenset[int] = frozenset(),
+) -> DesiredKey:
+    """Return the new value of a replica list: the plan's entries and the foreign ones.
+
+    Args:
+        lists: the plan's lists of the topic.
+        role: which of the two lists.
+        current: the current value; None: not set.
+        ours: the ledger's record; None: we have not written the key.
+        hold: whether nothing may be removed.
+        held_brokers: brokers whose entries may not be removed in any case.
+    """
+    exact = lists.text(role)
+    if ours and _is_all_ours(current, ours) and (ours.written == exact or lists.of(role) == ours.owned):
+        return DesiredKey(current, ours)
+    if ours is None and current is None and exact and len(exact) <= MAX_VALUE_BYTES:
+        # The start of a reassignment, detected without comparing 100,000 entries.
+        return DesiredKey(exact, LedgerKey(None, exact))
+    desired, moving, entries = lists.of(role), lists.moving, _entries(current)
+    owned = _owned(ours, entries)
+    replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
+    if replaced and (ours is None or not desired):
+        finding = f"{_replacement(current)}; left unchanged" if desired or (ours and not hold) else ""
+        return DesiredKey(current, ours if hold else None, finding, is_invalid=entries is None)
+    present: frozenset[str] = frozenset() if replaced or entries is None else entries
+    base = parse_replicas(ours.before or "") if ours and (replaced or WILDCARD in owned) else present
+    foreign = frozenset(e for e in base - owned if _partition(e) not in moving)
+    kept = owned | _of_partitions(present, moving) if hold else _of_brokers(owned, held_brokers)
+    kept -= _of_partitions(kept, lists.free)
+    wanted = (desired | kept) - foreign
+    text = ours.before if ours else current
+    before = text if parse_replicas(text or "") == foreign else _listed(foreign)
+    if not wanted:
+        return DesiredKey(before, None)
+    wanted, value, too_long = _fitting(wanted, foreign, exact if wanted == desired else None)
+    if current is not None and parse_replicas(value) == present:
+        value = current
+    if replaced:
+        finding = f"{_replacement(current)}; repaired"
+    else:
+        added = _of_partitions(present, moving) - wanted - owned
+        finding = _list_edit(_confirmed(owned, ours), present, added) if ours else ""
+    return DesiredKey(value, LedgerKey(before, value, wanted), finding, too_long, is_invalid=entries is None)
+
+
+def _owned(ours: LedgerKey | None, entries: frozenset[str] | None) -> frozenset[str]:
+    """Return our entries in the current list; between a wildcard and an exact list, the current value decides."""
+    if ours is None or ours.intent is None or WILDCARD not in ours.owned:
+        return ours.owned if ours else frozenset()
+    return frozenset({WILDCARD}) if entries and WILDCARD in entries else ours.owned - {WILDCARD}
+
+
+def _confirmed(owned: frozenset[str], ours: LedgerKey) -> frozenset[str]:
+    """Return our entries that must be present; with an intent, only those in both the old and the intended value."""
+    if ours.intent is None:
+        return owned
+    return owned & (_entries(ours.written) or frozenset()) & (_entries(ours.intent) or frozenset())
+
+
+def _is_all_ours(current: str | None, ours: LedgerKey) -> bool:
+    """Return whether a list is as we wrote it, without foreign entries: the usual case, detected without parsing."""
+    return current == ours.written and ours.intent is None and ours.part is None and not ours.before
+
+
+def _replacement(current: str | None) -> str:
+    if current is None:
+        return "another party removed the replica list"
+    in_force = "" if _entries(current) is not None else ", which no broker applies"
+    return f"another party set the replica list {_shown(current)!r}{in_force}"
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _SHOWN_BYTES else f"{value[:_SHOWN_BYTES]}..."
+
+
+def _entries(current: str | None) -> frozenset[str] | None:
+    """Return the entries of a current value; None: it is not a valid list."""
+    try:
+        return parse_replicas(current or "")
+    except Invalid:
+        return None
+
+
+def _fitting(wanted: frozenset[str], foreign: frozenset[str], text: str | None) -> tuple[frozenset[str], str, str]:
+    """Return (entries to own, list to write, warning); the list is `*` if the exact one is too long for Kafka."""
+    value = format_replicas(wanted | foreign) if foreign or text is None else text
+    if WILDCARD in wanted:
+        return frozenset({WILDCARD}), WILDCARD, ""
+    if len(value) > MAX_VALUE_BYTES:
+        return frozenset({WILDCARD}), WILDCARD, _TOO_LONG
+    return wanted, value, ""
+
+
+def _list_edit(owned: frozenset[str], entries: frozenset[str], added: frozenset[str]) -> str:
+    """Return one sentence about another party's edit of our list; "": no edit."""
+    lost = owned - entries
+    edits = [f"removed {_first_entries(lost)} from"] if lost else []
+    edits += [f"added {_first_entries(added)} to"] if added else []
+    return f"another party {' and '.join(edits)} the replica list; repaired" if edits else ""
+
+
+def _first_entries(entries: frozenset[str]) -> str:
+    first = format_replicas(entries).split(",")[:_SHOWN_ENTRIES]
+    return ",".join(first) + (f" and {len(entries) - len(first)} more" if len(entries) > len(first) else "")
+
+
+def _of_partitions(entries: frozenset[str], partitions: frozenset[int]) -> frozenset[str]:
+    return frozenset(e for e in entries if e != WILDCARD and _partition(e) in partitions)
+
+
+def _of_brokers(entries: frozenset[str], broker_ids: frozenset[int]) -> frozenset[str]:
+    if not broker_ids:
+        return frozenset()
+    return frozenset(e for e in entries if e == WILDCARD or int(e.partition(":")[2]) in broker_ids)
+
+
+def _listed(entries: frozenset[str]) -> str | None:
+    return format_replicas(entries) if entries else None
+
+
+def _partition(entry: str) -> int:
+    return int(entry.partition(":")[0])
+
+
+def brokers_throttled_for_reassignment(snapshot: Snapshot) -> frozenset[int]:
+    """Return the brokers with a foreign rate that are in a foreign replica list of a partition in reassignment.
+
+    Kafka's own tool sets both together. Such rates belong to the reassignment: we take them over and delete them at its
+    end.
+    """
+    found: set[int] = set()
+    for reassignment in snapshot.reassignments:
+        resource, moving = ConfigResource.topic(reassignment.topic), frozenset(reassignment.partitions)
+        entry = snapshot.ledger.get(resource)
+        for role in ReplicaRole:
+            key = role.replicas_key
+            ours, current = entry.keys.get(key) if entry else None, snapshot.throttles.get(resource, {}).get(key)
+            if ours and _is_all_ours(current, ours):
+                continue
+            entries = _entries(current) or frozenset()
+            foreign = entries - (ours.owned if ours else frozenset())
+            found |= {int(e.partition(":")[2]) for e in _of_partitions(foreign, moving)}
+    return frozenset(b for b in found if _has_foreign_rate(snapshot, b))
+
+
+def _has_foreign_rate(snapshot: Snapshot, broker_id: int) -> bool:
+    resource = ConfigResource.broker(broker_id)
+    entry = snapshot.ledger.get(resource)
+    return bool(snapshot.throttles.get(resource, {}).keys() - (entry.keys.keys() if entry else set()))

@@ -20,16 +20,15 @@ from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.memory import (
-    MemoryCatchUps,
+    MemoryAuditedMap,
     MemoryCluster,
     MemoryOverrides,
-    MemoryTemporaryQuotas,
-    MemoryYieldRules,
 )
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.control.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
 from autothrottle.core.control.cycle import CycleObservation, CycleResults, SourceReadings
 from autothrottle.core.control.overrides import Overrides
@@ -75,7 +74,12 @@ def entity(number: int) -> QuotaEntity:
 def listed_seconds(store: ClientQuotaStore) -> list[float]:
     """Measure how long a client waits for the list over gRPC."""
     servicer = QuotaServicer(
-        store, MemoryTemporaryQuotas(), MemoryYieldRules(), MemoryCluster(), MemoryCatchUps(), MemoryOverrides()
+        store,
+        MemoryAuditedMap(TEMPORARY_QUOTAS),
+        MemoryAuditedMap(YIELD_RULES),
+        MemoryCluster(),
+        MemoryAuditedMap(CATCH_UPS),
+        MemoryOverrides(),
     )
     served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
     samples = []

@@ -11,15 +11,11 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import ReassignmentNodes
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
-from autothrottle.adapters.zookeeper import codec
+from autothrottle.adapters.zookeeper import codec, map_codecs
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
 from autothrottle.adapters.zookeeper_state.membership import parse_member
-from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
-from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
-from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, format_replicas, parse_rate, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid
@@ -358,42 +354,25 @@ def check_audit(data: bytes) -> None:
     codec.format_audit_record(record)
 
 
-_OWN = OwnPaths("autothrottle")
-_STORES: Any = {
-    "catch-ups": ZooKeeperCatchUps(_CLIENT, _OWN),
-    "temporary quotas": ZooKeeperTemporaryQuotas(_CLIENT, _OWN),
-    "yield rules": ZooKeeperYieldRules(_CLIENT, _OWN),
-    "request quotas": ZooKeeperRequestQuotas(_CLIENT, _OWN),
-}
-
-
-def _stored(name: str, data: bytes, read: str) -> Mapping[Any, Any]:
-    """Let the store of a map read these data, without a connection."""
-    store = _STORES[name]
-    store._node._node.read = lambda: (data, 1)
-    entries: Mapping[Any, Any] = getattr(store, read)()
-    return entries
-
-
 def check_catch_ups(data: bytes) -> None:
-    entries = _stored("catch-ups", data, "read_catch_ups")
+    entries = map_codecs.CATCH_UPS.parse(data, PATH).stored
     require_ids("the catch-ups", entries)
     for catch_up in entries.values():
         admin_wire.catch_up_to_message(catch_up).SerializeToString()
 
 
 def check_temporary_quotas(data: bytes) -> None:
-    for entity, quota in _stored("temporary quotas", data, "read_temporary_quotas").items():
+    for entity, quota in map_codecs.TEMPORARY_QUOTAS.parse(data, PATH).stored.items():
         quotas_wire.quota_to_message(entity, quota.values, quota).SerializeToString()
 
 
 def check_rules(data: bytes) -> None:
-    for rule in _stored("yield rules", data, "read_rules").values():
+    for rule in map_codecs.YIELD_RULES.parse(data, PATH).stored.values():
         quotas_wire.rule_to_message(rule).SerializeToString()
 
 
 def check_request_quotas(data: bytes) -> None:
-    entries = _stored("request quotas", data, "read_request_quotas")
+    entries = map_codecs.REQUEST_QUOTAS.parse(data, PATH).stored
     for rate in entries.values():
         require(type(rate) is int and 0 < rate < 2**31, "a request rate is outside 1..2^31-1")
     for entity in entries:

@@ -25,7 +25,7 @@ from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, NO_LEADER, TOPIC_N
 from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.control.pause import Pause, PauseMode
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.units import MAX_RATE, MEGABYTE
@@ -144,10 +144,6 @@ def own_object(data: bytes, what: str) -> dict[str, Any]:
 
 def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode(errors="replace"))
-
-
-FIELD_ERRORS = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
-"""Errors of a wrong or missing field in JSON."""
 
 
 def field_error(error: Exception) -> str:

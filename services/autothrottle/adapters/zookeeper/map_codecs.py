@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from autothrottle.adapters.zookeeper.codec import (
-    FIELD_ERRORS,
     FORMAT_VERSION,
     INT64,
     compact_json,
@@ -26,7 +25,7 @@ from autothrottle.core.control import audited_maps
 from autothrottle.core.control.audited_maps import MapKind
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.stored_map import StoredMap
-from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas

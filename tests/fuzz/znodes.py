@@ -17,7 +17,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.membership import parse_member
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, format_replicas, parse_rate, parse_replicas
-from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment, broker_id_of
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey, parse_value
@@ -402,7 +402,7 @@ def check_free(data: bytes) -> None:
 def check_name(data: bytes) -> None:
     """Names of nodes: ZooKeeper accepts any text without a slash."""
     name = data.decode(errors="replace").strip('"').replace("/", "")
-    broker_id = codec.broker_id_of(name)
+    broker_id = broker_id_of(name)
     require(broker_id is None or 0 <= broker_id <= MOST_ID, "a node's name is a broker id outside 0..2^31-1")
     entity = entity_of_path(f"users/{name}")
     if entity is not None:

@@ -12,6 +12,7 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
+from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.control.audit import AuditAction, validate_audit_limit
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (
@@ -20,7 +21,6 @@ from autothrottle.core.control.overrides import (
     capacity_warnings,
     override_owner,
     parse_etag,
-    validate_broker_id,
     validate_expire_time,
     validate_rate,
 )

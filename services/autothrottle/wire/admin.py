@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.control.audit import AuditReading, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (
@@ -10,7 +11,6 @@ from autothrottle.core.control.overrides import (
     format_etag,
     override_owner,
     parse_etag,
-    validate_broker_id,
     validate_rate,
 )
 from autothrottle.core.control.stored_map import unreadable_entries

@@ -25,8 +25,8 @@ from autothrottle.core.cluster.snapshot import (
     Snapshot,
     TopicPartition,
     TopicReassignment,
+    validate_broker_id,
 )
-from autothrottle.core.control.overrides import validate_broker_id
 from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse

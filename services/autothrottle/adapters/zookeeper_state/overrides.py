@@ -12,14 +12,15 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
-from autothrottle.adapters.zookeeper.codec import broker_id_of, format_override, parse_override
+from autothrottle.adapters.zookeeper.codec import format_override, parse_override
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.audit import OVERRIDE_STAYS, AuditTrail, TrailEnd
+from autothrottle.core.cluster.snapshot import broker_id_of, validate_broker_id
 from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditReading, unwritten_record
-from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
+from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_rate
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch

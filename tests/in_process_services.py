@@ -12,7 +12,7 @@ import grpc
 
 from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
 from autothrottle.adapters.memory import (
-    MemoryCatchUps,
+    MemoryAuditedMap,
     MemoryClientQuotas,
     MemoryCluster,
     MemoryElection,
@@ -22,16 +22,14 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
     MemoryPlacementCluster,
-    MemoryRequestQuotas,
     MemoryStorageMetrics,
-    MemoryTemporaryQuotas,
-    MemoryYieldRules,
 )
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.operators.audited_maps import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.placement import PlacementServicer
@@ -84,13 +82,13 @@ class InProcessServices:
         self.overrides = MemoryOverrides(self.electorate)
         self.members = MemoryMembers()
         self.pauses = MemoryPauses(self.overrides.audit)
-        self.catch_ups = MemoryCatchUps(self.electorate, self.overrides.audit)
-        self.request_quotas = MemoryRequestQuotas(self.overrides.audit)
+        self.catch_ups = MemoryAuditedMap(CATCH_UPS, self.electorate, self.overrides.audit)
+        self.request_quotas = MemoryAuditedMap(REQUEST_QUOTAS, audit=self.overrides.audit)
         self.enforced_request_quotas = RequestQuotas()
         """Those of every server; a real process has its own."""
         self.enforced_request_quotas.follow(self.request_quotas)
-        self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
-        self.yield_rules = MemoryYieldRules(self.overrides.audit)
+        self.temporary_quotas = MemoryAuditedMap(TEMPORARY_QUOTAS, self.electorate, self.overrides.audit)
+        self.yield_rules = MemoryAuditedMap(YIELD_RULES, audit=self.overrides.audit)
         self.servers: dict[str, ServiceServer] = {}
         self.produce: Callable[[float], None] = lambda seconds: None
         """Simulates the producers over this many seconds; no real time passes."""

@@ -38,9 +38,16 @@ from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSour
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
 from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.adapters.zookeeper.map_codecs import (
+    CATCH_UPS,
+    REQUEST_QUOTAS,
+    TEMPORARY_QUOTAS,
+    YIELD_RULES,
+    MapCodec,
+)
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop
-from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
+from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
@@ -48,10 +55,7 @@ from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
 from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
-from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
-from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
-from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
@@ -77,6 +81,7 @@ from autothrottle.ports.kafka import (
     Term,
 )
 from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
+from autothrottle.ports.state_store import CatchUpStore, RequestQuotaStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
@@ -107,6 +112,8 @@ log = logging.getLogger(__name__)
 
 C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
 D = TypeVar("D", bound="_Closeable")
+K = TypeVar("K")
+V = TypeVar("V")
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 
@@ -642,30 +649,33 @@ class Composition:
         return self._stack.enter_context(closing(ZooKeeperPauses(self._shared_session, self._own)))
 
     @cached_property
-    def _catch_ups(self) -> ZooKeeperCatchUps:
-        return self._stack.enter_context(closing(ZooKeeperCatchUps(self._shared_session, self._own)))
+    def _catch_ups(self) -> CatchUpStore:
+        return self._audited_map(self._shared_session, CATCH_UPS)
 
-    def _follow_request_quotas(self) -> ZooKeeperRequestQuotas:
+    def _audited_map(self, session: KazooClient, codec: MapCodec[K, V]) -> ZooKeeperAuditedMap[K, V]:
+        return self._stack.enter_context(closing(ZooKeeperAuditedMap(session, self._own, codec)))
+
+    def _follow_request_quotas(self) -> RequestQuotaStore:
         """Apply the stored request quotas to every server of this process that serves our API; return their store."""
         return self._request_quotas
 
     @cached_property
-    def _request_quotas(self) -> ZooKeeperRequestQuotas:
+    def _request_quotas(self) -> RequestQuotaStore:
         """Does not wait for ZooKeeper: gateways also work on hosts that cannot reach it, without request quotas."""
         hosts, session_timeout = ",".join(self.configuration.zk_addr), self.configuration.zk_session_timeout
         session = self._ended(connect_in_background(hosts, session_timeout))
-        store = self._stack.enter_context(closing(ZooKeeperRequestQuotas(session, self._own)))
+        store = self._audited_map(session, REQUEST_QUOTAS)
         self._quotas.follow(store)
         self._sample_sources.append(self._quotas.samples)
         return store
 
     @cached_property
-    def _temporary_quotas(self) -> ZooKeeperTemporaryQuotas:
-        return self._stack.enter_context(closing(ZooKeeperTemporaryQuotas(self._shared_session, self._own)))
+    def _temporary_quotas(self) -> TemporaryQuotaStore:
+        return self._audited_map(self._shared_session, TEMPORARY_QUOTAS)
 
     @cached_property
-    def _yield_rules(self) -> ZooKeeperYieldRules:
-        return self._stack.enter_context(closing(ZooKeeperYieldRules(self._shared_session, self._own)))
+    def _yield_rules(self) -> YieldRuleStore:
+        return self._audited_map(self._shared_session, YIELD_RULES)
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool

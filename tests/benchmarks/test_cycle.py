@@ -22,10 +22,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.zookeeper import map_codecs
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
+from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
@@ -336,7 +337,7 @@ def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figu
     for entity in limited:
         data = format_config({QuotaKey.PRODUCER_BYTE_RATE.value: str(2 * YIELD_LIMIT)})
         client.create(kafka.entity_config(entity.path), data)
-    rules = ZooKeeperYieldRules(client, lab.cluster.own)
+    rules = ZooKeeperAuditedMap(client, lab.cluster.own, map_codecs.YIELD_RULES)
     lab.cluster.start_reassignment()
     lab.clients.set_rates(dict.fromkeys(lab.size.broker_ids, (float(LIGHT), float(LIGHT))))
     time.sleep(2 * WINDOW_SECONDS + 1)
@@ -345,7 +346,8 @@ def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figu
         without = unchanged_cycles(services, lab)
         keys, now = frozenset({QuotaKey.PRODUCER_BYTE_RATE}), datetime.now(UTC)
         for n in range(YIELD_RULES):
-            rules.set_rule(YieldRule(f"r{n}", None, f"c{n:02}-*", YIELD_LIMIT, None, YIELD_LIMIT, keys, "anna", now))
+            rule = YieldRule(f"r{n}", None, f"c{n:02}-*", YIELD_LIMIT, None, YIELD_LIMIT, keys, "anna", now)
+            rules.put(rule.name, rule)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(is_above(client, kafka, entity) for entity in limited):
             assert time.monotonic() < deadline, services.services.log()[-3000:]

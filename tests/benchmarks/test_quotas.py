@@ -20,11 +20,9 @@ from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.memory import (
-    MemoryCatchUps,
+    MemoryAuditedMap,
     MemoryCluster,
     MemoryOverrides,
-    MemoryTemporaryQuotas,
-    MemoryYieldRules,
 )
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
@@ -34,6 +32,7 @@ from autothrottle.core.cycle.decision import CycleObservation, CycleResults, Sou
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import ControllerState, KnownLoads
 from autothrottle.core.cycle.step import settle, step
+from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.changes import QuotaState, quota_changes
@@ -75,7 +74,12 @@ def entity(number: int) -> QuotaEntity:
 def listed_seconds(store: ClientQuotaStore) -> list[float]:
     """Measure how long a client waits for the list over gRPC."""
     servicer = QuotaServicer(
-        store, MemoryTemporaryQuotas(), MemoryYieldRules(), MemoryCluster(), MemoryCatchUps(), MemoryOverrides()
+        store,
+        MemoryAuditedMap(TEMPORARY_QUOTAS),
+        MemoryAuditedMap(YIELD_RULES),
+        MemoryCluster(),
+        MemoryAuditedMap(CATCH_UPS),
+        MemoryOverrides(),
     )
     served = (quotas_pb2_grpc.add_QuotaServiceServicer_to_server, servicer, "autothrottle.v1.QuotaService")
     samples = []

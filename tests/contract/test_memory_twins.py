@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from autothrottle.adapters.memory import (
-    MemoryCatchUps,
+    MemoryAuditedMap,
     MemoryClientQuotas,
     MemoryCluster,
     MemoryElection,
@@ -14,9 +15,6 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
-    MemoryRequestQuotas,
-    MemoryTemporaryQuotas,
-    MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
@@ -29,17 +27,14 @@ from autothrottle.ports.kafka import ConfigWriter, SnapshotSource, Term
 from autothrottle.ports.state_store import Election, OverrideStore
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from tests import builders
-from tests.contract.catch_up_store_contract import CatchUpStoreContract
+from tests.contract.audited_map_contract import AuditedMapContract, MapCase
 from tests.contract.client_quotas_contract import ClientQuotasContract
 from tests.contract.config_writer_contract import ConfigWriterContract, rate
 from tests.contract.election_contract import ElectionContract, nothing
 from tests.contract.override_store_contract import OverrideStoreContract
 from tests.contract.pause_store_contract import KEEP, PauseStoreContract
 from tests.contract.reassigner_contract import ReassignerContract
-from tests.contract.request_quota_store_contract import RequestQuotaStoreContract
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
-from tests.contract.temporary_quota_store_contract import TemporaryQuotaStoreContract
-from tests.contract.yield_rule_store_contract import YieldRuleStoreContract
 
 TIMEOUT = timedelta(seconds=1)
 BROKERS = (1001, 1002, 1003, 1004)
@@ -83,34 +78,6 @@ class TestMemoryClientQuotas(ClientQuotasContract):
     @pytest.fixture
     def subject(self) -> MemoryClientQuotasSubject:
         return MemoryClientQuotasSubject()
-
-
-class TestMemoryTemporaryQuotas(TemporaryQuotaStoreContract):
-    @pytest.fixture
-    def electorate(self) -> MemoryElectorate:
-        return MemoryElectorate()
-
-    @pytest.fixture
-    def fence(self, electorate: MemoryElectorate) -> int:
-        return electorate.begin_term("")
-
-    @pytest.fixture
-    def store(self, electorate: MemoryElectorate) -> MemoryTemporaryQuotas:
-        return MemoryTemporaryQuotas(electorate)
-
-    @pytest.fixture
-    def newest(self, store: MemoryTemporaryQuotas) -> Callable[[], Sequence[AuditRecord]]:
-        return lambda: store.audit.newest(10)
-
-
-class TestMemoryYieldRules(YieldRuleStoreContract):
-    @pytest.fixture
-    def store(self) -> MemoryYieldRules:
-        return MemoryYieldRules()
-
-    @pytest.fixture
-    def newest(self, store: MemoryYieldRules) -> Callable[[], Sequence[AuditRecord]]:
-        return lambda: store.audit.newest(10)
 
 
 class MemoryReassignerSubject:
@@ -190,31 +157,21 @@ def test_pause_and_overrides_share_the_audit_records() -> None:
     ]
 
 
-class TestMemoryCatchUps(CatchUpStoreContract):
+class TestMemoryAuditedMap(AuditedMapContract):
     @pytest.fixture
     def electorate(self) -> MemoryElectorate:
         return MemoryElectorate()
 
     @pytest.fixture
     def fence(self, electorate: MemoryElectorate) -> int:
-        return electorate.begin_term()
+        return electorate.begin_term("")
 
     @pytest.fixture
-    def store(self, electorate: MemoryElectorate) -> MemoryCatchUps:
-        return MemoryCatchUps(electorate)
+    def store(self, case: MapCase, electorate: MemoryElectorate) -> MemoryAuditedMap[Any, Any]:
+        return MemoryAuditedMap(case.codec.kind, electorate)
 
     @pytest.fixture
-    def newest(self, store: MemoryCatchUps) -> Callable[[], Sequence[AuditRecord]]:
-        return lambda: store.audit.newest(10)
-
-
-class TestMemoryRequestQuotas(RequestQuotaStoreContract):
-    @pytest.fixture
-    def store(self) -> MemoryRequestQuotas:
-        return MemoryRequestQuotas()
-
-    @pytest.fixture
-    def newest(self, store: MemoryRequestQuotas) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, store: MemoryAuditedMap[Any, Any]) -> Callable[[], Sequence[AuditRecord]]:
         return lambda: store.audit.newest(10)
 
 

@@ -93,8 +93,8 @@ class GrpcMessages:
         if self._inputs % RESET_INPUTS == 0:
             reset(self.services)
         code, details = self._call(attack)
-        for entity in self.services.request_quotas.read_request_quotas():  # it would delay our next requests
-            self.services.request_quotas.remove_request_quota(entity)
+        for entity in self.services.request_quotas.read():  # it would delay our next requests
+            self.services.request_quotas.remove(entity)
         name = attack.method.rpartition("/")[2]
         is_late = code is Code.DEADLINE_EXCEEDED and name in SLOW
         require(code in EXPECTED or is_late, f"{name} answers {code.name}{_cause(details)}")

@@ -94,8 +94,8 @@ class HttpRequests:
         if self._inputs % RESET_INPUTS == 0:
             reset(self._services)
         status, headers, body = self._loop.run_until_complete(asyncio.wait_for(self._answer(attack), SECONDS))
-        for entity in self._services.request_quotas.read_request_quotas():  # it would delay our next requests
-            self._services.request_quotas.remove_request_quota(entity)
+        for entity in self._services.request_quotas.read():  # it would delay our next requests
+            self._services.request_quotas.remove(entity)
         where = f"{attack.verb} {attack.target.partition('?')[0][:30]}"
         require(status in EXPECTED, f"{status} {_message(body)}" if status >= 500 else f"{status} from {where}")
         body.decode()

@@ -157,11 +157,11 @@ def reset(services: Twins) -> None:
     services.cluster.ledger.clear()
     for broker_id in [None, *services.overrides.read_overrides().brokers]:
         services.overrides.remove_override(broker_id)
-    for broker_id in services.catch_ups.read_catch_ups():
-        services.catch_ups.remove_catch_up(broker_id)
-    for entity in services.request_quotas.read_request_quotas():
-        services.request_quotas.remove_request_quota(entity)
-    for quota in services.temporary_quotas.read_temporary_quotas():
-        services.temporary_quotas.remove_temporary_quota(quota)
-    for name in services.yield_rules.read_rules():
-        services.yield_rules.remove_rule(name)
+    for broker_id in services.catch_ups.read():
+        services.catch_ups.remove(broker_id)
+    for entity in services.request_quotas.read():
+        services.request_quotas.remove(entity)
+    for quota in services.temporary_quotas.read():
+        services.temporary_quotas.remove(quota)
+    for name in services.yield_rules.read():
+        services.yield_rules.remove(name)

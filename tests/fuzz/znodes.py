@@ -11,17 +11,13 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import ReassignmentNodes
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
-from autothrottle.adapters.zookeeper import codec
+from autothrottle.adapters.zookeeper import codec, map_codecs
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
 from autothrottle.adapters.zookeeper_state.membership import parse_member
-from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
-from autothrottle.adapters.zookeeper_state.temporary_quotas import ZooKeeperTemporaryQuotas
-from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, format_replicas, parse_rate, parse_replicas
-from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment, broker_id_of
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey, parse_value
@@ -358,42 +354,25 @@ def check_audit(data: bytes) -> None:
     codec.format_audit_record(record)
 
 
-_OWN = OwnPaths("autothrottle")
-_STORES: Any = {
-    "catch-ups": ZooKeeperCatchUps(_CLIENT, _OWN),
-    "temporary quotas": ZooKeeperTemporaryQuotas(_CLIENT, _OWN),
-    "yield rules": ZooKeeperYieldRules(_CLIENT, _OWN),
-    "request quotas": ZooKeeperRequestQuotas(_CLIENT, _OWN),
-}
-
-
-def _stored(name: str, data: bytes, read: str) -> Mapping[Any, Any]:
-    """Let the store of a map read these data, without a connection."""
-    store = _STORES[name]
-    store._node._node.read = lambda: (data, 1)
-    entries: Mapping[Any, Any] = getattr(store, read)()
-    return entries
-
-
 def check_catch_ups(data: bytes) -> None:
-    entries = _stored("catch-ups", data, "read_catch_ups")
+    entries = map_codecs.CATCH_UPS.parse(data, PATH).stored
     require_ids("the catch-ups", entries)
     for catch_up in entries.values():
         admin_wire.catch_up_to_message(catch_up).SerializeToString()
 
 
 def check_temporary_quotas(data: bytes) -> None:
-    for entity, quota in _stored("temporary quotas", data, "read_temporary_quotas").items():
+    for entity, quota in map_codecs.TEMPORARY_QUOTAS.parse(data, PATH).stored.items():
         quotas_wire.quota_to_message(entity, quota.values, quota).SerializeToString()
 
 
 def check_rules(data: bytes) -> None:
-    for rule in _stored("yield rules", data, "read_rules").values():
+    for rule in map_codecs.YIELD_RULES.parse(data, PATH).stored.values():
         quotas_wire.rule_to_message(rule).SerializeToString()
 
 
 def check_request_quotas(data: bytes) -> None:
-    entries = _stored("request quotas", data, "read_request_quotas")
+    entries = map_codecs.REQUEST_QUOTAS.parse(data, PATH).stored
     for rate in entries.values():
         require(type(rate) is int and 0 < rate < 2**31, "a request rate is outside 1..2^31-1")
     for entity in entries:
@@ -423,7 +402,7 @@ def check_free(data: bytes) -> None:
 def check_name(data: bytes) -> None:
     """Names of nodes: ZooKeeper accepts any text without a slash."""
     name = data.decode(errors="replace").strip('"').replace("/", "")
-    broker_id = codec.broker_id_of(name)
+    broker_id = broker_id_of(name)
     require(broker_id is None or 0 <= broker_id <= MOST_ID, "a node's name is a broker id outside 0..2^31-1")
     entity = entity_of_path(f"users/{name}")
     if entity is not None:

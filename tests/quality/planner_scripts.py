@@ -92,6 +92,15 @@ def plain(value: object) -> Any:
     return value
 
 
+def _put(entries: Any, old_name: str, key: object, entry: object) -> None:
+    """Store an entry in a map of the operators; an earlier tree has a method of its own for each map."""
+    _ = entries.put(key, entry) if hasattr(entries, "put") else getattr(entries, old_name)(entry)
+
+
+def _remove(entries: Any, old_name: str, key: object) -> None:
+    _ = entries.remove(key) if hasattr(entries, "remove") else getattr(entries, old_name)(key)
+
+
 class Transcript(logging.Handler):
     """All that a script observes of its planners, as lines."""
 
@@ -475,21 +484,21 @@ class Script:
 
     def start_catch_up(self) -> None:
         broker_id = self.random.choice(BROKERS)
-        self._attempt(lambda: self.bench.catch_ups.start_catch_up(CatchUp(broker_id, "anna", NOON)))
+        self._attempt(lambda: _put(self.bench.catch_ups, "start_catch_up", broker_id, CatchUp(broker_id, "anna", NOON)))
 
     def remove_catch_up(self) -> None:
-        self._attempt(lambda: self.bench.catch_ups.remove_catch_up(self.random.choice(BROKERS)))
+        self._attempt(lambda: _remove(self.bench.catch_ups, "remove_catch_up", self.random.choice(BROKERS)))
 
     def set_quota(self) -> None:
         entity = self.random.choice((QuotaEntity("alice"), *(QuotaEntity(DEFAULT, client) for client in CLIENTS)))
         expiry = self.bench.now() + timedelta(seconds=70) if self.random.random() < 0.5 else None
         key = self.random.choice((QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE))
         quota = TemporaryQuota(entity, {key: mb(self.random.choice((1, 5)))}, "anna", NOON, expiry, expiry is None)
-        self._attempt(lambda: self.bench.temporary_quotas.set_temporary_quota(quota))
+        self._attempt(lambda: _put(self.bench.temporary_quotas, "set_temporary_quota", entity, quota))
 
     def remove_quota(self) -> None:
         entity = QuotaEntity(DEFAULT, self.random.choice(CLIENTS))
-        self._attempt(lambda: self.bench.temporary_quotas.remove_temporary_quota(entity))
+        self._attempt(lambda: _remove(self.bench.temporary_quotas, "remove_temporary_quota", entity))
 
     def set_rule(self) -> None:
         name = self.random.choice(("backfill", "batch"))
@@ -498,10 +507,10 @@ class Script:
         rule = YieldRule(
             name, None, f"{name}-*", None if share else mb(20), 0.2 if share else None, mb(2), keys, "anna", NOON
         )
-        self._attempt(lambda: self.bench.yield_rules.set_rule(rule))
+        self._attempt(lambda: _put(self.bench.yield_rules, "set_rule", name, rule))
 
     def remove_rule(self) -> None:
-        self._attempt(lambda: self.bench.yield_rules.remove_rule(self.random.choice(("backfill", "batch"))))
+        self._attempt(lambda: _remove(self.bench.yield_rules, "remove_rule", self.random.choice(("backfill", "batch"))))
 
     def submit(self) -> None:
         topic = self.random.choice((*TOPICS, *TOPICS, "t9"))

@@ -30,7 +30,7 @@ from autothrottle.core.quotas.precedence import (
     levels_of_ip,
 )
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
-from autothrottle.core.quotas.yielding import check_number, rule_sentence, validate_rule
+from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
 from autothrottle.ports.kafka import ClientQuotaStore, QuotaSource, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author
@@ -90,7 +90,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.ListQuotasRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.ListQuotasResponse:
         validate_fields(request)
-        read, temporary = self._quotas.fetch_quotas(time_left(context)), readable(self._temporary.read_temporary_quotas)
+        read, temporary = self._quotas.fetch_quotas(time_left(context)), readable(self._temporary.read)
         return quotas_pb2.ListQuotasResponse(
             quotas=quotas_to_messages(read.quotas, temporary),
             warnings=(*read.problems, *unreadable_entries(temporary).values()),
@@ -129,7 +129,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         validate_edits(entity, edits)
         values, who = edited({}, edits), author(context)
         wanted = temporary_from_message(request.quota, entity, values, who, datetime.now(UTC))
-        current = self._temporary.read_temporary_quotas()
+        current = self._temporary.read()
         if wanted is None:
             _check_permanent(current.get(entity), edits)
             before = self._alter(
@@ -157,12 +157,12 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
                 "start one first, or give an expire time alone"
             )
         if not request.validate_only:
-            self._temporary.set_temporary_quota(wanted)
+            self._temporary.put(wanted.entity, wanted)
             log_action(AuditAction.SET_QUOTA, wanted.author, quota_sentence(wanted))
         return before
 
     def _is_recovering(self, timeout: timedelta) -> bool:
-        return bool(self._catch_ups.read_catch_ups() or self._discovery.fetch_snapshot(timeout=timeout).reassignments)
+        return bool(self._catch_ups.read() or self._discovery.fetch_snapshot(timeout=timeout).reassignments)
 
     def RemoveQuota(
         self, request: quotas_pb2.RemoveQuotaRequest, context: grpc.ServicerContext
@@ -171,7 +171,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         validate_fields(request)
         entity, keys = entity_from_message(request.entity), keys_from_names(request.keys)
         edits: QuotaEdits = dict.fromkeys(keys or sorted(keys_of(entity)))
-        temporary = self._temporary.read_temporary_quotas().get(entity)
+        temporary = self._temporary.read().get(entity)
         if temporary is not None and not temporary.values.keys().isdisjoint(edits):
             before = self._end(temporary, request, context)
         else:
@@ -190,7 +190,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         entity, who = temporary.entity, author(context)
         before = self._quotas.fetch_quotas(time_left(context), (entity,)).quotas.get(entity, {})
         check_etag(entity, request.etag, before)
-        if not request.validate_only and self._temporary.remove_temporary_quota(entity, who):
+        if not request.validate_only and self._temporary.remove(entity, who):
             log_action(AuditAction.REMOVE_QUOTA, who, f"Temporary quota of {entity} ended")
         return before
 
@@ -229,7 +229,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.ListYieldRulesRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.ListYieldRulesResponse:
         validate_fields(request)
-        rules = self._rules.read_rules()
+        rules = self._rules.read()
         return quotas_pb2.ListYieldRulesResponse(
             rules=[rule_to_message(rule) for _, rule in sorted(rules.items())],
             warnings=unreadable_entries(rules).values(),
@@ -241,10 +241,10 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         """Store a rule, which the leading planner watches."""
         validate_fields(request)
         rule = validate_rule(rule_from_message(request.rule, author(context), datetime.now(UTC)), request.i_mean_it)
-        current = self._rules.read_rules()
-        check_number({**current, rule.name: rule})
+        current = self._rules.read()
+        with_rule(current, rule.name, rule)
         if not request.validate_only:
-            self._rules.set_rule(rule)
+            self._rules.put(rule.name, rule)
             log_action(AuditAction.SET_QUOTA, rule.author, f"Yield rule {rule.name}: {rule_sentence(rule)}")
         return quotas_pb2.SetYieldRuleResponse(
             rule=rule_to_message(rule),
@@ -256,8 +256,8 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.RemoveYieldRuleRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.RemoveYieldRuleResponse:
         validate_fields(request)
-        before, who = self._rules.read_rules().get(request.name), author(context)
-        if before is None or not (request.validate_only or self._rules.remove_rule(request.name, who)):
+        before, who = self._rules.read().get(request.name), author(context)
+        if before is None or not (request.validate_only or self._rules.remove(request.name, who)):
             raise Missing(f"no yield rule is called {request.name[:80]!r}; ListYieldRules shows the existing ones")
         if not request.validate_only:
             log_action(AuditAction.REMOVE_QUOTA, who, f"Yield rule {request.name} removed")

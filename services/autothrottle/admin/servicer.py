@@ -12,6 +12,7 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
+from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.operators.audit import AuditAction, validate_audit_limit
 from autothrottle.core.operators.catch_up import CatchUp
@@ -21,7 +22,6 @@ from autothrottle.core.operators.overrides import (
     capacity_warnings,
     override_owner,
     parse_etag,
-    validate_broker_id,
     validate_expire_time,
     validate_rate,
 )
@@ -161,7 +161,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
         if not state.leading:
             raise Unavailable(_NO_LEADER)
-        overrides, catch_ups = self._overrides.read_overrides(), readable(self._catch_ups.read_catch_ups)
+        overrides, catch_ups = self._overrides.read_overrides(), readable(self._catch_ups.read)
         return STATE.to_message(
             admin_pb2.GetClusterStateResponse,
             state,
@@ -247,7 +247,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Start the catch-up of a broker under throttle. The leading planner watches the store and acts at once."""
         validate_fields(request)
         wanted = CatchUp(_required_broker_id(request), author(context), datetime.now(UTC))
-        self._catch_ups.start_catch_up(wanted)
+        self._catch_ups.put(wanted.broker_id, wanted)
         sentence = f"Broker {wanted.broker_id} catches up under throttle"
         log_action(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
         warnings = self._unregistered(
@@ -262,7 +262,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """End a catch-up. The leading planner watches the store and removes its throttles at once."""
         validate_fields(request)
         broker_id, who = _required_broker_id(request), author(context)
-        if not self._catch_ups.remove_catch_up(broker_id, who):
+        if not self._catch_ups.remove(broker_id, who):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
         log_action(AuditAction.STOP_CATCH_UP, who, f"Catch-up of broker {broker_id} under throttle ended", broker_id)
         return admin_pb2.StopCatchUpResponse()
@@ -271,7 +271,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListRequestQuotasRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListRequestQuotasResponse:
         validate_fields(request)
-        return request_quotas_to_list(self._request_quotas.read_request_quotas())
+        return request_quotas_to_list(self._request_quotas.read())
 
     def SetRequestQuota(
         self, request: admin_pb2.SetRequestQuotaRequest, context: grpc.ServicerContext
@@ -280,7 +280,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         validate_fields(request)
         entity = request_quota_entity_from_message(request.quota)
         rate, who = validate_request_rate(request.quota.request_rate), author(context)
-        self._request_quotas.set_request_quota(entity, rate, who)
+        self._request_quotas.put(entity, rate, who)
         log_action(AuditAction.SET_REQUEST_QUOTA, who, f"Request quota of {entity} set to {rate} requests/s")
         return admin_pb2.SetRequestQuotaResponse(quota=request.quota)
 
@@ -289,7 +289,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.RemoveRequestQuotaResponse:
         validate_fields(request)
         entity, who = request_quota_entity_from_message(request), author(context)
-        if not self._request_quotas.remove_request_quota(entity, who):
+        if not self._request_quotas.remove(entity, who):
             raise Missing(f"no request quota is set for {entity}; ListRequestQuotas shows the existing ones")
         log_action(AuditAction.REMOVE_REQUEST_QUOTA, who, f"Request quota of {entity} removed")
         return admin_pb2.RemoveRequestQuotaResponse()

@@ -53,3 +53,7 @@ class Unauthenticated(AutothrottleError):
 
 class Forbidden(AutothrottleError):
     """The caller is known, but does not have the role that the call needs."""
+
+
+FIELD_ERRORS = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
+"""Python's errors about a missing or wrong field in a foreign document; catch them where the document is parsed."""

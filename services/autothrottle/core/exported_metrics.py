@@ -5,7 +5,7 @@ Names start with `autothrottle_` and end with the unit. `adapters.exposition` se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -50,6 +50,16 @@ SampleSource = Callable[[], Iterable[MetricSample]]
 
 CLUSTER = "cluster"
 """Label that every metric has in addition: the value of `--cluster-name`."""
+
+
+def series_of(source: SampleSource, cluster: str) -> Mapping[ExportedMetric, Sequence[tuple[dict[str, str], float]]]:
+    """Return metric -> (labels, value) of each of its series now, with the label `cluster`."""
+    series: dict[ExportedMetric, list[tuple[dict[str, str], float]]] = {}
+    for metric, value, labels in source():
+        named = {CLUSTER: cluster, **dict(zip(metric.labels, labels, strict=True))}
+        series.setdefault(metric, []).append((named, float(value)))
+    return series
+
 
 _SIDE = ("broker_id", "role")
 

@@ -237,11 +237,6 @@ def with_request_quota(rates: RequestRates, entity: RequestQuotaEntity, rate: in
     return quotas
 
 
-def without_request_quota(rates: RequestRates, entity: RequestQuotaEntity) -> RequestRates:
-    """Return the quotas without the one of an entity."""
-    return {other: rate for other, rate in rates.items() if other != entity}
-
-
 def in_order(rates: RequestRates) -> Iterator[tuple[RequestQuotaEntity, int]]:
     """Yield the quotas in a fixed order: by user, then by client id; defaults first, absent parts last."""
     return iter(

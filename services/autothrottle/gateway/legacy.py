@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
+from autothrottle.core.cluster.snapshot import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
 from autothrottle.core.units import MEGABYTE
@@ -133,7 +133,7 @@ def broker_id(given: str) -> int:
         Invalid: the text is not plain digits in 0..2^31-1.
     """
     number = _integer(given, _NO_BROKER)
-    if not 0 <= number <= MAX_BROKER_ID:
+    if number not in BROKER_IDS:
         raise Invalid(f"broker param must be >=0 and <={MAX_BROKER_ID}")
     return number
 

@@ -19,7 +19,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Answer, Call, document, parameters
 
 _PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission")
@@ -191,7 +191,7 @@ def _read_body(message: Message, binding: Binding, body: bytes) -> None:
         _refuse_loose_values(value, body_of(binding))
         target.SetInParent()
         json_format.ParseDict(value, target)
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, json_format.ParseError) as error:
+    except (*FIELD_ERRORS, json_format.ParseError) as error:
         raise Invalid(f"the body cannot be read: {error}; give a JSON object as in /openapi.json") from None
 
 

@@ -99,10 +99,11 @@ class Applier:
                 purge = self.dependencies.overrides.purge_override
                 return ActionResult(action, purge(term.fence, action.broker_id, action.version, action.reason))
             case PurgeCatchUp():
-                return ActionResult(action, self.dependencies.catch_ups.purge_catch_up(term.fence, action.catch_up))
+                catch_ups, catch_up = self.dependencies.catch_ups, action.catch_up
+                return ActionResult(action, catch_ups.purge(term.fence, catch_up.broker_id, catch_up))
             case PurgeQuota():
-                purge_quota = self.dependencies.temporary_quotas.purge_temporary_quota
-                return ActionResult(action, purge_quota(term.fence, action.quota, action.reason))
+                quotas, quota = self.dependencies.temporary_quotas, action.quota
+                return ActionResult(action, quotas.purge(term.fence, quota.entity, quota, action.reason))
 
     def _submit(self, term: Term, action: Submit) -> ActionResult:
         if not self.submissions.claim(action.ticket):

@@ -128,13 +128,9 @@ class Planner:
             dependencies.snapshots.watch_snapshots(self._on_snapshot_event),
             dependencies.overrides.watch_overrides(lambda: self._triggers.request("an override changed")),
             dependencies.pauses.watch_pause(lambda: self._triggers.request("paused or resumed")),
-            dependencies.catch_ups.watch_catch_ups(
-                lambda: self._triggers.request("a catch-up began or ended", urgent=True)
-            ),
-            dependencies.temporary_quotas.watch_temporary_quotas(
-                lambda: self._triggers.request("a temporary quota changed")
-            ),
-            dependencies.yield_rules.watch_rules(lambda: self._triggers.request("a yield rule changed")),
+            dependencies.catch_ups.watch(lambda: self._triggers.request("a catch-up began or ended", urgent=True)),
+            dependencies.temporary_quotas.watch(lambda: self._triggers.request("a temporary quota changed")),
+            dependencies.yield_rules.watch(lambda: self._triggers.request("a yield rule changed")),
         ]
 
     def start(self, address: str, host: str = "") -> None:

@@ -87,9 +87,9 @@ class Observer:
         read = SourceReadings(
             self._read_store(self.dependencies.pauses.read_pause),
             self._read_store(self.dependencies.overrides.read_overrides),
-            self._read_store(self.dependencies.catch_ups.read_catch_ups),
-            self._read_store(self.dependencies.temporary_quotas.read_temporary_quotas),
-            self._read_store(self.dependencies.yield_rules.read_rules),
+            self._read_store(self.dependencies.catch_ups.read),
+            self._read_store(self.dependencies.temporary_quotas.read),
+            self._read_store(self.dependencies.yield_rules.read),
         )
         wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError

@@ -1,23 +1,27 @@
-"""autothrottle's own state: leadership, members, overrides, the pause and catch-ups."""
+"""autothrottle's own state: leadership, members, overrides, the pause and the maps that operators change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditAction, AuditReading
 from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle.core.operators.pause import Pause
+from autothrottle.core.operators.stored_map import StoredMap
 from autothrottle.core.quotas.entities import QuotaEntity
-from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
-from autothrottle.core.quotas.yielding import YieldRule, YieldRules
-from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
+from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.yielding import YieldRule
+from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,35 +235,42 @@ class PauseStore(Protocol):
         ...
 
 
-class CatchUpStore(Protocol):
-    """Stores the catch-ups under throttle for all services; a change of leader does not end them.
+class AuditedMap(Protocol[K, V]):
+    """Stores one map of entries for all services; a change of leader does not end them.
 
-    A start or removal by a caller and its audit record are one transaction. The records are among those of the
-    overrides.
+    `MapKind` names the maps. Every change and its audit record are one transaction. The records are among those of the
+    overrides. A change that changes nothing has no record.
     """
 
-    def read_catch_ups(self) -> Mapping[int, CatchUp]:
-        """Return broker id -> its catch-up.
+    def read(self) -> StoredMap[K, V]:
+        """Return the entries, and why others cannot be read.
 
         Raises:
-            Unavailable: the catch-ups cannot be read.
-            Invalid: the stored value cannot be parsed; the message names the node and the fix.
+            Unavailable: they cannot be read.
+            Incomplete: no stored entry can be parsed; the message names the node and the fix.
         """
         ...
 
-    def start_catch_up(self, wanted: CatchUp) -> None:
-        """Add a catch-up and replace the broker's current one; the audit record names its author. Idempotent.
+    def put(self, key: K, entry: V, who: str = "") -> None:
+        """Add an entry and replace the key's current one. Idempotent.
+
+        Args:
+            key: names the entry.
+            entry: its value.
+            who: author, for the audit record of an entry that does not name its author.
 
         Raises:
+            Conflict: there would be more yield rules than allowed.
+            Invalid: there would be more request quotas than allowed.
             Unavailable: the store does not answer.
         """
         ...
 
-    def remove_catch_up(self, broker_id: int, who: str = "") -> bool:
-        """Remove a broker's catch-up; return False if it has none. Idempotent.
+    def remove(self, key: K, who: str = "") -> bool:
+        """Remove the entry of a key; return False if there is none. Idempotent.
 
         Args:
-            broker_id: the broker.
+            key: names the entry.
             who: author, for the audit record.
 
         Raises:
@@ -267,10 +278,10 @@ class CatchUpStore(Protocol):
         """
         ...
 
-    def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:
-        """Remove a finished catch-up on behalf of a term, but not a later one of the same broker.
+    def purge(self, fence: int, key: K, entry: V, reason: str = "") -> bool:
+        """Remove an entry that has ended on behalf of a term, but not a later one of the same key.
 
-        Returns False if this catch-up is not stored.
+        Returns False if this entry is not stored.
 
         Raises:
             NotLeader: the term is over; nothing was done.
@@ -278,149 +289,21 @@ class CatchUpStore(Protocol):
         """
         ...
 
-    def watch_catch_ups(self, notify: Callable[[], None]) -> Watch:
+    def watch(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change; the call comes from another thread and must not block."""
         ...
 
+    def follow(self, notify: Callable[[Mapping[K, V]], None]) -> Watch:
+        """Call `notify` with the entries after every change, and when stored ones are first read.
 
-class RequestQuotaStore(Protocol):
-    """Stores the request quotas of our own API for all services.
-
-    Every change and its audit record are one transaction. The records are among those of the overrides.
-    """
-
-    def read_request_quotas(self) -> RequestRates:
-        """Return all quotas.
-
-        Raises:
-            Unavailable: the quotas cannot be read.
-            Invalid: the stored value cannot be parsed; the message names the node and the fix.
-        """
-        ...
-
-    def set_request_quota(self, entity: RequestQuotaEntity, rate: int, who: str = "") -> None:
-        """Set or replace the quota of an entity. Idempotent.
-
-        Args:
-            entity: the callers.
-            rate: requests per second, 1 to 1,000,000.
-            who: author, for the audit record.
-
-        Raises:
-            Invalid: there would be more than 1,000 quotas.
-            Unavailable: the store does not answer.
-        """
-        ...
-
-    def remove_request_quota(self, entity: RequestQuotaEntity, who: str = "") -> bool:
-        """Remove the quota of an entity; return False if it has none. Idempotent.
-
-        Args:
-            entity: the callers.
-            who: author, for the audit record.
-
-        Raises:
-            Unavailable: the store does not answer.
-        """
-        ...
-
-    def watch_request_quotas(self, notify: Callable[[RequestRates], None]) -> Watch:
-        """Call `notify` with the quotas after every change, and when stored ones are first read.
-
-        The call comes from another thread and must not block. A stored value that cannot be parsed is logged.
+        The call comes from another thread and must not block. A text without readable entries is logged, and the last
+        entries stay. While one entry cannot be read, earlier entries that are no longer stored stay, since it may be
+        one of them.
         """
         ...
 
 
-class TemporaryQuotaStore(Protocol):
-    """Stores the temporary client quotas for all services; a change of leader does not end them.
-
-    Every change and its audit record are one transaction. The records are among those of the overrides.
-    """
-
-    def read_temporary_quotas(self) -> TemporaryQuotas:
-        """Return entity -> its temporary quota.
-
-        Raises:
-            Unavailable: they cannot be read.
-            Invalid: the stored value cannot be parsed; the message names the node and the fix.
-        """
-        ...
-
-    def set_temporary_quota(self, wanted: TemporaryQuota) -> None:
-        """Add a temporary quota and replace the entity's current one; the audit record names its author. Idempotent.
-
-        Raises:
-            Unavailable: the store does not answer.
-        """
-        ...
-
-    def remove_temporary_quota(self, entity: QuotaEntity, who: str = "") -> bool:
-        """Remove the temporary quota of an entity; return False if it has none. Idempotent.
-
-        The leading planner then restores the quotas before it.
-
-        Args:
-            entity: the entity.
-            who: author, for the audit record.
-
-        Raises:
-            Unavailable: the store does not answer.
-        """
-        ...
-
-    def purge_temporary_quota(self, fence: int, ended: TemporaryQuota, reason: str) -> bool:
-        """Remove a temporary quota that has ended on behalf of a term, but not a later one of the same entity.
-
-        Returns False if this temporary quota is not stored.
-
-        Raises:
-            NotLeader: the term is over; nothing was done.
-            Unavailable: the store does not answer.
-        """
-        ...
-
-    def watch_temporary_quotas(self, notify: Callable[[], None]) -> Watch:
-        """Call `notify` after every change; the call comes from another thread and must not block."""
-        ...
-
-
-class YieldRuleStore(Protocol):
-    """Stores the rules for clients that yield to a recovery, for all services.
-
-    Every change and its audit record are one transaction. The records are among those of the overrides.
-    """
-
-    def read_rules(self) -> YieldRules:
-        """Return name -> rule.
-
-        Raises:
-            Unavailable: they cannot be read.
-            Invalid: the stored value cannot be parsed; the message names the node and the fix.
-        """
-        ...
-
-    def set_rule(self, rule: YieldRule) -> None:
-        """Add a rule, or replace the one of this name; the audit record names its author. Idempotent.
-
-        Raises:
-            Conflict: there would be more than 100 rules.
-            Unavailable: the store does not answer.
-        """
-        ...
-
-    def remove_rule(self, name: str, who: str = "") -> bool:
-        """Remove a rule; return False if it does not exist. Idempotent.
-
-        Args:
-            name: name of the rule.
-            who: author, for the audit record.
-
-        Raises:
-            Unavailable: the store does not answer.
-        """
-        ...
-
-    def watch_rules(self, notify: Callable[[], None]) -> Watch:
-        """Call `notify` after every change; the call comes from another thread and must not block."""
-        ...
+CatchUpStore = AuditedMap[int, CatchUp]
+TemporaryQuotaStore = AuditedMap[QuotaEntity, TemporaryQuota]
+YieldRuleStore = AuditedMap[str, YieldRule]
+RequestQuotaStore = AuditedMap[RequestQuotaEntity, int]

@@ -89,7 +89,7 @@ class RequestQuotas:
         def apply(rates: RequestRates) -> None:
             self._rates = rates
 
-        store.watch_request_quotas(apply)
+        store.follow(apply)
 
     @contextmanager
     def reserved(self, caller: Caller, client_id: str) -> Iterator[RequestThrottle | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
 from autothrottle.core.members import Member
@@ -13,7 +14,6 @@ from autothrottle.core.operators.overrides import (
     format_etag,
     override_owner,
     parse_etag,
-    validate_broker_id,
     validate_rate,
 )
 from autothrottle.core.operators.stored_map import unreadable_entries

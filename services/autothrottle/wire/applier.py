@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import TOPIC_NAME
+from autothrottle.core.cluster.snapshot import TOPIC_NAME, validate_broker_id
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import validate_broker_id
 from autothrottle.core.quotas.entities import entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.throttles.changes import Change, Edit, Outcome

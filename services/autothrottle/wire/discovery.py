@@ -25,9 +25,9 @@ from autothrottle.core.cluster.snapshot import (
     Snapshot,
     TopicPartition,
     TopicReassignment,
+    validate_broker_id,
 )
 from autothrottle.core.errors import Incomplete, Invalid
-from autothrottle.core.operators.overrides import validate_broker_id
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message

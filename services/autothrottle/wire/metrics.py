@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
+from autothrottle.core.cluster.snapshot import BROKER_IDS
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker, check_load
 from autothrottle.messages import Conversion
@@ -27,7 +27,7 @@ def loads_to_message(loads: Loads) -> metrics_pb2.GetLoadsResponse:
 
 
 def _is_broker_id(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value <= MAX_BROKER_ID
+    return isinstance(value, int) and value in BROKER_IDS
 
 
 def _warnings(texts: Sequence[str]) -> list[str]:

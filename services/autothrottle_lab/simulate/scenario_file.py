@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from autothrottle.core.cluster.snapshot import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
 from autothrottle.core.units import MEGABYTE
@@ -42,7 +43,6 @@ PLANNER_OPTIONS = (
 
 _MOST_MEGABYTES = 10**9
 """Largest partition, MB."""
-_MOST_ID = 2**31 - 1
 _MOST_CONNECTIONS = 1_000_000
 _KEYS = (
     *("begin", "metrics-delay", "step", "longest", "contention", "client-connections", "fetcher-rate"),
@@ -109,8 +109,8 @@ class _Table:
         """Return broker ids without duplicates; a single id may stand without a list."""
         value = self.get(key)
         ids = value if isinstance(value, list) else [value]
-        if not ids or not all(type(b) is int and 0 <= b <= _MOST_ID for b in ids) or len(set(ids)) < len(ids):
-            raise self.wrong(key, value, f"a list of broker ids, each once, >= 0 and <= {_MOST_ID}", example)
+        if not ids or not all(type(b) is int and b in BROKER_IDS for b in ids) or len(set(ids)) < len(ids):
+            raise self.wrong(key, value, f"a list of broker ids, each once, >= 0 and <= {MAX_BROKER_ID}", example)
         return tuple(ids)
 
     def tables(self, key: str, keys: Collection[str], example: str, empty: bool = False) -> list[_Table]:

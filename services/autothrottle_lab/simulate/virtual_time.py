@@ -16,21 +16,20 @@ from enum import StrEnum
 from operator import itemgetter
 
 from autothrottle.adapters.memory import (
-    MemoryCatchUps,
+    MemoryAuditedMap,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
-    MemoryTemporaryQuotas,
     MemoryTracer,
-    MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
@@ -226,11 +225,11 @@ class VirtualRecovery:
             reassigner=self.kafka,
             overrides=self.overrides,
             pauses=MemoryPauses(),
-            catch_ups=MemoryCatchUps(electorate),
+            catch_ups=MemoryAuditedMap(CATCH_UPS, electorate),
             settings=self.kafka,
             quotas=self.kafka,
-            temporary_quotas=MemoryTemporaryQuotas(electorate),
-            yield_rules=MemoryYieldRules(),
+            temporary_quotas=MemoryAuditedMap(TEMPORARY_QUOTAS, electorate),
+            yield_rules=MemoryAuditedMap(YIELD_RULES),
             tracer=MemoryTracer(),
             decisions=sink,
         )

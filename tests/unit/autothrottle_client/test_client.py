@@ -21,20 +21,20 @@ import autothrottle.core.operators.pause as core_pause
 import autothrottle_client.errors as client_errors
 from autothrottle.adapters.grpc import PlannerClient as RpcPlannerClient
 from autothrottle.adapters.memory import (
-    MemoryCatchUps,
+    MemoryAuditedMap,
     MemoryCluster,
     MemoryMembers,
     MemoryMembership,
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
-    MemoryRequestQuotas,
 )
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.errors import Missing as CoreMissing
 from autothrottle.core.errors import Unavailable as CoreUnavailable
+from autothrottle.core.operators.audited_maps import CATCH_UPS, REQUEST_QUOTAS
 from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
 from autothrottle.core.throttles.plan import Reason
 from autothrottle.planner.servicer import PlannerServicer
@@ -372,8 +372,8 @@ class SlowAdmin(AdminServicer):
             membership,
             MemoryPauses(),
             Estimator(cluster, cluster, cluster, MemoryMetrics(), self.overrides, builders.limits()),
-            MemoryCatchUps(),
-            MemoryRequestQuotas(),
+            MemoryAuditedMap(CATCH_UPS),
+            MemoryAuditedMap(REQUEST_QUOTAS),
         )
         self.lists = self.removals = self.settings = self.cancellations = 0
         self.cancellation_seconds = 0.0

@@ -133,12 +133,12 @@ def test_temporary_quotas_show_their_end(services: InProcessServices, capsys: py
     assert "so no recovery would end and restore the quotas" in run(
         services, capsys, *given, "--until-recovered", status=1
     )
-    services.catch_ups.start_catch_up(CatchUp(1001))
+    services.catch_ups.put(1001, CatchUp(1001))
     run(services, capsys, *given, "--until-recovered", "--expires", "2030-01-31T18:00:00Z")
     assert "2030-01-31T18:00:00Z or with the recovery" in " ".join(run(services, capsys, "list").split())
     assert "has a temporary quota of producer_byte_rate; remove it first" in run(services, capsys, *given, status=1)
     run(services, capsys, "remove", "--user", "alice")
-    assert services.temporary_quotas.read_temporary_quotas() == {}
+    assert services.temporary_quotas.read() == {}
     assert "--expires has no effect on quota list" in run(services, capsys, "list", "--expires", "2h", status=2)
 
 

@@ -474,7 +474,7 @@ def test_a_wrong_request_quota_command_is_refused(
     at_unchanged: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], error: str
 ) -> None:
     assert error in output(capsys, "request-quota", *arguments, status=2)[1]
-    assert at_unchanged.request_quotas.read_request_quotas() == {}
+    assert at_unchanged.request_quotas.read() == {}
 
 
 def test_a_pause_is_set_shown_and_resumed(at: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:

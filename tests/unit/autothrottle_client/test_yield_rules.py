@@ -19,16 +19,16 @@ SET = ("rule", "set", "backfills")
 def test_rules_are_set_shown_and_removed(services: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(services, capsys, "rule", "list") == "no yield rule is set\n"
     assert run(services, capsys, *SET, *GIVEN, "--dry-run") == f"backfills would be: {SENTENCE}\n"
-    assert services.yield_rules.read_rules() == {}
+    assert services.yield_rules.read() == {}
     assert run(services, capsys, *SET, *GIVEN) == f"backfills: {SENTENCE}\n"
     header, row = run(services, capsys, "rule", "list").splitlines()
     assert header.split() == ["NAME", "TIME", "AUTHOR", "RULE"]
     assert row.startswith("backfills") and "ipv4:127.0.0.1:" in row and row.endswith(SENTENCE)
     remove = ("rule", "remove", "backfills")
     assert run(services, capsys, *remove, "--dry-run") == f"backfills: yield rule would be removed ({SENTENCE})\n"
-    assert services.yield_rules.read_rules().keys() == {"backfills"}
+    assert services.yield_rules.read().keys() == {"backfills"}
     assert run(services, capsys, *remove) == f"backfills: yield rule removed ({SENTENCE})\n"
-    assert services.yield_rules.read_rules() == {}
+    assert services.yield_rules.read() == {}
     assert "no yield rule is called 'backfills'" in run(services, capsys, *remove, status=3)
 
 
@@ -41,7 +41,7 @@ def test_a_share_of_the_capacity_for_producers_of_a_user(
         'backfills: while recovering: user "etl-*" may send at most 12.5 % of the smallest broker\'s capacity, '
         f"at least 0.5 MB/s (before: {SENTENCE})\n"
     )
-    (rule,) = services.yield_rules.read_rules().values()
+    (rule,) = services.yield_rules.read().values()
     assert (rule.user, rule.client_id, rule.at_most, rule.at_most_share) == ("etl-*", None, None, 0.125)
     assert (rule.floor, list(rule.keys)) == (500_000, [QuotaKey.PRODUCER_BYTE_RATE])
 
@@ -82,7 +82,7 @@ def test_wrong_commands_name_the_fix_and_change_nothing(
     unchanged_services: InProcessServices, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], problem: str
 ) -> None:
     assert problem in " ".join(run(unchanged_services, capsys, *arguments, status=2).split())
-    assert unchanged_services.yield_rules.read_rules() == {} and unchanged_services.quotas.quotas == {}
+    assert unchanged_services.yield_rules.read() == {} and unchanged_services.quotas.quotas == {}
 
 
 def test_a_rule_for_every_client_needs_confirmation(

@@ -25,7 +25,7 @@ from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import HostTags, TagCache, host_tags, with_tags
 from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure
 from autothrottle.adapters.http.server_clock import ServerClock
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Loads
@@ -122,7 +122,7 @@ class DatadogMetrics:
         raise_failure(self._settings, calls, answers)
         try:
             outbound, inbound = (MetricSeries.of(name, answer) for name, answer in zip(queries, answers, strict=True))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        except FIELD_ERRORS as error:
             # Only the type: the text could quote the response.
             kind = type(error).__name__
             raise Unavailable(f"Datadog answers in an unexpected format ({kind})") from None

@@ -20,7 +20,7 @@ from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.http.bounded_calls import Call, Exchanges
 from autothrottle.core.cluster.snapshot import parse_broker_id
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import is_byte_count
@@ -101,7 +101,7 @@ class DatadogStorageMetrics:
             if answer.get("status", "ok") != "ok":
                 raise Unavailable(f"Datadog ({name}) answers status {encodable(str(answer['status']))[:20]!r}")
             values = list(_newest_values(answer["series"] or ()))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        except FIELD_ERRORS as error:
             raise Unavailable(f"Datadog answers in an unexpected format ({type(error).__name__})") from None
         self._progress("success")
         return values

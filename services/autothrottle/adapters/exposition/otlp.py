@@ -28,7 +28,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from autothrottle import __version__
 from autothrottle.adapters.tracing.exports import OutageLog, restore_library_log, silence_library
-from autothrottle.core.exported_metrics import CLUSTER, ExportedMetric, MetricKind, SampleSource
+from autothrottle.core.exported_metrics import ExportedMetric, MetricKind, SampleSource, series_of
 
 _MAX_POINTS = 10_000
 """Points in one request: about 1.5 MB. A collector accepts 4 MB."""
@@ -79,12 +79,11 @@ class OtlpMetrics:
             self._log.succeeds(lambda: self._exporter.export(self._data()) is MetricExportResult.SUCCESS)
 
     def _data(self) -> MetricsData:
-        points: dict[ExportedMetric, list[NumberDataPoint]] = {}
         now = time.time_ns()
-        for metric, value, labels in self._source():
-            named = {CLUSTER: self._cluster, **dict(zip(metric.labels, labels, strict=True))}
-            points.setdefault(metric, []).append(NumberDataPoint(named, self._began, now, float(value)))
-        metrics = [_metric(metric, data_points) for metric, data_points in points.items()]
+        metrics = [
+            _metric(metric, [NumberDataPoint(labels, self._began, now, value) for labels, value in series])
+            for metric, series in series_of(self._source, self._cluster).items()
+        ]
         scope = ScopeMetrics(InstrumentationScope("autothrottle", __version__), metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from autothrottle.core.exported_metrics import CLUSTER, ExportedMetric, SampleSource
+from autothrottle.core.exported_metrics import SampleSource, series_of
 
 
 class PrometheusText(Collector):
@@ -28,10 +28,8 @@ class PrometheusText(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        families: dict[ExportedMetric, Metric] = {}
-        for metric, value, labels in self._source():
-            if metric not in families:
-                families[metric] = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
-            named = {CLUSTER: self._cluster, **dict(zip(metric.labels, labels, strict=True))}
-            families[metric].add_sample(metric.name, named, float(value))
-        return families.values()
+        for metric, series in series_of(self._source, self._cluster).items():
+            family = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
+            for labels, value in series:
+                family.add_sample(metric.name, labels, value)
+            yield family

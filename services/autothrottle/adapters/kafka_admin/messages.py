@@ -22,7 +22,7 @@ from autothrottle.adapters.kafka_admin.values import (
 )
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
 from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, TopicPartition
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.entities import DEFAULT, Default, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, stored_value
 from autothrottle.core.traffic.loads import MAX_BYTES
@@ -30,9 +30,6 @@ from autothrottle.core.traffic.loads import MAX_BYTES
 K = TypeVar("K")
 T = TypeVar("T")
 P = ParamSpec("P")
-
-_MALFORMED = (AttributeError, LookupError, OverflowError, TypeError, ValueError)
-"""Errors at a field that is absent or null, although Kafka's protocol requires it."""
 
 _TOPIC = re.compile(TOPIC_NAME)
 
@@ -53,7 +50,7 @@ def _checked(parse: Callable[P, T]) -> Callable[P, T]:
     def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
         try:
             return parse(*arguments, **keywords)
-        except _MALFORMED as error:
+        except FIELD_ERRORS as error:
             raise _malformed("a request", error) from error
 
     return checked
@@ -94,7 +91,7 @@ def _by_topic(topics: Iterable[Any], parse: Callable[[Any], T]) -> Answers[str, 
             values[topic.name] = parse(topic)
         except AutothrottleError as error:
             failures[topic.name] = error
-        except _MALFORMED as error:
+        except FIELD_ERRORS as error:
             failures[topic.name] = _malformed(f"a request for topic {topic.name}", error)
     return Answers(values, failures)
 

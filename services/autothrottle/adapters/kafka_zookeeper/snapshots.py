@@ -25,11 +25,18 @@ from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStat
 from autothrottle.adapters.kafka_zookeeper.reassignments import OFFLINE, ReassignmentNodes
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import read_nodes
-from autothrottle.adapters.zookeeper.codec import broker_id_of, parse_state
+from autothrottle.adapters.zookeeper.codec import parse_state
 from autothrottle.adapters.zookeeper.mirror import Key, ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import (
+    Assignment,
+    Problem,
+    Snapshot,
+    TopicPartition,
+    TopicReassignment,
+    broker_id_of,
+)
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 

@@ -5,7 +5,7 @@ The types to know are `MemoryCluster` and `MemoryElectorate`.
 """
 
 from autothrottle.adapters.memory.audit import MemoryAudit
-from autothrottle.adapters.memory.catch_ups import MemoryCatchUps
+from autothrottle.adapters.memory.audited_map import MemoryAuditedMap
 from autothrottle.adapters.memory.client_quotas import MemoryClientQuotas
 from autothrottle.adapters.memory.cluster import MemoryCluster
 from autothrottle.adapters.memory.decisions import MemoryDecisions
@@ -15,14 +15,11 @@ from autothrottle.adapters.memory.metrics import MemoryMetrics
 from autothrottle.adapters.memory.overrides import MemoryOverrides
 from autothrottle.adapters.memory.pauses import MemoryPauses
 from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
-from autothrottle.adapters.memory.request_quotas import MemoryRequestQuotas
-from autothrottle.adapters.memory.temporary_quotas import MemoryTemporaryQuotas
 from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
-from autothrottle.adapters.memory.yield_rules import MemoryYieldRules
 
 __all__ = [
     "MemoryAudit",
-    "MemoryCatchUps",
+    "MemoryAuditedMap",
     "MemoryClientQuotas",
     "MemoryCluster",
     "MemoryDecisions",
@@ -34,10 +31,7 @@ __all__ = [
     "MemoryOverrides",
     "MemoryPauses",
     "MemoryPlacementCluster",
-    "MemoryRequestQuotas",
     "MemorySpan",
     "MemoryStorageMetrics",
-    "MemoryTemporaryQuotas",
     "MemoryTracer",
-    "MemoryYieldRules",
 ]

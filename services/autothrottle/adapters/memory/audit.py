@@ -9,9 +9,6 @@ from datetime import UTC, datetime
 
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditRecord
 
-NO_TIME = datetime.fromtimestamp(0, UTC)
-"""Placeholder time of a record; `MemoryAudit.add` replaces it."""
-
 
 class MemoryAudit:
     """The audit records that overrides and the pause share."""

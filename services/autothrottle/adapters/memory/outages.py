@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from autothrottle.core.errors import Unavailable
 
 
 class Outages:
     """A fake that can be made unavailable."""
 
-    _outage: ClassVar[str]
+    _outage: str
     """Message of the error during an outage."""
     _down = False
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
-from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
+from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.operators.audit import AuditAction, AuditReading, AuditRecord
-from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
+from autothrottle.core.cluster.snapshot import validate_broker_id
+from autothrottle.core.operators.audit import AuditAction, AuditReading, unwritten_record
+from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_rate
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 
@@ -88,7 +89,7 @@ class MemoryOverrides(Outages):
 
     def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
         self._raise_if_down()
-        self.audit.add(AuditRecord(0, NO_TIME, who, action, result=result))
+        self.audit.add(unwritten_record(who, action, result=result))
 
     def read_audit_records(self, limit: int) -> AuditReading:
         self._raise_if_down()
@@ -117,4 +118,4 @@ class MemoryOverrides(Outages):
             before = None
         if after is not None:
             self._overrides[broker_id] = after
-        self.audit.add(AuditRecord(0, NO_TIME, who, action, broker_id, before, after, reason))
+        self.audit.add(unwritten_record(who, action, broker_id, before, after, reason))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
-from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
+from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.operators.audit import AuditAction, AuditRecord
+from autothrottle.core.operators.audit import AuditAction, AuditRecord, unwritten_record
 from autothrottle.core.operators.pause import Pause
 from autothrottle.ports.kafka import Watch
 
@@ -31,10 +31,10 @@ class MemoryPauses(Outages):
         return self._pause
 
     def set_pause(self, pause: Pause) -> None:
-        self._swap(pause, AuditRecord(0, NO_TIME, pause.author, AuditAction.PAUSE, pause=pause))
+        self._swap(pause, unwritten_record(pause.author, AuditAction.PAUSE, pause=pause))
 
     def remove_pause(self, who: str = "") -> bool:
-        return self._swap(None, AuditRecord(0, NO_TIME, who, AuditAction.RESUME)) is not None
+        return self._swap(None, unwritten_record(who, AuditAction.RESUME)) is not None
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())

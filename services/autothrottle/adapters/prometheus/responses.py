@@ -13,6 +13,7 @@ from typing import Any
 from urllib3 import BaseHTTPResponse
 
 from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Failure, parse_json, read_body
+from autothrottle.core.errors import FIELD_ERRORS
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.counters import Series
 
@@ -66,7 +67,7 @@ def read_query(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> Query
             raise TypeError("no series has labels")
         series = [(_labels(entry), _samples(entry, kind == "matrix"), kind == "matrix") for entry in entries]
         warnings = tuple(encodable(str(text), _MAX_REASON) for text in data.get("warnings") or ())
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except FIELD_ERRORS as error:
         raise Failure(f"answers in an unexpected format ({type(error).__name__})") from None
     return QueryResult(series, warnings)
 
@@ -80,7 +81,7 @@ def _samples(entry: Mapping[str, Any], is_range: bool) -> list[tuple[float, floa
         return [
             (_number(stamp), _number(value)) for stamp, value in (entry["values"] if is_range else [entry["value"]])
         ]
-    except (KeyError, TypeError, ValueError):
+    except FIELD_ERRORS:
         return [(math.nan, math.nan)]
 
 
@@ -96,5 +97,5 @@ def _reason(body: bytes) -> str:
     """Return the server's error message, which quotes the query where it is wrong."""
     try:
         return encodable(f": {parse_json(body)['error']}", _MAX_REASON)
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except FIELD_ERRORS:
         return ""

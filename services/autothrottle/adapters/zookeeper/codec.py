@@ -21,8 +21,15 @@ import orjson
 
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, NO_LEADER, TOPIC_NAME, SharedValues
-from autothrottle.core.errors import Invalid
+from autothrottle.core.cluster.snapshot import (
+    BROKER_IDS,
+    MAX_BROKER_ID,
+    NO_LEADER,
+    TOPIC_NAME,
+    SharedValues,
+    broker_id_of,
+)
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.operators.overrides import Override
 from autothrottle.core.operators.pause import Pause, PauseMode
@@ -30,15 +37,10 @@ from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.units import MAX_RATE, MEGABYTE
 
-_BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 """As Kafka writes it: ASCII digits without leading zeros."""
 
 _TOPIC = re.compile(TOPIC_NAME)
-
-
-def broker_id_of(name: str) -> int | None:
-    """Parse a node's name as a broker id; None: it is not one."""
-    return int(name) if _BROKER_ID.fullmatch(name) and int(name) <= MAX_BROKER_ID else None
 
 
 def resource_of(kind: ResourceType, name: str) -> ConfigResource | None:
@@ -97,9 +99,6 @@ _new_state = partial(tuple.__new__, StateNode)
 FORMAT_VERSION = 1
 """The format of autothrottle's own nodes, in their field `version`."""
 
-_INT32 = range(MAX_BROKER_ID + 1)
-"""Valid broker ids and partition numbers."""
-
 _LEADERS = range(NO_LEADER, MAX_BROKER_ID + 1)
 
 INT64 = range(2**63)
@@ -146,10 +145,6 @@ def _excerpt(data: bytes) -> str:
     return repr(data[:80].decode(errors="replace"))
 
 
-FIELD_ERRORS = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
-"""Errors of a wrong or missing field in JSON."""
-
-
 def field_error(error: Exception) -> str:
     """Return what is wrong with a field, in at most 200 characters."""
     if isinstance(error, KeyError):
@@ -166,7 +161,7 @@ def _malformed(what: str, data: bytes, fix: str, errors: tuple[type[Exception], 
         raise Invalid(f"{what}: {field_error(error)}, in {_excerpt(data)}; {fix}") from error
 
 
-def integer(value: Any, valid: range = _INT32) -> int:
+def integer(value: Any, valid: range = BROKER_IDS) -> int:
     """Return a number from JSON, or raise TypeError or ValueError if it is not an integer in the range."""
     if type(value) is not int:
         raise TypeError(f"{value!r} is not an integer")
@@ -203,7 +198,7 @@ def _broker_ids(value: Any) -> tuple[int, ...]:
 def _replica_map(value: Any, data: bytes) -> dict[int, tuple[int, ...]]:
     with _malformed("partitions of the topic are malformed", data, "repair the node"):
         lists = value.values()
-        if not _LISTS.issuperset(map(type, lists)) or not all(map(_BROKER_ID.fullmatch, value)):
+        if not _LISTS.issuperset(map(type, lists)) or not all(map(_PARTITION.fullmatch, value)):
             raise TypeError(f"{value!r} does not map partitions to lists")
         _require_int32(chain.from_iterable(lists))
         partitions = list(map(int, value))

@@ -77,24 +77,20 @@ class OwnPaths:
         """Parent of one ephemeral node per autothrottle process."""
         self.pause = f"{self.root}/pause"
         """Exists while autothrottle is paused, with author, time and reason. Persistent: it outlives every leader."""
-        self.catch_ups = f"{self.root}/catch_ups"
-        """The brokers that catch up under a throttle, with author and time. Persistent: it outlives every leader."""
-        self.request_quotas = f"{self.root}/request_quotas"
-        """The request quotas of our own API. Persistent: they outlive every leader."""
         self.ledger = f"{self.root}/ledger"
         """Parent of the ledger."""
         self.quota_ledger = f"{self.ledger}/{ResourceType.QUOTA.value}"
         """Parent of the ledger's entries of client quotas, whose names are encoded entity paths."""
-        self.temporary_quotas = f"{self.root}/temporary_quotas"
-        """The client quotas that end by themselves, with their author. Persistent: it outlives every leader."""
-        self.yield_rules = f"{self.root}/yield_rules"
-        """The rules for clients that yield to a recovery. Persistent: they outlive every leader."""
         self.overrides = f"{self.root}/override_rate"
         """The cluster override; its children are the broker overrides. Shared with the original program."""
         self.audit = f"{self.root}/audit"
         """Parent of the audit records. Its version counts changes of the overrides and of the pause."""
         self.audit_record = f"{self.audit}/change-"
         """Prefix of the sequential nodes that record who changed an override or the pause."""
+
+    def audited_map(self, name: str) -> str:
+        """One map that operators change, such as the catch-ups. Persistent: it outlives every leader."""
+        return f"{self.root}/{name}"
 
     def ledger_entry(self, resource: ConfigResource) -> str:
         """The record of what we wrote to one resource."""

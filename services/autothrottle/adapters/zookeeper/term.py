@@ -20,8 +20,9 @@ from kazoo.exceptions import BadVersionError, NoNodeError
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import NotLeader
+from autothrottle.core.units import MAX_INT32
 
-_MAX_VERSION = 2**31 - 1
+_MAX_VERSION = MAX_INT32
 """ZooKeeper's largest version of a node; every origin is larger."""
 
 _ORIGIN = re.compile(r"[1-9][0-9]{9,17}")

@@ -27,9 +27,6 @@ _MAX_DELETED_RECORDS = 100
 OVERRIDE_STAYS = "the override stays"
 """The consequence if a term is over."""
 
-NO_TIME = datetime.fromtimestamp(0, UTC)
-"""Placeholder time of a record before it is written. A record read back has the node's creation time."""
-
 _T = TypeVar("_T")
 
 

@@ -27,11 +27,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from autothrottle.adapters.zookeeper.codec import FIELD_ERRORS, own_object, text
+from autothrottle.adapters.zookeeper.codec import own_object, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import new_origin, origin_path, read_origin
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import Leader
 

@@ -18,10 +18,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from autothrottle.adapters.zookeeper.codec import FIELD_ERRORS, field_error, integer, text, time_of
+from autothrottle.adapters.zookeeper.codec import field_error, integer, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.members import Member, hosts_without_route, ordered
 
 log = logging.getLogger(__name__)

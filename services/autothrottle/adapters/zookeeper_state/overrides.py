@@ -12,15 +12,21 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
-from autothrottle.adapters.zookeeper.codec import broker_id_of, format_override, parse_override
+from autothrottle.adapters.zookeeper.codec import format_override, parse_override
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import term_check
-from autothrottle.adapters.zookeeper_state.audit import NO_TIME, OVERRIDE_STAYS, AuditTrail, TrailEnd
+from autothrottle.adapters.zookeeper_state.audit import OVERRIDE_STAYS, AuditTrail, TrailEnd
+from autothrottle.core.cluster.snapshot import broker_id_of, validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditAction, AuditReading, AuditRecord
-from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
+from autothrottle.core.operators.audit import (
+    MAX_AUDIT_RECORDS,
+    AuditAction,
+    AuditReading,
+    unwritten_record,
+)
+from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_rate
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 
@@ -132,7 +138,7 @@ class ZooKeeperOverrides:
                 change.create(path, format_override(wanted))
             else:
                 change.set_data(path, format_override(wanted), found.node_version)
-            record = AuditRecord(0, NO_TIME, who, AuditAction.SET, broker_id, found.override, wanted)
+            record = unwritten_record(who, AuditAction.SET, broker_id, found.override, wanted)
             done = self._trail.commit(change, found.end, record)
             if done is None:  # another client was faster, or the first override has no parent node yet
                 self._client.ensure_path_async(self._own.overrides).get(timeout=self._timeout)
@@ -150,7 +156,7 @@ class ZooKeeperOverrides:
             if found.node_version is None or (broker_id is None and not found.is_set):
                 return False
             check_version(broker_id, version, found.version)
-            record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE, broker_id, found.override)
+            record = unwritten_record(who, AuditAction.REMOVE, broker_id, found.override)
             done = self._trail.commit(self._removal(broker_id, found), found.end, record)
             return None if done is None else True
 
@@ -169,7 +175,7 @@ class ZooKeeperOverrides:
             if found.node_version is None or found.version != version:
                 check.require(change.commit_async().get(timeout=self._timeout), OVERRIDE_STAYS)
                 return False
-            record = AuditRecord(0, NO_TIME, who, AuditAction.PURGE, broker_id, found.override, reason=reason)
+            record = unwritten_record(who, AuditAction.PURGE, broker_id, found.override, reason=reason)
             done = self._trail.commit(self._removal(broker_id, found, change), found.end, record, check)
             return None if done is None else True
 
@@ -197,7 +203,7 @@ class ZooKeeperOverrides:
 
     def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
         """Record an action that changes no state in the stores."""
-        record = AuditRecord(0, NO_TIME, who, action, result=result)
+        record = unwritten_record(who, action, result=result)
         with translated_errors("writing an audit record"):
             self._trail.retry(lambda: self._trail.commit(self._client.transaction(), self._trail.end(), record))
 

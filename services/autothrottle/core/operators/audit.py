@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Override
@@ -65,6 +66,10 @@ class AuditRecord:
     result: str = ""
     """How a submission, cancellation, request of a cycle or change of quotas ended; "" for the other actions, which are
     recorded only on success."""
+
+
+unwritten_record = partial(AuditRecord, 0, datetime.fromtimestamp(0, UTC))
+"""Creates a record from the fields after its number and time, which the store adds when it writes the record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.traffic.loads import MAX_LINK_RATE, BrokerLoad
 from autothrottle.core.units import MEGABYTE, BytesPerSecond, format_megabytes
@@ -124,17 +123,6 @@ def capacity_warnings(broker_id: int | None, rate: BytesPerSecond, loads: Mappin
         f"{format_megabytes(capacity)} MB/s{more}: it does not limit replication there; check its unit, or give a "
         "rate below the capacity"
     ]
-
-
-def validate_broker_id(broker_id: int) -> int:
-    """Return the broker id.
-
-    Raises:
-        Invalid: it is not in 0..2^31-1.
-    """
-    if not 0 <= broker_id <= MAX_BROKER_ID:
-        raise Invalid(f"broker id {broker_id} is outside of 0..{MAX_BROKER_ID}; give a broker's id")
-    return broker_id
 
 
 def validate_expire_time(expire_time: datetime, now: datetime) -> datetime:

@@ -18,15 +18,16 @@ from itertools import islice
 
 from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas
 from autothrottle.core.cluster.snapshot import (
-    MAX_BROKER_ID,
     Assignment,
     Snapshot,
     TopicPartition,
     TopicReassignment,
     participants,
+    validate_broker_id,
 )
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
 from autothrottle.core.throttles.plan import current_rate
+from autothrottle.core.units import MAX_INT32
 
 Targets = Mapping[TopicPartition, tuple[int, ...]]
 """Partition -> broker ids of its target replicas, the preferred leader first."""
@@ -35,7 +36,7 @@ MAX_PARTITIONS = 10_000
 """Largest number of partitions in one request. A KRaft controller refuses to alter more reassignments at a time
 (`QuorumController.MAX_RECORDS_PER_USER_OP`), and larger requests need too much memory."""
 
-MAX_PARTITION = 2**31 - 1
+MAX_PARTITION = MAX_INT32
 """Largest partition number: Kafka stores it as a signed 32-bit integer."""
 
 _SHOWN = 5
@@ -133,8 +134,7 @@ def _validate_replicas(row: TopicPartition, replicas: Sequence[int]) -> None:
         twice = next(b for b, count in Counter(replicas).items() if count > 1)
         raise Invalid(f"{named(row)} names broker {twice} twice in {_list(replicas)}; name every broker once")
     for broker_id in replicas:
-        if not 0 <= broker_id <= MAX_BROKER_ID:
-            raise Invalid(f"broker id {broker_id} of {named(row)} is outside of 0..{MAX_BROKER_ID}; give a broker's id")
+        validate_broker_id(broker_id, f" of {named(row)}")
 
 
 def proposal(snapshot: Snapshot, wanted: Targets) -> ProposedReassignment:

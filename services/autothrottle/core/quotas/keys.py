@@ -14,12 +14,12 @@ from enum import StrEnum
 
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.entities import QuotaEntity
-from autothrottle.core.units import MAX_RATE
+from autothrottle.core.units import MAX_INT32, MAX_RATE
 
 MAX_EXACT = 2**53
 """Kafka's protocol carries quotas as 64-bit floating point numbers, which are exact up to this integer."""
 
-MAX_CONNECTION_RATE = 2**31 - 1
+MAX_CONNECTION_RATE = MAX_INT32
 
 
 class QuotaKey(StrEnum):

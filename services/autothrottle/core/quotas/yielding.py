@@ -75,16 +75,18 @@ YieldRules = Mapping[str, YieldRule]
 """Name -> rule."""
 
 
-def check_number(rules: YieldRules) -> None:
-    """Check the number of rules.
+def with_rule(rules: YieldRules, name: str, rule: YieldRule) -> YieldRules:
+    """Return the rules with one added or replaced.
 
     Raises:
-        Conflict: there are more than 100.
+        Conflict: there would be more than 100.
     """
-    if len(rules) > MAX_RULES:
+    changed = {**rules, name: rule}
+    if len(changed) > MAX_RULES:
         raise Conflict(
-            f"there would be {len(rules)} yield rules, more than {MAX_RULES}; remove one, or widen a pattern"
+            f"there would be {len(changed)} yield rules, more than {MAX_RULES}; remove one, or widen a pattern"
         )
+    return changed
 
 
 def is_exact(pattern: str) -> bool:

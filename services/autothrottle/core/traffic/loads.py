@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.snapshot import MAX_BROKER_ID
+from autothrottle.core.cluster.snapshot import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MAX_RATE, BytesPerSecond
 
@@ -122,7 +122,7 @@ def check_load(load: BrokerLoad) -> BrokerLoad:
     Raises:
         Invalid: a value is outside its range.
     """
-    if not 0 <= load.broker_id <= MAX_BROKER_ID:
+    if load.broker_id not in BROKER_IDS:
         raise Invalid(f"{load.broker_id} is not a broker id; it must be in 0..{MAX_BROKER_ID}")
     for role in ReplicaRole:
         capacity, measured = load.capacity.of(role), load.of(role)

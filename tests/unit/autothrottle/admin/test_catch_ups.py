@@ -29,7 +29,7 @@ def test_a_catch_up_throttles_a_broker_and_is_cleaned_up(capsys: pytest.CaptureF
         assert main(["state", *at]) == 0
         assert "catches up  broker 1003, since 20" in capsys.readouterr().out
         services.cluster.join_isr("t", 0, 1003)
-        eventually(lambda: not services.catch_ups.read_catch_ups())
+        eventually(lambda: not services.catch_ups.read())
         eventually(lambda: not services.cluster.ledger and not any(services.cluster.configs.values()))
 
 

@@ -222,7 +222,7 @@ def test_a_temporary_quota_is_stored_for_the_planner_and_listed_with_its_end(ser
     done = set_temporary(services, expire_time=ends)
     assert (done.before.producer_byte_rate, done.quota.values.producer_byte_rate) == (70, 5)
     assert services.quotas.quotas[ALICE] == {PRODUCER: 70}, "the planner writes it"
-    stored = services.temporary_quotas.read_temporary_quotas()[ALICE]
+    stored = services.temporary_quotas.read()[ALICE]
     assert (stored.values, stored.expire_time, stored.until_recovered) == ({PRODUCER: 5}, ends, False)
     (listed,) = calls(services).ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=SLACK).quotas
     assert listed.expire_time.ToDatetime(UTC) == ends
@@ -248,11 +248,11 @@ def test_a_quota_of_a_recovery_needs_one(services: InProcessServices) -> None:
     services.cluster.add_topic("t1", {0: (1001, 1002)})
     services.cluster.submit_reassignment("t1", {0: (1001, 1003)})
     assert set_temporary(services, recovery=True).quota.until_recovered
-    assert services.temporary_quotas.read_temporary_quotas()[ALICE].until_recovered
+    assert services.temporary_quotas.read()[ALICE].until_recovered
 
 
 def test_a_catch_up_is_a_recovery(services: InProcessServices) -> None:
-    services.catch_ups.start_catch_up(CatchUp(1001))
+    services.catch_ups.put(1001, CatchUp(1001))
     assert set_temporary(services, recovery=True).quota.until_recovered
 
 
@@ -263,7 +263,7 @@ def test_wrong_temporary_quotas_change_nothing(services: InProcessServices) -> N
     assert code is grpc.StatusCode.INVALID_ARGUMENT and "outside of 1 to" in details
     assert failure(set_temporary, services, expire_time=soon(), etag="0" * 16)[0] is grpc.StatusCode.ABORTED
     assert set_temporary(services, expire_time=soon(), validate_only=True).quota.values.producer_byte_rate == 5
-    assert services.temporary_quotas.read_temporary_quotas() == {} and records(services) == []
+    assert services.temporary_quotas.read() == {} and records(services) == []
 
 
 def test_a_permanent_quota_does_not_replace_a_temporary_one_of_the_same_key(services: InProcessServices) -> None:
@@ -275,6 +275,6 @@ def test_a_permanent_quota_does_not_replace_a_temporary_one_of_the_same_key(serv
     assert remove_quota(services, "consumer_byte_rate").before.consumer_byte_rate == 9
     assert failure(remove_quota, services, "consumer_byte_rate")[0] is grpc.StatusCode.NOT_FOUND
     remove_quota(services, validate_only=True)
-    assert services.temporary_quotas.read_temporary_quotas().keys() == {ALICE}
+    assert services.temporary_quotas.read().keys() == {ALICE}
     remove_quota(services, "producer_byte_rate")
-    assert services.temporary_quotas.read_temporary_quotas() == {}
+    assert services.temporary_quotas.read() == {}

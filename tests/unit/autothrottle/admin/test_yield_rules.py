@@ -48,7 +48,7 @@ def test_a_rule_is_stored_with_author_and_time_and_listed_with_its_sentence(serv
     before = datetime.now(UTC)
     done = set_rule(services, author="mallory", sentence="nothing")
     assert done.rule.sentence == SENTENCE and not done.HasField("before")
-    rule = services.yield_rules.read_rules()["backfills"]
+    rule = services.yield_rules.read()["backfills"]
     assert (rule.user, rule.client_id, rule.at_most, rule.at_most_share) == (None, "backfill-*", 20_000_000, None)
     assert (rule.floor, rule.keys) == (1_000_000, BYTE_RATES)
     assert rule.author.startswith("ipv4:127.0.0.1:") and before <= rule.time <= datetime.now(UTC)
@@ -62,7 +62,7 @@ def test_a_rule_replaces_the_one_of_its_name(services: InProcessServices) -> Non
     done = set_rule(services, user="etl", keys=["producer_byte_rate"], at_most_bytes_per_second=None, at_most_share=0.1)
     assert done.before.sentence == SENTENCE
     assert [(one.name, one.at_most_share) for one in listed(services)] == [("a-first-one", 0), ("backfills", 0.1)]
-    assert services.yield_rules.read_rules()["backfills"].keys == {QuotaKey.PRODUCER_BYTE_RATE}
+    assert services.yield_rules.read()["backfills"].keys == {QuotaKey.PRODUCER_BYTE_RATE}
 
 
 def test_changes_are_recorded_and_dry_runs_are_not(services: InProcessServices) -> None:
@@ -100,12 +100,12 @@ def test_wrong_rules_change_nothing(services: InProcessServices, edits: dict[str
     for dry_run in (True, False):
         code, details = failure(set_rule, services, dry_run, **edits)
         assert code is grpc.StatusCode.INVALID_ARGUMENT and problem in details
-    assert services.yield_rules.read_rules() == {} and records(services) == []
+    assert services.yield_rules.read() == {} and records(services) == []
 
 
 def test_a_rule_for_every_client_is_stored_if_confirmed(services: InProcessServices) -> None:
     set_rule(services, i_mean_it=True, client_id=None)
-    assert services.yield_rules.read_rules()["backfills"].matches_everything
+    assert services.yield_rules.read()["backfills"].matches_everything
 
 
 def test_a_user_pattern_with_a_type_gets_a_warning(services: InProcessServices) -> None:
@@ -122,14 +122,14 @@ def test_an_absent_rule_is_not_found(services: InProcessServices) -> None:
 
 def test_a_rule_above_the_limit_is_refused_also_in_a_dry_run(services: InProcessServices) -> None:
     set_rule(services)
-    rule = services.yield_rules.read_rules()["backfills"]
+    rule = services.yield_rules.read()["backfills"]
     for number in range(99):
-        services.yield_rules.set_rule(replace(rule, name=f"r{number}"))
+        services.yield_rules.put(f"r{number}", replace(rule, name=f"r{number}"))
     set_rule(services, floor_bytes_per_second=7)
     for dry_run in (True, False):
         code, details = failure(set_rule, services, dry_run, name="more")
         assert code is grpc.StatusCode.ABORTED and "remove one" in details
-    assert "more" not in services.yield_rules.read_rules()
+    assert "more" not in services.yield_rules.read()
 
 
 def test_a_permanent_quota_is_refused_while_the_end_of_a_recovery_would_undo_it(led: InProcessServices) -> None:

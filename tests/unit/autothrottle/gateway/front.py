@@ -86,8 +86,8 @@ class Front:
     def clear(self) -> Front:
         """Remove all overrides, quotas and yield rules, and make the store of overrides readable again."""
         self.services.quotas.quotas.clear()
-        for name in self.services.yield_rules.read_rules():
-            self.services.yield_rules.remove_rule(name)
+        for name in self.services.yield_rules.read():
+            self.services.yield_rules.remove(name)
         self.overrides.unavailable(False)
         self.overrides.unreadable.clear()
         for broker_id in self.current():

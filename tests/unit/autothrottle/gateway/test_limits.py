@@ -218,7 +218,7 @@ def test_a_request_with_two_lengths_closes_the_connection(front: Front, stack: E
 
 def test_a_caller_above_its_request_quota_is_delayed_and_learns_for_how_long(front: Front) -> None:
     """The delay holds no slot of the requests in progress, and probes are exempt."""
-    front.services.request_quotas.set_request_quota(RequestQuotaEntity("anonymous", "ui"), 5)
+    front.services.request_quotas.put(RequestQuotaEntity("anonymous", "ui"), 5)
     try:
         begin, ui = time.monotonic(), {"client-id": "ui"}
         replies = [front.ask("GET", "/v1/overrides", headers=ui) for _ in range(9)]
@@ -229,11 +229,11 @@ def test_a_caller_above_its_request_quota_is_delayed_and_learns_for_how_long(fro
         for other in (front.ask("GET", "/healthz", headers=ui), front.ask("GET", "/v1/overrides")):
             assert other.status == 200 and "request-throttle-time-ms" not in other.headers
     finally:
-        front.services.request_quotas.remove_request_quota(RequestQuotaEntity("anonymous", "ui"))
+        front.services.request_quotas.remove(RequestQuotaEntity("anonymous", "ui"))
 
 
 def test_requests_that_would_wait_for_more_than_a_second_are_answered_429(front: Front, stack: ExitStack) -> None:
-    front.services.request_quotas.set_request_quota(RequestQuotaEntity(None, "many"), 2)
+    front.services.request_quotas.put(RequestQuotaEntity(None, "many"), 2)
     try:
         head = "GET /v1/overrides HTTP/1.1\r\nhost: localhost\r\nclient-id: many\r\nconnection: close\r\n\r\n"
         connections = [opened(front, stack, head) for _ in range(12)]
@@ -243,4 +243,4 @@ def test_requests_that_would_wait_for_more_than_a_second_are_answered_429(front:
         assert all("retry-after: 1\n" in reply and "request-throttle-time-ms: 1000\n" in reply for reply in refused)
         assert "client id many has a request quota of 2 requests/s" in refused[0]
     finally:
-        front.services.request_quotas.remove_request_quota(RequestQuotaEntity(None, "many"))
+        front.services.request_quotas.remove(RequestQuotaEntity(None, "many"))

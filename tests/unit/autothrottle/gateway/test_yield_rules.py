@@ -25,9 +25,9 @@ def test_a_rule_is_set_listed_and_removed(front: Front) -> None:
     assert listed == done.json["rule"]
     assert (listed["name"], listed["atMostBytesPerSecond"]) == ("backfills", "20000000")
     assert front.ask("DELETE", f"{PATH}?validateOnly=true").json["before"] == listed
-    assert front.services.yield_rules.read_rules().keys() == {"backfills"}
+    assert front.services.yield_rules.read().keys() == {"backfills"}
     assert front.ask("DELETE", PATH).json["before"] == listed
-    assert front.services.yield_rules.read_rules() == {}
+    assert front.services.yield_rules.read() == {}
     assert front.ask("DELETE", PATH).status == 404
 
 
@@ -35,7 +35,7 @@ def test_a_listed_rule_can_be_edited_and_sent_back(front: Front) -> None:
     front.ask("PUT", PATH, rule())
     (listed,) = front.ask("GET", "/v1/yieldRules").json["rules"]
     assert front.ask("PUT", PATH, json.dumps({**listed, "floorBytesPerSecond": 5})).status == 200
-    assert front.services.yield_rules.read_rules()["backfills"].floor == 5
+    assert front.services.yield_rules.read()["backfills"].floor == 5
 
 
 def test_dry_run_and_confirmation_are_parameters(front: Front) -> None:
@@ -43,9 +43,9 @@ def test_dry_run_and_confirmation_are_parameters(front: Front) -> None:
     refused = front.ask("PUT", PATH, everyone)
     assert refused.status == 400 and "matches every client" in refused.text
     assert front.ask("PUT", f"{PATH}?iMeanIt=true&validateOnly=true", everyone).status == 200
-    assert front.services.yield_rules.read_rules() == {}
+    assert front.services.yield_rules.read() == {}
     assert front.ask("PUT", f"{PATH}?iMeanIt=true", everyone).status == 200
-    assert front.services.yield_rules.read_rules().keys() == {"backfills"}
+    assert front.services.yield_rules.read().keys() == {"backfills"}
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_a_wrong_rule_is_refused_with_the_fix(front: Front, path: str, body: str
     refused = front.ask("PUT", path, body)
     assert refused.status == 400
     assert problem in refused.text
-    assert front.services.yield_rules.read_rules() == {}
+    assert front.services.yield_rules.read() == {}

@@ -7,19 +7,18 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
 from autothrottle.adapters.memory import (
-    MemoryCatchUps,
+    MemoryAuditedMap,
     MemoryCluster,
     MemoryElection,
     MemoryElectorate,
     MemoryMetrics,
     MemoryOverrides,
     MemoryPauses,
-    MemoryTemporaryQuotas,
-    MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.schedule import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
@@ -98,9 +97,9 @@ class Bench:
         self.metrics = GatedMetrics()
         self.overrides = MemoryOverrides(self.electorate)
         self.pauses = MemoryPauses(self.overrides.audit)
-        self.catch_ups = MemoryCatchUps(self.electorate)
-        self.temporary_quotas = MemoryTemporaryQuotas(self.electorate, self.overrides.audit)
-        self.yield_rules = MemoryYieldRules(self.overrides.audit)
+        self.catch_ups = MemoryAuditedMap(CATCH_UPS, self.electorate)
+        self.temporary_quotas = MemoryAuditedMap(TEMPORARY_QUOTAS, self.electorate, self.overrides.audit)
+        self.yield_rules = MemoryAuditedMap(YIELD_RULES, audit=self.overrides.audit)
         self.election = MemoryElection(self.electorate)
         self.settings = PlannerSettings(
             limits=limits or builders.limits(),

@@ -56,7 +56,7 @@ def test_a_lagging_broker_without_a_catch_up_is_not_throttled(bench: Bench) -> N
 def test_lagging_replicas_are_throttled_by_headroom_until_the_broker_is_in_sync(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     assert bench.lists("t1") == ("0:1001,1:1001", "0:1003,1:1003")
     assert bench.lists("t2") == ("0:1002", "0:1003")
@@ -67,11 +67,11 @@ def test_lagging_replicas_are_throttled_by_headroom_until_the_broker_is_in_sync(
     bench.cluster.join_isr("t1", 1, 1003)
     bench.cycle()
     assert bench.lists("t1") == (None, None) and bench.lists("t2") == ("0:1002", "0:1003")
-    assert bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}
+    assert bench.catch_ups.read() == {1003: CATCH_UP}
     bench.cluster.join_isr("t2", 0, 1003)
     bench.cycle()
     assert bench.is_clean()
-    assert bench.catch_ups.read_catch_ups() == {}
+    assert bench.catch_ups.read() == {}
     lines = [line for line in caplog.messages if line.startswith("Broker 1003")]
     assert lines == [
         "Broker 1003 catches up under throttle: 3 replicas are out of sync",
@@ -92,7 +92,7 @@ def reasons_due(bench: Bench, seconds: int) -> str:
 
 
 def test_cycles_run_often_only_while_a_broker_catches_up(bench: Bench) -> None:
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     assert "a broker catches up" in reasons_due(bench, 5)
     for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
@@ -104,41 +104,41 @@ def test_cycles_run_often_only_while_a_broker_catches_up(bench: Bench) -> None:
 
 
 def test_the_catch_up_of_a_broker_in_sync_ends_at_once(bench: Bench) -> None:
-    bench.catch_ups.start_catch_up(CatchUp(1002))
+    bench.catch_ups.put(1002, CatchUp(1002))
     bench.cycle()
-    assert bench.is_clean() and bench.catch_ups.read_catch_ups() == {}
+    assert bench.is_clean() and bench.catch_ups.read() == {}
 
 
 def test_a_catch_up_does_not_end_while_the_snapshot_is_incomplete(bench: Bench) -> None:
     """The unreadable topic may have lagging replicas of the broker."""
     bench.cluster.problems.append(Problem("/brokers/topics/t9", "is not JSON"))
-    bench.catch_ups.start_catch_up(CatchUp(1002))
+    bench.catch_ups.put(1002, CatchUp(1002))
     bench.cycle()
-    assert bench.catch_ups.read_catch_ups() == {1002: CatchUp(1002)}
+    assert bench.catch_ups.read() == {1002: CatchUp(1002)}
     bench.cluster.problems.clear()
     bench.cycle()
-    assert bench.catch_ups.read_catch_ups() == {}
+    assert bench.catch_ups.read() == {}
 
 
 def test_a_broker_that_is_down_is_throttled_before_it_starts(bench: Bench) -> None:
     bench.cluster.brokers.discard(1003)
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     bench.cycle()
     assert bench.rate(1003, FOLLOWER) == 81
-    assert bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}
+    assert bench.catch_ups.read() == {1003: CATCH_UP}
 
 
 def test_stopping_a_catch_up_removes_its_throttles(bench: Bench) -> None:
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
-    bench.catch_ups.remove_catch_up(1003)
+    bench.catch_ups.remove(1003)
     bench.cycle()
     assert bench.is_clean()
 
 
 def test_a_new_leader_continues_a_catch_up(bench: Bench) -> None:
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     bench.planner.stop()
     bench.planner, bench.term = bench.new_planner(), type(bench.term)(0)
@@ -155,7 +155,7 @@ def run_catch_up(bench: Bench) -> list[CycleRecord]:
     for leader, topic, partition in ((1001, "t1", 0), (1001, "t1", 1), (1002, "t2", 0)):
         bench.cluster.grow(leader, topic, partition, mb(20_000))
         bench.cluster.grow(1003, topic, partition, mb(5_000))
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     records = [bench.cycle(after=0)]
     for _ in range(6):
         for row, size in ((("t1", 0), 250), (("t1", 1), 250), (("t2", 0), 500)):
@@ -217,7 +217,7 @@ def test_the_catch_up_of_a_stopped_broker_does_not_affect_the_eta_of_other_reass
         bench.cluster.brokers.discard(1003)
         bench.cluster.tell_progress(bench.now)
         begin_long_reassignment(bench)
-        bench.catch_ups.start_catch_up(CATCH_UP)
+        bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
         for _ in range(6):
             bench.cluster.grow(1004, "reassigned", 0, mb(600))
             bench.seconds += 30
@@ -240,7 +240,7 @@ def test_bytes_left_are_unknown_while_the_only_broker_that_catches_up_is_down() 
     with lagging_bench() as bench:
         bench.cluster.brokers.discard(1003)
         bench.cluster.tell_progress(bench.now)
-        bench.catch_ups.start_catch_up(CATCH_UP)
+        bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
         bench.cycle()
         assert bench.cycle().bytes_left is None
 
@@ -265,7 +265,7 @@ def test_a_deadline_does_not_limit_a_catch_up() -> None:
 
 def test_an_override_applies_to_a_catch_up_beside_a_reassignment(bench: Bench) -> None:
     bench.begin_reassignment("reassigned")
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.overrides.set_override(1003, mb(5), False)
     bench.cycle()
     assert bench.lists("reassigned") == ("0:1001,0:1002", "0:1003")
@@ -277,7 +277,7 @@ def test_an_override_applies_to_a_catch_up_beside_a_reassignment(bench: Bench) -
 
 
 def test_the_last_known_catch_ups_stay_while_the_store_cannot_be_read(bench: Bench) -> None:
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     bench.catch_ups.unavailable(True)
     record = bench.cycle()
@@ -287,15 +287,15 @@ def test_the_last_known_catch_ups_stay_while_the_store_cannot_be_read(bench: Ben
 
 def test_shadow_mode_ends_no_catch_up() -> None:
     with Bench(shadow=True, interval=timedelta(seconds=60)) as bench:
-        bench.catch_ups.start_catch_up(CATCH_UP)
+        bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
         bench.cycle()
-        assert bench.is_clean() and bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}
+        assert bench.is_clean() and bench.catch_ups.read() == {1003: CATCH_UP}
         assert isinstance(bench.planner, Planner)
 
 
 def test_a_new_leader_that_cannot_read_the_catch_ups_removes_no_throttle(bench: Bench) -> None:
     """It took unreadable catch-ups for no catch-ups and removed the throttles. The broker then copied at link speed."""
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.begin_reassignment("reassigned")
     bench.cycle()
     current = bench.lists("t1"), bench.lists("t2"), bench.rates().keys()
@@ -311,16 +311,16 @@ def test_a_new_leader_that_cannot_read_the_catch_ups_removes_no_throttle(bench: 
     bench.catch_ups.unavailable(False)
     bench.cycle()
     assert bench.lists("reassigned") == (None, None) and bench.lists("t2") == ("0:1002", "0:1003")
-    bench.catch_ups.remove_catch_up(1003)
+    bench.catch_ups.remove(1003)
     bench.cycle()
     assert bench.is_clean()
 
 
 def test_a_new_term_does_not_reuse_the_catch_ups_of_an_earlier_one(bench: Bench) -> None:
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     bench.term = Term(bench.cluster.begin_term())
-    bench.catch_ups.remove_catch_up(1003)
+    bench.catch_ups.remove(1003)
     bench.catch_ups.unavailable(True)
     assert "t1" not in bench.cycle().topics
 
@@ -328,7 +328,7 @@ def test_a_new_term_does_not_reuse_the_catch_ups_of_an_earlier_one(bench: Bench)
 def test_a_catch_up_does_not_throttle_partitions_below_min_isr(bench: Bench) -> None:
     """The acks=all producers of such a partition wait for this broker, so they waited for its throttle."""
     bench.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2, "t2": 1})
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     assert bench.lists("t1") == ("0:1001,1:1001", "0:1003,1:1003"), "the settings are not known yet"
     eventually(lambda: bench.planner._reader.reading.complete_for is not None)
@@ -341,12 +341,12 @@ def test_a_catch_up_does_not_throttle_partitions_below_min_isr(bench: Bench) -> 
     for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
         bench.cluster.join_isr(topic, partition, 1003)
     bench.cycle()
-    assert bench.is_clean() and not bench.catch_ups.read_catch_ups()
+    assert bench.is_clean() and not bench.catch_ups.read()
 
 
 def test_a_reassignment_of_a_lagging_partition_below_min_isr_is_throttled_before_its_submission(bench: Bench) -> None:
     bench.cluster.settings = ClusterSettings(min_in_sync_replicas={"t1": 2})
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.election.join(ADDRESS, lambda: None)
     assert bench.election.term is not None
     bench.term = bench.election.term
@@ -366,7 +366,7 @@ def test_a_reassignment_of_a_lagging_partition_below_min_isr_is_throttled_before
 def test_an_autoremove_override_stays_after_a_catch_up(bench: Bench) -> None:
     """The lists of the finished catch-up were taken for those of a finished reassignment."""
     bench.overrides.set_override(None, mb(50), autoremove=True)
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
         bench.cluster.join_isr(topic, partition, 1003)
@@ -382,7 +382,7 @@ def test_an_autoremove_override_stays_after_a_catch_up(bench: Bench) -> None:
 
 def test_an_autoremove_override_ends_after_a_catch_up_that_outlasts_its_reassignment(bench: Bench) -> None:
     bench.overrides.set_override(None, mb(50), autoremove=True)
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.begin_reassignment("reassigned")
     bench.cycle()
     bench.cluster.finish("reassigned")
@@ -400,13 +400,13 @@ def test_a_catch_up_ends_even_if_another_broker_refuses_its_writes(bench: Bench)
     bench.cluster.add_topic("reassigned", {0: (1001, 1002)})
     bench.cluster.submit_reassignment("reassigned", {0: (1001, 1004)})
     bench.cluster.refused[ConfigResource.broker(1004)] = "broker 1004 does not answer"
-    bench.catch_ups.start_catch_up(CATCH_UP)
+    bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
         bench.cluster.join_isr(topic, partition, 1003)
     bench.cluster.refused[ConfigResource.broker(1003)] = "broker 1003 does not answer"
     bench.cycle()
-    assert bench.catch_ups.read_catch_ups() == {1003: CATCH_UP}, "its own throttle is still set"
+    assert bench.catch_ups.read() == {1003: CATCH_UP}, "its own throttle is still set"
     bench.cluster.refused[ConfigResource.broker(1003)] = ""
     bench.cycle()
-    assert bench.rate(1003, FOLLOWER) is None and bench.catch_ups.read_catch_ups() == {}
+    assert bench.rate(1003, FOLLOWER) is None and bench.catch_ups.read() == {}

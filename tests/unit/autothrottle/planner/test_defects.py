@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from autothrottle.adapters.grpc import PlannerClient
-from autothrottle.adapters.memory import MemoryCluster, MemoryMembers, MemoryMembership, MemoryRequestQuotas
+from autothrottle.adapters.memory import MemoryAuditedMap, MemoryCluster, MemoryMembers, MemoryMembership
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import (
@@ -26,6 +26,7 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.operators.audited_maps import REQUEST_QUOTAS
 from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
 from autothrottle.core.throttles.plan import Reason
 from autothrottle.planner.servicer import PlannerServicer
@@ -238,7 +239,7 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
             bench.pauses,
             Estimator(bench.cluster, bench.cluster, bench.cluster, bench.metrics, bench.overrides, builders.limits()),
             bench.catch_ups,
-            MemoryRequestQuotas(),
+            MemoryAuditedMap(REQUEST_QUOTAS),
         )
         add_admin = admin_pb2_grpc.add_AdminServiceServicer_to_server
         admin = ServiceServer("admin", [(add_admin, servicer, "autothrottle.v1.AdminService")])

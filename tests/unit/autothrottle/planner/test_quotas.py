@@ -49,7 +49,7 @@ def test_a_quota_is_set_and_the_value_before_it_is_restored_when_it_expires(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=3))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=3))
     bench.cycle()
     assert quotas(bench) == DURING
     assert bench.cluster.ledger == {
@@ -60,7 +60,7 @@ def test_a_quota_is_set_and_the_value_before_it_is_restored_when_it_expires(
     assert len(bench.cluster.writes) == writes, "nothing changed, so nothing is written"
     bench.cycle()
     assert quotas(bench) == BEFORE
-    assert bench.cluster.ledger == {} and bench.temporary_quotas.read_temporary_quotas() == {}
+    assert bench.cluster.ledger == {} and bench.temporary_quotas.read() == {}
     bench.cycle()
     lines = [line for line in caplog.messages if "uota of" in line]
     assert lines == [
@@ -78,7 +78,7 @@ def test_a_quota_is_set_and_the_value_before_it_is_restored_when_it_expires(
 
 def test_a_key_that_was_not_set_is_removed_again(bench: Bench) -> None:
     bench.cluster.configs[RESOURCE] = {}
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=1.5))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=1.5))
     bench.cycle()
     assert quotas(bench) == {"producer_byte_rate": "5"}
     bench.cycle()
@@ -86,30 +86,30 @@ def test_a_key_that_was_not_set_is_removed_again(bench: Bench) -> None:
 
 
 def test_a_quota_that_an_operator_ends_early_is_restored(bench: Bench) -> None:
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=60))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=60))
     bench.cycle()
-    assert bench.temporary_quotas.remove_temporary_quota(BACKFILL, "anna")
+    assert bench.temporary_quotas.remove(BACKFILL, "anna")
     bench.cycle("a temporary quota changed")
     assert quotas(bench) == BEFORE and bench.cluster.ledger == {}
 
 
 def test_a_quota_of_a_recovery_ends_with_the_last_reassignment(bench: Bench) -> None:
     bench.begin_reassignment()
-    bench.temporary_quotas.set_temporary_quota(temporary(recovery=True))
+    bench.temporary_quotas.put(BACKFILL, temporary(recovery=True))
     bench.cycle()
     bench.cycle()
     assert quotas(bench) == DURING
     bench.cluster.finish("t1")
     bench.cycle("the reassignment ended")
     assert quotas(bench) == BEFORE and bench.cluster.ledger == {}
-    assert bench.temporary_quotas.read_temporary_quotas() == {}
+    assert bench.temporary_quotas.read() == {}
 
 
 def test_a_quota_of_a_recovery_ends_with_the_last_catch_up(bench: Bench) -> None:
     bench.cluster.add_topic("t1", {0: (1001, 1003)})
     bench.cluster.leave_isr("t1", 0, 1003)
-    bench.catch_ups.start_catch_up(CatchUp(1003))
-    bench.temporary_quotas.set_temporary_quota(temporary(recovery=True))
+    bench.catch_ups.put(1003, CatchUp(1003))
+    bench.temporary_quotas.put(BACKFILL, temporary(recovery=True))
     bench.cycle()
     assert quotas(bench) == DURING
     bench.cluster.join_isr("t1", 0, 1003)
@@ -119,7 +119,7 @@ def test_a_quota_of_a_recovery_ends_with_the_last_catch_up(bench: Bench) -> None
 
 def test_the_next_leader_restores_what_a_killed_one_has_set(bench: Bench) -> None:
     bench.begin_reassignment()
-    bench.temporary_quotas.set_temporary_quota(temporary(recovery=True))
+    bench.temporary_quotas.put(BACKFILL, temporary(recovery=True))
     bench.cycle()
     assert quotas(bench) == DURING
     bench.cluster.finish("t1")
@@ -127,15 +127,15 @@ def test_the_next_leader_restores_what_a_killed_one_has_set(bench: Bench) -> Non
     bench.planner = bench.new_planner()
     bench.term = Term(bench.electorate.begin_term(ADDRESS))
     bench.cycle()
-    assert quotas(bench) == BEFORE and bench.temporary_quotas.read_temporary_quotas() == {}
+    assert quotas(bench) == BEFORE and bench.temporary_quotas.read() == {}
     assert bench.cluster.ledger == {}
 
 
 def test_a_write_of_a_killed_leader_without_a_request_left_is_restored(bench: Bench) -> None:
     """The leader wrote the quota, then the operator ended it while no planner led."""
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=60))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=60))
     bench.cycle()
-    bench.temporary_quotas.remove_temporary_quota(BACKFILL)
+    bench.temporary_quotas.remove(BACKFILL)
     bench.planner.stop()
     bench.planner = bench.new_planner()
     bench.term = Term(bench.electorate.begin_term(ADDRESS))
@@ -144,7 +144,7 @@ def test_a_write_of_a_killed_leader_without_a_request_left_is_restored(bench: Be
 
 
 def test_a_foreign_edit_is_repaired_while_it_holds_and_stays_after_its_end(bench: Bench) -> None:
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=4))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=4))
     bench.cycle()
     bench.cluster.set_config_as_user(RESOURCE, "producer_byte_rate", "900")
     record = bench.cycle()
@@ -159,7 +159,7 @@ def test_a_foreign_edit_is_repaired_while_it_holds_and_stays_after_its_end(bench
 def test_other_entities_are_never_touched(bench: Bench) -> None:
     customer = QuotaEntity(client_id="customer").resource
     bench.cluster.configs[customer] = {"producer_byte_rate": "1"}
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=1.5))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=1.5))
     bench.cycle()
     bench.cycle()
     assert {change.resource for change in bench.cluster.writes} == {RESOURCE}
@@ -168,7 +168,7 @@ def test_other_entities_are_never_touched(bench: Bench) -> None:
 
 @pytest.mark.parametrize("mode", PauseMode)
 def test_a_pause_changes_no_quota(bench: Bench, mode: PauseMode) -> None:
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=2))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=2))
     bench.cycle()
     bench.pauses.set_pause(Pause(mode))
     bench.cycle(after=600)
@@ -181,16 +181,16 @@ def test_a_pause_changes_no_quota(bench: Bench, mode: PauseMode) -> None:
 def test_a_planner_in_shadow_mode_writes_no_quota_and_ends_none(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with Bench(shadow=True) as bench:
-        bench.temporary_quotas.set_temporary_quota(temporary(minutes=5))
+        bench.temporary_quotas.put(BACKFILL, temporary(minutes=5))
         bench.cycle()
         bench.cycle(after=600)
-        assert bench.cluster.writes == [] and bench.temporary_quotas.read_temporary_quotas()
+        assert bench.cluster.writes == [] and bench.temporary_quotas.read()
     line = "Shadow: would write: Quota of users/<default>/clients/backfill set: producer_byte_rate 5"
     assert caplog.messages.count(line) == 1
 
 
 def test_quotas_that_cannot_be_read_stay(bench: Bench) -> None:
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=60))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=60))
     bench.cycle()
     bench.temporary_quotas.unavailable(True)
     record = bench.cycle()
@@ -205,14 +205,14 @@ def test_quotas_that_cannot_be_read_stay(bench: Bench) -> None:
 
 
 def test_a_refused_restore_is_tried_again_and_the_request_stays(bench: Bench) -> None:
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=1.5))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=1.5))
     bench.cycle()
     bench.cluster.refused[RESOURCE] = "the controller is busy"
     bench.cycle()
-    assert quotas(bench) == DURING and bench.temporary_quotas.read_temporary_quotas()
+    assert quotas(bench) == DURING and bench.temporary_quotas.read()
     bench.cluster.refused.clear()
     bench.cycle()
-    assert quotas(bench) == BEFORE and not bench.temporary_quotas.read_temporary_quotas()
+    assert quotas(bench) == BEFORE and not bench.temporary_quotas.read()
 
 
 def test_without_quotas_their_state_is_read_only_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +232,14 @@ def test_without_quotas_their_state_is_read_only_once(bench: Bench, monkeypatch:
 @pytest.mark.parametrize("is_lost_at_the_end", [False, True])
 def test_the_quota_before_ours_is_restored_although_the_ledger_lost_it(bench: Bench, is_lost_at_the_end: bool) -> None:
     """Without its ledger entry, our own quota counted as another party's, and the client kept it for good."""
-    bench.temporary_quotas.set_temporary_quota(temporary(minutes=60))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=60))
     bench.cycle()
     del bench.cluster.ledger[RESOURCE]
     if is_lost_at_the_end:
-        bench.temporary_quotas.remove_temporary_quota(BACKFILL, "anna")
+        bench.temporary_quotas.remove(BACKFILL, "anna")
     record = bench.cycle()
     assert [finding for finding in record.findings if "its record in the ledger is lost" in finding]
     assert bench.cluster.ledger[RESOURCE].keys["producer_byte_rate"].before == "70"
-    bench.temporary_quotas.remove_temporary_quota(BACKFILL, "anna")
+    bench.temporary_quotas.remove(BACKFILL, "anna")
     bench.cycle()
     assert quotas(bench) == BEFORE and bench.cluster.ledger == {}

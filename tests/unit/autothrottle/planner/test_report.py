@@ -160,7 +160,7 @@ def start_catch_up(bench: Bench) -> None:
     bench.cluster.tell_progress(bench.now)
     bench.cluster.add_topic("behind", {0: (1001, 1003)})
     bench.cluster.leave_isr("behind", 0, 1003)
-    bench.catch_ups.start_catch_up(CatchUp(1003))
+    bench.catch_ups.put(1003, CatchUp(1003))
 
 
 def test_a_reassignment_to_a_broker_that_also_catches_up_from_the_same_leader_is_logged_as_done() -> None:

@@ -40,7 +40,7 @@ def bench() -> Iterator[Bench]:
     with Bench() as made:
         made.cluster.group_clients = {"backfill-1", "customer"}
         set_clients(made, inbound=70)
-        made.yield_rules.set_rule(RULE)
+        made.yield_rules.put(RULE.name, RULE)
         yield made
 
 
@@ -145,11 +145,11 @@ def test_a_first_quota_that_is_refused_does_not_request_a_cycle_every_second(ben
 def test_a_temporary_quota_that_ends_hands_over_to_the_rule(bench: Bench, is_removed: bool, temporary: float) -> None:
     """The end once released the client for a cycle, or held it at the floor while no headroom was measured."""
     wanted = TemporaryQuota(BACKFILL, {PRODUCER: mb(temporary)}, "anna", NOON, bench.now() + timedelta(seconds=120))
-    bench.temporary_quotas.set_temporary_quota(wanted)
+    bench.temporary_quotas.put(wanted.entity, wanted)
     begin(bench)
     assert windows(bench, 3) == [temporary] * 3
     if is_removed:
-        bench.temporary_quotas.remove_temporary_quota(BACKFILL)
+        bench.temporary_quotas.remove(BACKFILL)
     seen = requested_cycles(bench, 60)
     assert set(seen) <= {temporary, 20} and seen[-1] == 20
     assert seen[0] == 20 or not is_removed, "a removed quota ends at once"
@@ -159,11 +159,11 @@ def test_a_removed_temporary_quota_of_another_client_ends_at_once_during_a_recov
     """The planner once took its last reading of the quotas as new enough, and restored the quota much later."""
     alice = QuotaEntity("alice")
     wanted = TemporaryQuota(alice, {PRODUCER: mb(1)}, "anna", NOON, NOON + timedelta(hours=1))
-    bench.temporary_quotas.set_temporary_quota(wanted)
+    bench.temporary_quotas.put(wanted.entity, wanted)
     begin(bench)
     windows(bench, 3)
     assert rates(bench)[alice.path] == 1
-    bench.temporary_quotas.remove_temporary_quota(alice)
+    bench.temporary_quotas.remove(alice)
     requested_cycles(bench, 2)
     assert alice.path not in rates(bench)
 
@@ -296,7 +296,7 @@ def test_a_client_that_is_found_later_yields_from_the_next_cycle(bench: Bench) -
 
 
 def test_names_without_wildcards_need_no_reading(bench: Bench) -> None:
-    bench.yield_rules.set_rule(replace(RULE, client_id="unseen"))
+    bench.yield_rules.put(RULE.name, replace(RULE, client_id="unseen"))
     begin(bench)
     windows(bench, 3)
     assert rates(bench) == {QuotaEntity(DEFAULT, "unseen").path: 20}
@@ -305,15 +305,15 @@ def test_names_without_wildcards_need_no_reading(bench: Bench) -> None:
 def test_removed_and_changed_rules_take_effect_in_the_next_cycle(bench: Bench) -> None:
     begin(bench)
     windows(bench, 3)
-    bench.yield_rules.set_rule(replace(RULE, at_most=mb(8)))
+    bench.yield_rules.put(RULE.name, replace(RULE, at_most=mb(8)))
     assert windows(bench, 3) == [10, 8, 8]
-    bench.yield_rules.remove_rule("backfill")
+    bench.yield_rules.remove("backfill")
     bench.cycle("a yield rule changed")
     assert rates(bench) == {} and BACKFILL.resource not in bench.cluster.ledger
 
 
 def test_the_lower_of_two_rules_counts_with_its_floor(bench: Bench) -> None:
-    bench.yield_rules.set_rule(replace(RULE, name="all", client_id="*ill-1", at_most=mb(12), floor=mb(11)))
+    bench.yield_rules.put("all", replace(RULE, name="all", client_id="*ill-1", at_most=mb(12), floor=mb(11)))
     begin(bench)
     assert windows(bench, 4) == [35, 17.5, 12, 12]
     bench.seconds += 30
@@ -322,7 +322,7 @@ def test_the_lower_of_two_rules_counts_with_its_floor(bench: Bench) -> None:
 
 
 def test_a_share_of_the_capacity_waits_for_metrics(bench: Bench) -> None:
-    bench.yield_rules.set_rule(replace(RULE, at_most=None, at_most_share=0.1))
+    bench.yield_rules.put(RULE.name, replace(RULE, at_most=None, at_most_share=0.1))
     loads, bench.metrics.loads = bench.metrics.loads, builders.loads()
     begin(bench)
     record = bench.cycle()
@@ -342,12 +342,12 @@ def test_without_metrics_the_limit_is_set_and_kept(bench: Bench) -> None:
 
 def test_keys_of_a_temporary_quota_are_left_alone(bench: Bench) -> None:
     temporary = TemporaryQuota(BACKFILL, {PRODUCER: mb(60)}, "anna", NOON, NOON + timedelta(hours=1))
-    bench.yield_rules.set_rule(replace(RULE, keys=BYTE_RATES))
-    bench.temporary_quotas.set_temporary_quota(temporary)
+    bench.yield_rules.put(RULE.name, replace(RULE, keys=BYTE_RATES))
+    bench.temporary_quotas.put(temporary.entity, temporary)
     begin(bench)
     windows(bench, 3)
     assert rates(bench) == {BACKFILL.path: 60} and rates(bench, CONSUMER) == {BACKFILL.path: 20}
-    bench.temporary_quotas.remove_temporary_quota(BACKFILL)
+    bench.temporary_quotas.remove(BACKFILL)
     assert windows(bench, 3) == [30, 20, 20]
     bench.cluster.finish("t1")
     bench.cycle()
@@ -371,7 +371,7 @@ def test_a_pause_changes_no_quota(bench: Bench, mode: PauseMode) -> None:
 def test_shadow_mode_writes_no_quota() -> None:
     with Bench(shadow=True) as bench:
         bench.cluster.group_clients = {"backfill-1"}
-        bench.yield_rules.set_rule(RULE)
+        bench.yield_rules.put(RULE.name, RULE)
         begin(bench)
         assert windows(bench, 3) == [None, None, None] and bench.cluster.writes == []
 
@@ -379,7 +379,7 @@ def test_shadow_mode_writes_no_quota() -> None:
 def test_quotas_stay_while_it_is_unknown_whether_a_recovery_runs(bench: Bench) -> None:
     bench.cluster.add_topic("t1", {0: (1001, 1003)})
     bench.cluster.leave_isr("t1", 0, 1003)
-    bench.catch_ups.start_catch_up(CatchUp(1003))
+    bench.catch_ups.put(1003, CatchUp(1003))
     bench.cycle()
     bench.cycle("clients yield to the recovery")
     bench.cycle("more clients yield to the recovery")
@@ -465,7 +465,7 @@ def plug_in_findings(record: CycleRecord) -> list[str]:
 @pytest.mark.parametrize(("now", "is_ineffective"), [(100, True), (50, False)])
 def test_plug_ins_are_reported_and_checked_for_an_effect(bench: Bench, now: float, is_ineffective: bool) -> None:
     bench.cluster.plug_ins = {1002: "io.strimzi.StaticQuotaCallback"}
-    bench.yield_rules.set_rule(replace(RULE, floor=mb(20)))
+    bench.yield_rules.put(RULE.name, replace(RULE, floor=mb(20)))
     begin(bench)
     assert plug_in_findings(bench.cycle(after=1)) == [
         "brokers 1002 use the plug-in io.strimzi.StaticQuotaCallback for client quotas "

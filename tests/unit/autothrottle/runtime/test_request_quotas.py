@@ -17,9 +17,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from autothrottle.adapters.credentials.tokens import Tokens
-from autothrottle.adapters.memory import MemoryMetrics, MemoryRequestQuotas
+from autothrottle.adapters.memory import MemoryAuditedMap, MemoryMetrics
 from autothrottle.core.access import Caller, Role
 from autothrottle.core.exported_metrics import REQUEST_RATE, REQUEST_THROTTLE_TIME
+from autothrottle.core.operators.audited_maps import REQUEST_QUOTAS
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.runtime import request_quotas
 from autothrottle.runtime.access import Access, has_request_quota
@@ -70,11 +71,11 @@ class Counted:
     """Quotas on a clock that stands still."""
 
     def __init__(self, **rates: int) -> None:
-        self.clock, self.store = Clock(), MemoryRequestQuotas()
+        self.clock, self.store = Clock(), MemoryAuditedMap(REQUEST_QUOTAS)
         self.quotas = RequestQuotas(self.clock)
         self.quotas.follow(self.store)
         for user, rate in rates.items():
-            self.store.set_request_quota(RequestQuotaEntity(user), rate)
+            self.store.put(RequestQuotaEntity(user), rate)
 
     def delay(self, caller: Caller, client_id: str = "") -> float | None:
         """Count a request; None: no quota applies."""
@@ -189,10 +190,10 @@ def test_quotas_do_not_apply_to_methods_that_only_services_may_call() -> None:
 def test_a_change_applies_at_once_and_a_removal_ends_the_delay() -> None:
     counted, anna = Counted(anna=1), Caller("anna", Role.VIEWER)
     assert [counted.delay(anna) for _ in range(2)] == [0, 1]
-    counted.store.set_request_quota(RequestQuotaEntity("anna"), 100)
+    counted.store.put(RequestQuotaEntity("anna"), 100)
     counted.clock.now += 1
     assert counted.delay(anna) == 0
-    counted.store.remove_request_quota(RequestQuotaEntity("anna"))
+    counted.store.remove(RequestQuotaEntity("anna"))
     assert counted.delay(anna) is None
 
 
@@ -201,7 +202,7 @@ def test_the_number_of_sensors_is_bounded_and_they_expire(monkeypatch: pytest.Mo
     monkeypatch.setattr(request_quotas, "MOST_SENSORS", 20)
     monkeypatch.setattr(request_quotas, "MOST_LABELLED", 5)
     counted, anna, bernd = Counted(bernd=1), Caller("anna", Role.VIEWER), Caller("bernd", Role.VIEWER)
-    counted.store.set_request_quota(RequestQuotaEntity(None, ""), 1)
+    counted.store.put(RequestQuotaEntity(None, ""), 1)
     for number in range(100):
         counted.delay(anna, f"id-{number}")
         with suppress(LimitReached):
@@ -216,7 +217,7 @@ def test_the_number_of_sensors_is_bounded_and_they_expire(monkeypatch: pytest.Mo
 
 def test_an_invalid_client_id_counts_as_none() -> None:
     counted, anna = Counted(), Caller("anna", Role.VIEWER)
-    counted.store.set_request_quota(RequestQuotaEntity(None, ""), 1)
+    counted.store.put(RequestQuotaEntity(None, ""), 1)
     assert [counted.delay(anna, client_id) for client_id in ("x" * 129, "ö")] == [0, 1]
 
 
@@ -260,7 +261,7 @@ def test_delayed_calls_take_no_thread_and_no_slot_of_other_callers(
 
 
 def test_a_planner_runs_cycles_while_callers_without_credentials_flood_the_api(services: InProcessServices) -> None:
-    services.request_quotas.set_request_quota(RequestQuotaEntity(""), 1)
+    services.request_quotas.put(RequestQuotaEntity(""), 1)
     services.start_planners()
     eventually(lambda: services.planners[0].state().last_cycle)
     ended = threading.Event()

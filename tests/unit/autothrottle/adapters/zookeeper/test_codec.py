@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from autothrottle.adapters.zookeeper.codec import (
     StateNode,
     TopicNode,
-    broker_id_of,
     format_audit_record,
     format_change_notification,
     format_config,
@@ -32,7 +31,7 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import SharedValues
+from autothrottle.core.cluster.snapshot import SharedValues, broker_id_of
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.audit import MAX_WHO, AuditAction, AuditRecord
 from autothrottle.core.operators.overrides import Override

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.operators.audit import validate_audit_limit
 from autothrottle.core.operators.overrides import (
@@ -14,7 +15,6 @@ from autothrottle.core.operators.overrides import (
     check_version,
     format_etag,
     parse_etag,
-    validate_broker_id,
     validate_expire_time,
     validate_rate,
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.keys import MAX_EXACT, QuotaKey
-from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, check_number, matches, rule_sentence, validate_rule
+from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, matches, rule_sentence, validate_rule, with_rule
 from autothrottle.core.units import format_megabytes
 
 RULE = YieldRule(
@@ -129,11 +129,10 @@ def test_a_share_is_a_limit_if_the_capacity_is_known() -> None:
 
 
 def test_more_than_a_hundred_rules_are_refused() -> None:
-    rules = {f"r{n}": replace(RULE, name=f"r{n}") for n in range(101)}
+    rules = {f"r{n}": replace(RULE, name=f"r{n}") for n in range(100)}
     with pytest.raises(Conflict, match="there would be 101 yield rules, more than 100; remove one"):
-        check_number(rules)
-    del rules["r7"]
-    check_number(rules)
+        with_rule(rules, RULE.name, RULE)
+    assert with_rule(rules, "r7", RULE) == {**rules, "r7": RULE}
 
 
 @given(st.integers(0, 2**53))

@@ -1,0 +1,224 @@
+"""The stored texts of the audited maps. The type to know is `MapCodec`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from autothrottle.adapters.zookeeper.codec import (
+    FORMAT_VERSION,
+    INT64,
+    compact_json,
+    field_error,
+    integer,
+    number,
+    optional_text,
+    optional_time,
+    own_object,
+    text,
+    time_of,
+)
+from autothrottle.core.cluster.snapshot import parse_broker_id
+from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
+from autothrottle.core.operators import audited_maps
+from autothrottle.core.operators.audited_maps import MapKind
+from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, validate_entity
+from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
+from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.quotas.yielding import YieldRule, YieldRules, validate_rule
+from autothrottle.core.request_quotas import (
+    RequestQuotaEntity,
+    RequestRates,
+    in_order,
+    validate_request_quota_entity,
+    validate_request_rate,
+)
+
+_RATE = re.compile(r"[0-9]{1,9}")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class MapContent(Generic[K, V]):
+    """The content of a stored map."""
+
+    stored: StoredMap[K, V]
+    raw: Mapping[str, Any]
+    """The entries that cannot be read, as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapCodec(Generic[K, V]):
+    """Converts one kind of map to its text and back."""
+
+    kind: MapKind[K, V]
+    node: str
+    """Name of the map's node."""
+    field: str
+    """The field of the JSON object that holds the entries."""
+    parse_entry: Callable[[str, Any], tuple[K, V]]
+    """Converts (stored name, JSON value) to a key and its value; raises Invalid or one of `FIELD_ERRORS`."""
+    format_entries: Callable[[Mapping[K, V]], Mapping[str, Any]]
+    """Returns stored name -> JSON value, in the stored order."""
+    is_list: bool = False
+    """Whether the field holds a list, so that names are not stored."""
+
+    def parse(self, data: bytes | None, path: str) -> MapContent[K, V]:
+        """Parse the text; None: the map was never written.
+
+        Args:
+            data: the text.
+            path: where it is stored, for messages.
+
+        Raises:
+            Incomplete: no entry can be read.
+        """
+        if data is None:
+            return MapContent(StoredMap(), {})
+        try:
+            raw = self._raw_entries(data)
+        except (*FIELD_ERRORS, Invalid) as error:
+            fix = f"repair or delete the node, then set the {self.kind.name} again"
+            raise Incomplete(f"{path} cannot be parsed: {field_error(error)}; {fix}") from error
+        entries, unreadable = dict[K, V](), dict[str, str]()
+        for name, value in raw.items():
+            try:
+                key, entry = self.parse_entry(name, value)
+            except (*FIELD_ERRORS, Invalid) as error:
+                fix = "set it again, or repair the node"
+                unreadable[name] = f"{path}: entry {name[:60]!r} cannot be read: {field_error(error)}; {fix}"
+                continue
+            entries[key] = entry
+        return MapContent(StoredMap(entries, unreadable), {name: raw[name] for name in unreadable})
+
+    def _raw_entries(self, data: bytes) -> dict[str, Any]:
+        value = own_object(data, f"the node of {self.kind.name}")[self.field]
+        if self.is_list:
+            return {str(position): entry for position, entry in enumerate(value)}
+        return {**value}
+
+    def format(self, entries: Mapping[K, V], content: MapContent[K, V]) -> bytes:
+        """Return the text with these entries, and with those of the content that cannot be read."""
+        named = {**content.raw, **self.format_entries(entries)}
+        return compact_json({"version": FORMAT_VERSION, self.field: [*named.values()] if self.is_list else named})
+
+
+def _parse_catch_up(name: str, value: Any) -> tuple[int, CatchUp]:
+    """Parse an entry. The broker catches up even if its author or time cannot be read."""
+    broker_id = parse_broker_id(name)
+    try:
+        return broker_id, CatchUp(broker_id, text(value["author"]), optional_time(value["time"]))
+    except FIELD_ERRORS:
+        return broker_id, CatchUp(broker_id, "unreadable")
+
+
+def _format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> Mapping[str, Any]:
+    return {
+        str(broker_id): {"author": entry.author, "time": None if entry.time is None else entry.time.isoformat()}
+        for broker_id, entry in sorted(catch_ups.items())
+    }
+
+
+CATCH_UPS = MapCodec(audited_maps.CATCH_UPS, "catch_ups", "brokers", _parse_catch_up, _format_catch_ups)
+"""The stored name of a catch-up is the broker id."""
+
+
+def _parse_temporary_quota(name: str, value: Any) -> tuple[QuotaEntity, TemporaryQuota]:
+    entity = entity_of_path(text(name))
+    if entity is None:
+        raise Invalid(f"{name[:80]!r} is not the path of a user, a client id or an IP address")
+    keys = {parse_key(key): setting for key, setting in value["values"].items()}
+    return entity, TemporaryQuota(
+        entity=validate_entity(entity),
+        values={key: parse_value(key, text(setting)) for key, setting in keys.items()},
+        author=text(value["author"]),
+        time=time_of(value["time"]),
+        expire_time=optional_time(value["expire_time"]),
+        until_recovered=bool(value["until_recovered"]),
+    )
+
+
+def _format_temporary_quotas(quotas: TemporaryQuotas) -> Mapping[str, Any]:
+    return {
+        entity.path: {
+            "values": {str(key): format_value(key, value) for key, value in quota.values.items()},
+            "author": quota.author,
+            "time": quota.time.isoformat(),
+            "expire_time": None if quota.expire_time is None else quota.expire_time.isoformat(),
+            "until_recovered": quota.until_recovered,
+        }
+        for entity, quota in sorted(quotas.items(), key=lambda item: item[0].order)
+    }
+
+
+TEMPORARY_QUOTAS = MapCodec(
+    audited_maps.TEMPORARY_QUOTAS, "temporary_quotas", "quotas", _parse_temporary_quota, _format_temporary_quotas
+)
+"""The stored name of a temporary quota is the entity's path."""
+
+
+def _parse_rule(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
+    """Parse a rule. Fields of newer versions are ignored."""
+    at_most, share = value["at_most"], value["at_most_share"]
+    rule = YieldRule(
+        name=name,
+        user=optional_text(value["user"]),
+        client_id=optional_text(value["client_id"]),
+        at_most=None if at_most is None else integer(at_most, INT64),
+        at_most_share=None if share is None else number(share),
+        floor=integer(value["floor"], INT64),
+        keys=frozenset(map(parse_key, value["keys"])),
+        author=text(value["author"]),
+        time=time_of(value["time"]),
+    )
+    return name, validate_rule(rule, i_mean_it=True)
+
+
+def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
+    return {
+        name: {
+            "user": rule.user,
+            "client_id": rule.client_id,
+            "at_most": rule.at_most,
+            "at_most_share": rule.at_most_share,
+            "floor": rule.floor,
+            "keys": sorted(rule.keys),
+            "author": rule.author,
+            "time": rule.time.isoformat(),
+        }
+        for name, rule in sorted(rules.items())
+    }
+
+
+YIELD_RULES = MapCodec(audited_maps.YIELD_RULES, "yield_rules", "rules", _parse_rule, _format_rules)
+
+
+def _parse_request_quota(_position: str, value: Any) -> tuple[RequestQuotaEntity, int]:
+    entity = RequestQuotaEntity(optional_text(value.get("user")), optional_text(value.get("client_id")))
+    rate = text(value["config"]["request_rate"])
+    if not _RATE.fullmatch(rate):
+        raise Invalid(f"request_rate {rate[:40]!r} is not an integer of at most 9 digits")
+    return validate_request_quota_entity(entity), validate_request_rate(int(rate))
+
+
+def _format_request_quotas(rates: RequestRates) -> Mapping[str, Any]:
+    return {
+        str(entity): {
+            **({} if entity.user is None else {"user": entity.user}),
+            **({} if entity.client_id is None else {"client_id": entity.client_id}),
+            "config": {"request_rate": str(rate)},
+        }
+        for entity, rate in in_order(rates)
+    }
+
+
+REQUEST_QUOTAS = MapCodec(
+    audited_maps.REQUEST_QUOTAS, "request_quotas", "quotas", _parse_request_quota, _format_request_quotas, is_list=True
+)
+"""The text has Kafka's property name: `{"version":1,"quotas":[{"user":"anna","config":{"request_rate":"100"}}]}`."""

@@ -1,4 +1,4 @@
-"""Client of a running autothrottle: speaks `autothrottle.v1` over gRPC and does not depend on the services' code.
+"""Client of a running autothrottle: speaks `autothrottle.v1` over gRPC and shares its values and errors.
 
     from autothrottle_client import AdminClient
 

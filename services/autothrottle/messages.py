@@ -1,6 +1,6 @@
-"""Conversion between dataclasses and generated messages, by the names and types of their fields.
+"""What the client package and `wire` share: dataclasses as generated messages, and errors as gRPC statuses.
 
-The client package and `wire` use it. The type to know is `Conversion`.
+Dataclasses are converted by the names and types of their fields. The type to know is `Conversion`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,43 @@ from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache, partial
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+
+from autothrottle.core.errors import (
+    AutothrottleError,
+    Conflict,
+    Forbidden,
+    Incomplete,
+    Invalid,
+    Missing,
+    NotLeader,
+    Unauthenticated,
+    Unavailable,
+)
+
+CODES: Mapping[type[AutothrottleError], grpc.StatusCode] = MappingProxyType(
+    {
+        Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+        Missing: grpc.StatusCode.NOT_FOUND,
+        Conflict: grpc.StatusCode.ABORTED,
+        NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
+        Incomplete: grpc.StatusCode.DATA_LOSS,
+        Unavailable: grpc.StatusCode.UNAVAILABLE,
+        Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+        Forbidden: grpc.StatusCode.PERMISSION_DENIED,
+        AutothrottleError: grpc.StatusCode.INTERNAL,
+    }
+)
+"""Error -> its code; a subclass that is absent has the code of its nearest ancestor."""
+
+LEADER_ADDRESS = "leader-address"
+"""Key of the trailing metadata with the address of the leading planner, `host:port`; absent: unknown."""
 
 _T = TypeVar("_T")
 _Message = TypeVar("_Message", bound=Message)

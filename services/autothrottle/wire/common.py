@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from types import MappingProxyType
 from typing import NoReturn
 
 import grpc
@@ -21,19 +20,9 @@ from autothrottle.core.cluster.flows import Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, flows
 from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.control.submission import MAX_PARTITIONS, Submitted, Targets, partitions, targets
-from autothrottle.core.errors import (
-    AutothrottleError,
-    Conflict,
-    Forbidden,
-    Incomplete,
-    Invalid,
-    Missing,
-    NotLeader,
-    Unauthenticated,
-    Unavailable,
-)
+from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import remainder
-from autothrottle.messages import Conversion, Converter
+from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion, Converter
 from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, quotas_pb2, types_pb2
 
 SAME_NAMES = Conversion(converters={ConfigResource: Converter(attrgetter("path"), ConfigResource)})
@@ -77,26 +66,8 @@ def expire_time_from_message(message: admin_pb2.Override | quotas_pb2.Quota) -> 
 
 # Errors as gRPC statuses.
 
-LEADER_ADDRESS = "leader-address"
-"""Key of the trailing metadata with the address of the leading planner, `host:port`; absent: unknown."""
-
 MAX_MESSAGE_BYTES = 4_000
 """Maximum length of an error message; gRPC sends it percent-encoded in a header and refuses headers above 8 kB."""
-
-CODES: Mapping[type[AutothrottleError], grpc.StatusCode] = MappingProxyType(
-    {
-        Invalid: grpc.StatusCode.INVALID_ARGUMENT,
-        Missing: grpc.StatusCode.NOT_FOUND,
-        Conflict: grpc.StatusCode.ABORTED,
-        NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
-        Incomplete: grpc.StatusCode.DATA_LOSS,
-        Unavailable: grpc.StatusCode.UNAVAILABLE,
-        Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
-        Forbidden: grpc.StatusCode.PERMISSION_DENIED,
-        AutothrottleError: grpc.StatusCode.INTERNAL,
-    }
-)
-"""Error -> its code; a subclass that is absent has the code of its nearest ancestor."""
 
 
 def code_of(error: AutothrottleError) -> grpc.StatusCode:

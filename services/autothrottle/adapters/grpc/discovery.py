@@ -16,6 +16,7 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.control.quota_changes import QuotaState
+from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2
@@ -32,7 +33,6 @@ from autothrottle.wire.discovery import (
     settings_from_message,
 )
 from autothrottle.wire.quotas import clients_from_message, quota_state_from_message
-from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import Replica, Replicas, backoffs
 
 log = logging.getLogger(__name__)

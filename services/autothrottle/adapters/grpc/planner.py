@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
-from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.control.cycle import PlannerState
@@ -80,5 +79,4 @@ class PlannerClient(ServiceClient[PlannerServiceStub]):
         def fetch(replica: Replica, seconds: float) -> PlannerState:
             return state_from_message(PlannerServiceStub(replica.channel).GetState(request, timeout=seconds))
 
-        with as_core_errors():
-            return self._replicas.leader_state(fetch, timeout)
+        return self._replicas.leader_state(fetch, timeout)

@@ -21,11 +21,10 @@ from autothrottle.core.errors import (
     Missing,
     NotLeader,
 )
+from autothrottle.messages import CODES, LEADER_ADDRESS
 from autothrottle.v1 import discovery_pb2, types_pb2
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.wire.common import (
-    CODES,
-    LEADER_ADDRESS,
     MAX_MESSAGE_BYTES,
     MAX_SNAPSHOT_PARTITIONS,
     caller,

@@ -8,8 +8,9 @@ import time
 import grpc
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, validate_change
+from autothrottle.core.control.changes import Change, validate_change
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import ConfigWriter, Reassigner, Term
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import applier_pb2, applier_pb2_grpc

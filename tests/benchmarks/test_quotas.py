@@ -30,7 +30,7 @@ from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
+from autothrottle.core.control.changes import with_changes
 from autothrottle.core.control.cycle import CycleObservation, CycleResults, SourceReadings
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.quota_changes import QuotaState, quota_changes
@@ -43,6 +43,7 @@ from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import ClientQuotaStore
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.server import ServiceServer

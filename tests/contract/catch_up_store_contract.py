@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autothrottle.core.control.audit import AuditAction, AuditRecord
-from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.errors import NotLeader
+from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.ports.state_store import CatchUpStore
 from tests.builders import eventually
 

@@ -10,9 +10,10 @@ import pytest
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.control.changes import Change
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import ConfigWriter, Term
 from tests import builders
 

@@ -10,9 +10,10 @@ from typing import Protocol
 
 import pytest
 
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.control.overrides import Override
 from autothrottle.core.errors import Conflict, Invalid, NotLeader
+from autothrottle.core.records import AuditAction
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.ports.state_store import OverrideStore
 from tests import builders

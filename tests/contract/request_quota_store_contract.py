@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle.ports.state_store import RequestQuotaStore
 from tests.builders import eventually

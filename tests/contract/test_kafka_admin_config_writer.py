@@ -25,11 +25,12 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, changes
+from autothrottle.core.control.changes import Change, changes
 from autothrottle.core.control.plan import Plan
 from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster

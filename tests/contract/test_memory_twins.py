@@ -21,10 +21,11 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem, TopicPartition
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
-from autothrottle.core.control.changes import OutcomeStatus, changes
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditRecord
+from autothrottle.core.control.changes import changes
 from autothrottle.core.control.plan import plan
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
+from autothrottle.core.records import AuditAction, OutcomeStatus
 from autothrottle.ports.kafka import ConfigWriter, SnapshotSource, Term
 from autothrottle.ports.state_store import Election, OverrideStore
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource

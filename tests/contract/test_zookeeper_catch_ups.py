@@ -13,9 +13,9 @@ import pytest
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
 from autothrottle.core.control.audit import AuditRecord
-from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.errors import Incomplete
+from autothrottle.core.records import CatchUp
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.catch_up_store_contract import FIRST, SECOND, CatchUpStoreContract

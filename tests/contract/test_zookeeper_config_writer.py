@@ -19,8 +19,9 @@ from autothrottle.adapters.kafka_zookeeper.config_writer import MAX_BATCH_BYTES,
 from autothrottle.adapters.zookeeper.codec import format_config, format_ledger_entry
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.control.changes import Change
 from autothrottle.core.errors import NotLeader, Unavailable
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import Operation, Transaction, ZooKeeperServer
 from tests.builders import change, eventually, ledger_entry

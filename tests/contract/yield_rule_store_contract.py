@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.errors import Conflict
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import BYTE_RATES, MAX_RULES, YieldRule, rule_sentence
+from autothrottle.core.records import AuditAction
 from autothrottle.ports.state_store import YieldRuleStore
 from tests.builders import eventually
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from autothrottle.core.control.audit import AuditAction
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.records import AuditAction
 from autothrottle.ports.state_store import OverrideStore
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,11 @@ from autothrottle.core.control.plan import plan
 from autothrottle.core.control.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.control.submission import Targets, proposal, with_proposed
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restricted_to, transfers, wanted_sizes
+from autothrottle.core.forecast.estimate import Goal, estimate, restricted_to, transfers, wanted_sizes
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import Estimate
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.kafka import FetchSettingsSource, LogSizeSource, SnapshotSource
 from autothrottle.ports.state_store import OverrideStore

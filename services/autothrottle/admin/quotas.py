@@ -8,7 +8,6 @@ from typing import Protocol
 import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
-from autothrottle.core.control.audit import AuditAction
 from autothrottle.core.control.stored_map import readable, unreadable_entries
 from autothrottle.core.errors import Conflict, Invalid, Missing
 from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
@@ -31,6 +30,7 @@ from autothrottle.core.quotas.precedence import (
 )
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.core.quotas.yielding import check_number, rule_sentence, validate_rule
+from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import ClientQuotaStore, QuotaSource, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author

@@ -12,8 +12,7 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
-from autothrottle.core.control.audit import AuditAction, validate_audit_limit
-from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.control.audit import validate_audit_limit
 from autothrottle.core.control.overrides import (
     Override,
     Overrides,
@@ -24,10 +23,10 @@ from autothrottle.core.control.overrides import (
     validate_expire_time,
     validate_rate,
 )
-from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.stored_map import readable, unreadable_entries
 from autothrottle.core.control.submission import Submitted, Targets
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
+from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import validate_request_rate
 from autothrottle.core.units import BytesPerSecond, format_megabytes
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.control.changes import Change
 from autothrottle.core.control.cycle import (
     Action,
     ActionResult,
@@ -20,6 +20,7 @@ from autothrottle.core.control.cycle import (
     Submit,
 )
 from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.planner import traces
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.core.control.changes import Outcome, OutcomeStatus
 from autothrottle.core.control.pause import release_of_ours
 from autothrottle.core.control.quota_changes import quota_changes
 from autothrottle.core.errors import Conflict
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import ConfigWriter, QuotaSource, SnapshotSource, Term
 
 _TIMEOUT = timedelta(seconds=60)

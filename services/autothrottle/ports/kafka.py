@@ -12,12 +12,13 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
-from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.control.changes import Change
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
 from autothrottle.core.quotas.precedence import ClientQuotas
+from autothrottle.core.records import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from autothrottle.core.control.audit import AuditAction, AuditReading
-from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.control.audit import AuditReading
 from autothrottle.core.control.overrides import Override, Overrides
-from autothrottle.core.control.pause import Pause
 from autothrottle.core.members import Member
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
+from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.counterfactual import Setting
 from autothrottle.core.scoring.score import OVERRIDES
 from autothrottle.scorer.expressions import available_rate

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import TOPIC_NAME
-from autothrottle.core.control.changes import Change, Edit, Outcome
+from autothrottle.core.control.changes import Change, Edit
 from autothrottle.core.control.overrides import validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.records import Outcome
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 

@@ -7,16 +7,12 @@ from datetime import timedelta
 
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.cycle import PlannerState
 from autothrottle.core.control.submission import Submitted, Targets
+from autothrottle.core.records import PlannerState
+from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
-from autothrottle.wire.common import (
-    partitions_to_messages,
-    refusals_from_messages,
-    submitted_from_message,
-    targets_to_messages,
-)
+from autothrottle.wire.common import submitted_from_message
 from autothrottle.wire.planner import state_from_message
 from autothrottle_client.replicas import Connection, Replica, check_health
 

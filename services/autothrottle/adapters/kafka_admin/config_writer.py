@@ -38,8 +38,9 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, intended, validate_restored
+from autothrottle.core.control.changes import Change, Edit, intended, validate_restored
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import Term
 
 MAX_BATCH_TOPICS, MAX_BATCH_BYTES = 100, 1_000_000

@@ -35,8 +35,9 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ResourceType
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
+from autothrottle.core.control.changes import Change, Edit, validate_restored
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import Term
 
 MAX_BATCH_BYTES = 512_000

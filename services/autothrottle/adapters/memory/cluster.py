@@ -27,12 +27,13 @@ from autothrottle.core.cluster.snapshot import (
     replicas_on,
 )
 from autothrottle.core.control.catch_up import Lagging, lagging, reassignments_with_lagging
-from autothrottle.core.control.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
+from autothrottle.core.control.changes import Change, Edit, validate_restored
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity, entity_of_path
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import SnapshotEvent, Term, Watch
 

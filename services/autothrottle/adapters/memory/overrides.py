@@ -11,8 +11,9 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditAction, AuditReading, AuditRecord
+from autothrottle.core.control.audit import AuditReading, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
+from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 

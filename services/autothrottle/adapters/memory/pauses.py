@@ -9,8 +9,8 @@ from dataclasses import replace
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditAction, AuditRecord
-from autothrottle.core.control.pause import Pause
+from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import (
     RequestQuotaEntity,
     RequestRates,

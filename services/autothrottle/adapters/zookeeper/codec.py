@@ -22,10 +22,10 @@ import orjson
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import MAX_BROKER_ID, NO_LEADER, TOPIC_NAME, SharedValues
-from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
+from autothrottle.core.control.audit import MAX_WHO, AuditRecord
 from autothrottle.core.control.overrides import Override
-from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.units import MAX_RATE, MEGABYTE

@@ -13,8 +13,8 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
 from autothrottle.core.cluster.snapshot import parse_broker_id
-from autothrottle.core.control.audit import AuditAction, AuditRecord
-from autothrottle.core.control.catch_up import CatchUp
+from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.ports.kafka import Watch
 
 

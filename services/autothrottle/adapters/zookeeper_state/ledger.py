@@ -16,8 +16,9 @@ from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.control.changes import Change
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import Outcome
 from autothrottle.ports.kafka import Term
 
 

@@ -18,9 +18,10 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, OVERRIDE_STAYS, AuditTrail, TrailEnd
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditReading, AuditRecord
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditReading, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
 from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 

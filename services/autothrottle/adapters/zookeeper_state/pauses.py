@@ -14,8 +14,8 @@ from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, AuditTrail
-from autothrottle.core.control.audit import AuditAction, AuditRecord
-from autothrottle.core.control.pause import Pause
+from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
 
 

@@ -16,8 +16,9 @@ from autothrottle.adapters.zookeeper.codec import optional_text, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import (
     RequestQuotaEntity,
     RequestRates,

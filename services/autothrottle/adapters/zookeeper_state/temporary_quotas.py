@@ -12,11 +12,12 @@ from autothrottle.adapters.zookeeper.codec import optional_time, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
+from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import Watch
 
 

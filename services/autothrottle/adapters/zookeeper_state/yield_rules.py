@@ -12,9 +12,10 @@ from autothrottle.adapters.zookeeper.codec import INT64, integer, number, option
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
-from autothrottle.core.control.audit import AuditAction, AuditRecord
+from autothrottle.core.control.audit import AuditRecord
 from autothrottle.core.quotas.keys import parse_key
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, check_number, rule_sentence, validate_rule
+from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import Watch
 
 

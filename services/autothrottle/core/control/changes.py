@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from enum import Enum
 
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,
@@ -33,6 +32,7 @@ from autothrottle.core.control.ownership import (
 from autothrottle.core.control.plan import DesiredReplicas, Plan
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.units import MAX_RATE
 
 
@@ -67,24 +67,6 @@ class Change:
         """The edits that set a value without a record in the entry: they restore an earlier one."""
         ours = self.ledger.keys if self.ledger else {}
         return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in ours)
-
-
-class OutcomeStatus(Enum):
-    """The result of one change."""
-
-    APPLIED = "applied"
-    UNCHANGED = "unchanged"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of the change of one resource."""
-
-    resource: ConfigResource
-    status: OutcomeStatus
-    reason: str = ""
-    """Why it was refused: one sentence that names the cause and the fix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.control.plan import DesiredReplicas
 from autothrottle.core.control.ramp import needs_ramp, step
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import ForeignThrottle
 
 _SHOWN_ENTRIES, _SHOWN_BYTES = 8, 70
 """How much of a list a finding shows."""
@@ -56,16 +57,6 @@ class DesiredKey:
     """A sentence about a limitation of the value; "": none."""
     is_invalid: bool = False
     """Whether the current value is a list that no broker applies."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignThrottle:
-    """One foreign throttle key, for display."""
-
-    resource: ConfigResource
-    key: str
-    value: str
-    """The current value; a long list is truncated."""
 
 
 def shown_foreign(found: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[ForeignThrottle, ...]:

@@ -12,10 +12,11 @@ from datetime import datetime
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.control.changes import Change, ChangeSet, Outcome, OutcomeStatus, change_of
+from autothrottle.core.control.changes import Change, ChangeSet, change_of
 from autothrottle.core.control.ownership import desired_rate
 from autothrottle.core.quotas.keys import format_value
 from autothrottle.core.quotas.temporary import TemporaryQuotas
+from autothrottle.core.records import Outcome, OutcomeStatus
 
 DesiredQuotas = Mapping[ConfigResource, Mapping[str, str]]
 """Quota entity -> key -> text of its value."""

@@ -16,9 +16,10 @@ from functools import partial
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus, Pace, next_steps, with_changes
+from autothrottle.core.control.changes import Change, Pace, next_steps, with_changes
 from autothrottle.core.control.plan import Plan
 from autothrottle.core.control.ramp import LONGEST_PACE, PACE, RISE
+from autothrottle.core.records import Outcome, OutcomeStatus
 
 BUDGET = 10_000
 """Maximum number of config changes in `BUDGET_SPAN`. Every broker reads each change notification, and ZooKeeper's Java

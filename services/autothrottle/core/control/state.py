@@ -9,10 +9,8 @@ from datetime import datetime, timedelta
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.guards import GuardState
 from autothrottle.core.control.overrides import Overrides
-from autothrottle.core.control.pause import Pause
 from autothrottle.core.control.ramp_state import RampState, WriteHistory
 from autothrottle.core.control.submission import (
     SubmissionState,
@@ -21,6 +19,7 @@ from autothrottle.core.control.yield_state import YieldState
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.quotas.temporary import TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.records import CatchUp, Pause
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 

@@ -24,7 +24,6 @@ from autothrottle.core.control.changes import (
     Applied,
     Change,
     ChangeSet,
-    Outcome,
     changes,
     recorded_first,
     removal_of_foreign,
@@ -49,7 +48,7 @@ from autothrottle.core.control.cycle import (
 from autothrottle.core.control.guards import GuardState
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.ownership import foreign_throttles, lost_finding, with_lost_records
-from autothrottle.core.control.pause import Pause, PauseMode, release_of_ours, stale_lists
+from autothrottle.core.control.pause import release_of_ours, stale_lists
 from autothrottle.core.control.plan import HOLD_ALL, current_rates, had_reassignment, plan
 from autothrottle.core.control.quota_step import with_quotas
 from autothrottle.core.control.ramp_state import WriteHistory, applied
@@ -69,6 +68,7 @@ from autothrottle.core.control.submission import (
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.forecast.progress import remainder, with_static_eta
 from autothrottle.core.policy.interface import PolicyObservation
+from autothrottle.core.records import Outcome, Pause, PauseMode
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
 IN_SHADOW = "the planner runs in shadow mode and does not change Kafka; restart it without --shadow"
@@ -279,7 +279,7 @@ def _with_plan(
     guard_state, guarded = term.guards.observe(view.read.progress).apply(
         wanted, snapshot, limits, exempt, settings.finish_by, in_window, at
     )
-    rates = {(d.broker_id, d.role): d.rate for d in guarded.plan.decisions}
+    rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in guarded.plan.decisions}
     pace = None if settings.shadow else term.ramp.pace(state.written, observation.clock)
     found = changes(guarded.plan, snapshot, term.fence, term.cycles, pace)
     cycle = replace(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, link_side_seconds
 from autothrottle.core.scoring.score import OVERRIDES, Stretch
 

@@ -15,10 +15,8 @@ from enum import StrEnum
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts, running_flows
-from autothrottle.core.control.changes import Outcome
-from autothrottle.core.control.cycle import CycleRecord
-from autothrottle.core.control.plan import Decision
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import Cycle, Decision, Outcome
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import Replication
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
@@ -171,7 +169,7 @@ class LogSettings:
 class CycleSeen:
     """Everything that one cycle read and did."""
 
-    record: CycleRecord
+    record: Cycle
     snapshot: Snapshot
     copied: Snapshot
     """The same snapshot with lagging replicas of brokers that catch up: they use the same link sides."""
@@ -183,7 +181,7 @@ class CycleSeen:
     trace_id: str = ""
 
 
-def cycle_id(cluster: str, record: CycleRecord) -> str:
+def cycle_id(cluster: str, record: Cycle) -> str:
     """Return the id of a cycle, unique across clusters: `cluster/term/cycle`."""
     return f"{cluster}/{record.term}/{record.number}"
 
@@ -226,7 +224,7 @@ def _decision_record(
         cycle=record.number,
         cycle_id=cycle_id(settings.cluster, record),
         trace_id=seen.trace_id,
-        time=record.start,
+        time=record.start_time,
         reassignment_id=reassignment_id,
         broker_id=decision.broker_id,
         role=decision.role.value,
@@ -236,11 +234,13 @@ def _decision_record(
         measured_from=used.start if used else None,
         measured_to=used.end if used else None,
         replication=replicated.get(side),
-        mean_throttle=seen.history.mean(*side, used.start, used.end, decision.current) if used else None,
-        standing=decision.current,
-        headroom=decision.headroom,
-        rate_decided=decision.rate,
-        rate_applied=seen.written.get(side, decision.current),
+        mean_throttle=seen.history.mean(*side, used.start, used.end, decision.current_rate_bytes_per_second)
+        if used
+        else None,
+        standing=decision.current_rate_bytes_per_second,
+        headroom=decision.headroom_bytes_per_second,
+        rate_decided=decision.rate_bytes_per_second,
+        rate_applied=seen.written.get(side, decision.current_rate_bytes_per_second),
         reason=decision.reason.value,
         outcome=outcome.status.value if outcome else "",
         bytes_landed=copied,
@@ -330,7 +330,7 @@ class ReassignmentSeen:
             reassignment_id=cycle_id(cluster, record),
             resumed=record.number == 1,
             status=ReassignmentStatus.MOVING.value,
-            start=record.start,
+            start=record.start_time,
             finish=None,
             topics=sorted(seen.snapshot.topics),
             partitions=sum(moving.values()),
@@ -390,7 +390,7 @@ class ReassignmentSeen:
             term=seen.record.term,
             cycle=seen.record.number,
             status=status.value,
-            finish=seen.record.start,
+            finish=seen.record.start_time,
             topics=sorted(self.topics),
             bytes_landed=sum(path.bytes_landed for path in paths) if paths else None,
             bytes_left=left if paths else None,
@@ -410,6 +410,6 @@ class ReassignmentSeen:
         if newest is last:
             # There was no sample since; as much as the link carries may have been copied.
             load = seen.loads.brokers.get(flow.follower)
-            elapsed = max((seen.record.start - last.at).total_seconds(), 0.0) + 1
+            elapsed = max((seen.record.start_time - last.at).total_seconds(), 0.0) + 1
             return last.bytes_left - load.capacity.inbound * elapsed if load else 0.0
         return last.bytes_copied + last.bytes_left - newest.bytes_copied

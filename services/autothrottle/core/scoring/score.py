@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.bound import available_rate
 
 REFERENCE_RATIO = 0.9

@@ -26,8 +26,8 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.control.changes import Change
+from autothrottle.core.records import Outcome, OutcomeStatus, Reason
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.kafka import Term
 from autothrottle.runtime.server import ServiceServer
@@ -85,7 +85,7 @@ def test_d10_after_a_restart_the_current_throttle_is_the_previous_rate(bench: Be
     bench.set_load(1001, outbound=95)  # replication 72, clients 23: headroom 5 % below the current throttle
     bench.set_load(1003, inbound=91)  # replication 81, clients 10: headroom equal to the current throttle
     record = bench.cycle()
-    assert [(d.reason, d.current, d.headroom) for d in record.decisions] == [
+    assert [(d.reason, d.current_rate_bytes_per_second, d.headroom_bytes_per_second) for d in record.decisions] == [
         (Reason.UNCHANGED, mb(72), mb(69.3)),
         (Reason.UNCHANGED, mb(81), mb(81)),
     ]

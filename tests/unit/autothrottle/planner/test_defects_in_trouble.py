@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryOverrides
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ResourceType
-from autothrottle.core.control.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.control.changes import Change
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.planner.loop import Planner, back_off
 from autothrottle.ports.kafka import Term
 from tests import builders

@@ -14,9 +14,9 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
-from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.control.submission import Submitted, Targets, Wanted, unthrottled
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
+from autothrottle.core.records import Pause, PauseMode
 from autothrottle.planner.submissions import Submission
 from autothrottle.ports.kafka import Term
 from tests.builders import eventually, mb

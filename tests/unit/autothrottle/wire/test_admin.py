@@ -10,10 +10,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.control.audit import AuditAction, AuditReading, AuditRecord
+from autothrottle.core.control.audit import AuditReading, AuditRecord
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
+from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.v1 import admin_pb2

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.control.changes import Change, Outcome
+from autothrottle.core.control.changes import Change
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import Outcome
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.applier import (
     MAX_REQUEST_BYTES,

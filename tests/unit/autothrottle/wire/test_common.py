@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from autothrottle.core import errors
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.control.submission import MAX_PARTITIONS, Submitted, Targets
 from autothrottle.core.errors import (
     AutothrottleError,
@@ -21,7 +20,14 @@ from autothrottle.core.errors import (
     Missing,
     NotLeader,
 )
-from autothrottle.messages import CODES, LEADER_ADDRESS
+from autothrottle.core.records import Pause, PauseMode
+from autothrottle.messages import (
+    CODES,
+    LEADER_ADDRESS,
+    partitions_to_messages,
+    refusals_from_messages,
+    targets_to_messages,
+)
 from autothrottle.v1 import discovery_pb2, types_pb2
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.wire.common import (
@@ -31,18 +37,15 @@ from autothrottle.wire.common import (
     forwarded_metadata,
     partitions_from_messages,
     partitions_from_topics,
-    partitions_to_messages,
     partitions_to_topics,
     pause_from_message,
     pause_mode_from_number,
     pause_to_message,
     reassignments_to_list,
-    refusals_from_messages,
     refusals_to_messages,
     submitted_from_message,
     submitted_to_message,
     targets_from_messages,
-    targets_to_messages,
     time_from_message,
     time_to_message,
     to_status,

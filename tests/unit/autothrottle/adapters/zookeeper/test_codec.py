@@ -33,10 +33,10 @@ from autothrottle.adapters.zookeeper.codec import (
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import SharedValues
-from autothrottle.core.control.audit import MAX_WHO, AuditAction, AuditRecord
+from autothrottle.core.control.audit import MAX_WHO, AuditRecord
 from autothrottle.core.control.overrides import Override
-from autothrottle.core.control.pause import Pause, PauseMode
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.units import MAX_RATE
 from tests.builders import NOON, ledger_entry
 

@@ -19,20 +19,12 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
-from autothrottle.core.control.changes import (
-    Change,
-    ChangeSet,
-    Edit,
-    Outcome,
-    OutcomeStatus,
-    changes,
-    intended,
-    validate_change,
-)
+from autothrottle.core.control.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.control.overrides import Override, Overrides
 from autothrottle.core.control.plan import plan, previous_rate
 from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE
 

@@ -28,13 +28,14 @@ from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignm
 from autothrottle.core.control.changes import Change
 from autothrottle.core.control.cycle import CycleDecision, CycleObservation, SourceReadings
 from autothrottle.core.control.overrides import Override, Overrides
-from autothrottle.core.control.plan import Decision, Hold, hold
+from autothrottle.core.control.plan import Hold, hold
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState, KnownLoads
 from autothrottle.core.control.step import step
 from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.records import Decision
 from tests import builders
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.core.control.test_step import BROKERS, START, carried_out, observations, policies

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.control.changes import Outcome, OutcomeStatus, with_changes
+from autothrottle.core.control.changes import with_changes
 from autothrottle.core.control.cycle import (
     CycleDecision,
     CycleObservation,
@@ -27,6 +27,7 @@ from autothrottle.core.control.step import settle, step
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 from tests import builders
 from tests.builders import NOON, mb

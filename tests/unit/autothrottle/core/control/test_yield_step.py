@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.control.changes import Outcome, OutcomeStatus
 from autothrottle.core.control.cycle import CycleObservation, CycleResults, SourceReadings, adopted, quotas_needed
 from autothrottle.core.control.overrides import Overrides
 from autothrottle.core.control.quota_changes import QuotaState
@@ -27,6 +26,7 @@ from autothrottle.core.quotas.entities import DEFAULT, Name, QuotaEntity, entity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import fallbacks
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, matches
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 from tests import builders
 from tests.builders import NOON, mb

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
-from autothrottle.core.control.plan import Decision, Plan, Reason
+from autothrottle.core.control.plan import Plan
 from autothrottle.core.forecast.stalls import StallWatch
+from autothrottle.core.records import Decision, Reason
 from tests.builders import NOON, mb
 
 FOLLOWER = ReplicaRole.FOLLOWER

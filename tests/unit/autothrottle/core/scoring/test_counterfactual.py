@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.counterfactual import Cell, Setting, estimate, forecast_error, recommended
 from autothrottle.core.scoring.score import Stretch
 from tests.unit.autothrottle.core.scoring.test_score import stretches

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.control.plan import Reason
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.bound import available_rate
 from autothrottle.core.scoring.score import REFERENCE_RATIO, Cause, Stretch, unused
 

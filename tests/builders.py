@@ -10,10 +10,9 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.throttles.changes import Change, Edit, Outcome
-from autothrottle.core.throttles.plan import Decision, Reason
+from autothrottle.core.records import Cycle, Decision, Outcome, Reason
+from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.units import MEGABYTE
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
@@ -155,13 +154,13 @@ def cycle_record(
     error: str = "",
     bytes_left: int | None = None,
     eta: datetime | None = None,
-) -> CycleRecord:
+) -> Cycle:
     """Return a cycle that took one second."""
-    return CycleRecord(
+    return Cycle(
         term=term,
         number=number,
-        start=start,
-        end=start + timedelta(seconds=1),
+        start_time=start,
+        end_time=start + timedelta(seconds=1),
         reason=reason,
         sentence=sentence,
         topics=tuple(topics),

@@ -53,7 +53,12 @@ def metrics_of_brokers(brokers: int) -> PlannerMetrics:
     """A leader in term 1 after a cycle in which this many brokers took part in both roles, with all their values."""
     sides = [(broker_id, role) for broker_id in range(brokers) for role in ReplicaRole]
     decisions = [
-        replace(builders.decision(broker_id, role), headroom=mb(60), client=mb(30), client_age=60)
+        replace(
+            builders.decision(broker_id, role),
+            headroom_bytes_per_second=mb(60),
+            client_bytes_per_second=mb(30),
+            client_age_seconds=60,
+        )
         for broker_id, role in sides
     ]
     record = builders.cycle_record(decisions=decisions, bytes_left=1, eta=NOON + timedelta(hours=1))

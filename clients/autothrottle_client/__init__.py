@@ -1,4 +1,4 @@
-"""Client of a running autothrottle: speaks `autothrottle.v1` over gRPC and does not depend on the services' code.
+"""Client of a running autothrottle: speaks `autothrottle.v1` over gRPC and shares its values and errors.
 
     from autothrottle_client import AdminClient
 
@@ -19,6 +19,24 @@
 - `throttlectl` offers the same on the command line.
 """
 
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.members import Member
+from autothrottle.core.records import (
+    AuditAction,
+    Basis,
+    CatchUp,
+    Cycle,
+    Decision,
+    Estimate,
+    ForeignThrottle,
+    LinkSideEstimate,
+    Outcome,
+    OutcomeStatus,
+    Pause,
+    PauseMode,
+    PlannerState,
+    Reason,
+)
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.errors import (
     AutothrottleError,
@@ -31,27 +49,7 @@ from autothrottle_client.errors import (
     Unauthenticated,
     Unavailable,
 )
-from autothrottle_client.estimates import Estimate, LinkSideEstimate
-from autothrottle_client.model import (
-    AuditAction,
-    AuditRecord,
-    Basis,
-    CatchUp,
-    ClusterState,
-    Cycle,
-    Decision,
-    ForeignThrottle,
-    Member,
-    Outcome,
-    OutcomeStatus,
-    Override,
-    Pause,
-    PauseMode,
-    PlannerState,
-    Reason,
-    ReplicaRole,
-    RequestQuota,
-)
+from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.planner import PlannerClient
 from autothrottle_client.quotas import (
     EffectiveQuota,

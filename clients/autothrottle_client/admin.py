@@ -8,18 +8,16 @@ from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 
+from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode
+from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader
-from autothrottle_client.estimates import Estimate, estimate_from_message
 from autothrottle_client.model import (
     AuditRecord,
-    CatchUp,
     ClusterState,
     Override,
-    Pause,
-    PauseMode,
     RequestQuota,
     from_message,
     pause_mode_to_number,
@@ -37,9 +35,6 @@ from autothrottle_client.reassignments import (
     Partition,
     Reassignments,
     Submission,
-    partitions_to_messages,
-    refused_from_messages,
-    targets_to_messages,
 )
 from autothrottle_client.replicas import Replica, Replicas
 
@@ -284,7 +279,7 @@ class AdminClient(Client[AdminServiceStub]):
             )
             with _progress_in_errors(0 if validate_only else done.submitted, "submitted"):
                 response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)
-            done += from_message(Submission, response, refused=refused_from_messages(response.refused))
+            done += from_message(Submission, response, refused=refusals_from_messages(response.refused))
         return done
 
     def estimate_reassignment(
@@ -317,7 +312,7 @@ class AdminClient(Client[AdminServiceStub]):
         request = admin_pb2.EstimateReassignmentRequest(
             partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0, within=span
         )
-        return estimate_from_message(self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
+        return from_message(Estimate, self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
 
     def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> PlacementPlan:
         """Return a plan for the replicas of topics. Changes nothing; submit its `targets` to execute it.
@@ -360,7 +355,7 @@ class AdminClient(Client[AdminServiceStub]):
                 missing.append(error)
                 continue
             cancelled += response.cancelled
-            refused.update(refused_from_messages(response.refused))
+            refused.update(refusals_from_messages(response.refused))
         if len(missing) == len(parts):
             raise missing[0]
         return cancelled, refused

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from autothrottle.core.records import PauseMode
 from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
-from autothrottle_client.model import PauseMode
 from autothrottle_client.output_files import write_text
 from autothrottle_client.placement import PlacementPlan, PlacementRequest, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Mapping
 from datetime import timedelta
 
+from autothrottle.core.records import Cycle
 from autothrottle.rate_limiters import ByteRateLimiter, Clock, ConfigKey, RecordBatch, rate
 from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.errors import AutothrottleError, Invalid
-from autothrottle_client.model import Cycle
 from autothrottle_client.rates import about_rate
 from autothrottle_client.watch import CycleWatch
 

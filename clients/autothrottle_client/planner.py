@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from autothrottle.core.records import PlannerState
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import NotLeader
-from autothrottle_client.model import PlannerState, from_message
+from autothrottle_client.model import from_message
 from autothrottle_client.replicas import Replica, Replicas
 
 

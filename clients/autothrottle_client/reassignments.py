@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from autothrottle.v1 import types_pb2
+from autothrottle.core.units import MAX_INT32
 from autothrottle_client.errors import Invalid
-from autothrottle_client.model import MAX_BROKER_ID
 
 _T = TypeVar("_T")
 
@@ -41,8 +40,6 @@ _HEADINGS = {
 """Headings that kafka-reassign-partitions.sh prints above each assignment -> what the assignment is."""
 
 _OBJECT = re.compile(r"^[ \t]*(\{)", re.MULTILINE)
-
-_MAX_INT = 2**31 - 1
 
 _SHAPE = 'give {"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1001,1002]}]}'
 
@@ -228,14 +225,14 @@ def _partition(where: str, row: Mapping[str, Any]) -> Partition:
     topic = row.get("topic")
     if not isinstance(topic, str) or not topic:
         raise Invalid(f"{where}.topic is {_shown(topic)}; it must be the name of a topic")
-    return topic, _integer(f"{where}.partition", row.get("partition"), _MAX_INT)
+    return topic, _integer(f"{where}.partition", row.get("partition"), MAX_INT32)
 
 
 def _replicas(where: str, row: Mapping[str, Any]) -> tuple[int, ...]:
     replicas = row.get("replicas")
     if not isinstance(replicas, list) or not replicas:
         raise Invalid(f"{where}.replicas is {_shown(replicas)}; it must be a list of at least one broker id")
-    found = tuple(_integer(f"{where}.replicas[{n}]", b, MAX_BROKER_ID) for n, b in enumerate(replicas))
+    found = tuple(_integer(f"{where}.replicas[{n}]", b, MAX_INT32) for n, b in enumerate(replicas))
     if len(set(found)) < len(found):
         raise Invalid(
             f"{where}.replicas names broker {_repeated(found)} twice: {_shown(replicas)}; name every broker once"
@@ -287,36 +284,3 @@ def _kind(value: Any) -> str:
 def _shown(value: Any) -> str:
     text = "missing" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def targets_to_messages(targets: Mapping[Partition, Sequence[int]]) -> list[types_pb2.PartitionTarget]:
-    """Return targets as messages.
-
-    Raises:
-        Invalid: a number does not fit its field.
-    """
-    return [_target(topic, partition, replicas) for (topic, partition), replicas in targets.items()]
-
-
-def _target(topic: str, partition: int, replicas: Sequence[int]) -> types_pb2.PartitionTarget:
-    try:
-        return types_pb2.PartitionTarget(topic=topic, partition=partition, replicas=replicas)
-    except (TypeError, ValueError) as error:
-        raise Invalid(f"{topic}-{partition} to {replicas!r} is not a target: {error}; give integers") from None
-
-
-def partitions_to_messages(partitions: Iterable[Partition]) -> list[types_pb2.TopicPartition]:
-    """Return partitions as messages.
-
-    Raises:
-        Invalid: a number does not fit its field.
-    """
-    try:
-        return [types_pb2.TopicPartition(topic=topic, partition=partition) for topic, partition in partitions]
-    except (TypeError, ValueError) as error:
-        raise Invalid(f"{error}; give a topic name and a partition number") from None
-
-
-def refused_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[Partition, str]:
-    """Return refused partition -> reason."""
-    return {(m.topic, m.partition): m.reason for m in messages}

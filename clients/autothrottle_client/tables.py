@@ -8,20 +8,10 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
 
-from autothrottle_client.estimates import Estimate, estimate_line, span
-from autothrottle_client.model import (
-    AuditAction,
-    AuditRecord,
-    Basis,
-    CatchUp,
-    ClusterState,
-    Cycle,
-    Decision,
-    Member,
-    Override,
-    Pause,
-    RequestQuota,
-)
+from autothrottle.core.members import Member
+from autothrottle.core.records import AuditAction, Basis, CatchUp, Cycle, Decision, Estimate, Pause
+from autothrottle_client.estimates import estimate_line, span
+from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues, YieldRule
 from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
@@ -189,10 +179,7 @@ def state_text(state: ClusterState) -> str:
 
 def pause_text(pause: Pause) -> str:
     """Return the mode, start, author and reason of a pause, on one line."""
-    since = "" if pause.time is None else f", since {_time(pause.time)}"
-    by = f", by {pause.author}" if pause.author else ""
-    why = f": {pause.reason}" if pause.reason else ""
-    return printable(f"{pause.mode.value}{since}{by}{why}")
+    return printable(str(pause))
 
 
 def cycle_line(cycle: Cycle) -> str:

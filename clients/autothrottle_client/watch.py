@@ -12,10 +12,11 @@ from typing import Protocol
 
 import grpc
 
+from autothrottle.core.records import Cycle
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.errors import AutothrottleError, NotLeader, Unavailable, from_rpc_error
-from autothrottle_client.model import Cycle, from_message
+from autothrottle_client.model import from_message
 from autothrottle_client.replicas import Replicas, backoffs, validate_timeout
 
 DEFAULT_OUTAGE = timedelta(seconds=60)

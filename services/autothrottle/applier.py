@@ -9,7 +9,8 @@ import grpc
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Invalid
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus, validate_change
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, validate_change
 from autothrottle.ports.kafka import ConfigWriter, Reassigner, Term
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import applier_pb2, applier_pb2_grpc

@@ -360,7 +360,7 @@ class Composition:
             address=published_address(address, self.configuration.advertise),
             host=socket.gethostname(),
             pid=os.getpid(),
-            started=datetime.now(UTC),
+            start_time=datetime.now(UTC),
         )
         if "planner" in member.roles:
             self._check_route(member)

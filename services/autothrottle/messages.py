@@ -1,21 +1,58 @@
-"""Conversion between dataclasses and generated messages, by the names and types of their fields.
+"""What the client package and `wire` share: dataclasses as generated messages, and errors as gRPC statuses.
 
-The client package and `wire` use it. The type to know is `Conversion`.
+Dataclasses are converted by the names and types of their fields. The type to know is `Conversion`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 from functools import cache, partial
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.errors import (
+    AutothrottleError,
+    Conflict,
+    Forbidden,
+    Incomplete,
+    Invalid,
+    Missing,
+    NotLeader,
+    Unauthenticated,
+    Unavailable,
+)
+from autothrottle.core.open_enum import OpenEnum
+from autothrottle.core.records import Estimate, LinkSideEstimate
+from autothrottle.v1 import types_pb2
+
+CODES: Mapping[type[AutothrottleError], grpc.StatusCode] = MappingProxyType(
+    {
+        Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+        Missing: grpc.StatusCode.NOT_FOUND,
+        Conflict: grpc.StatusCode.ABORTED,
+        NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
+        Incomplete: grpc.StatusCode.DATA_LOSS,
+        Unavailable: grpc.StatusCode.UNAVAILABLE,
+        Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+        Forbidden: grpc.StatusCode.PERMISSION_DENIED,
+        AutothrottleError: grpc.StatusCode.INTERNAL,
+    }
+)
+"""Error -> its code; a subclass that is absent has the code of its nearest ancestor."""
+
+LEADER_ADDRESS = "leader-address"
+"""Key of the trailing metadata with the address of the leading planner, `host:port`; absent: unknown."""
+
+TopicPartition = tuple[str, int]
+"""(topic, partition number)."""
 
 _T = TypeVar("_T")
 _Message = TypeVar("_Message", bound=Message)
@@ -46,23 +83,30 @@ def _same(value: Any) -> Any:
     return value
 
 
+RENAMED_FIELDS: Mapping[Any, Mapping[str, str]] = MappingProxyType(
+    {Estimate: {"sides": "link_sides", "seconds": "duration"}, LinkSideEstimate: {"seconds": "duration"}}
+)
+"""Dataclass -> name of its field -> name in the message, where services and clients both need it."""
+
 # The constructors of messages accept datetime and timedelta.
 _TIME = Converter(_same, lambda message: message.ToDatetime(tzinfo=UTC))
 _DURATION = Converter(_same, lambda message: message.ToTimedelta())
+_SECONDS = Converter(lambda seconds: timedelta(seconds=seconds), lambda message: message.ToTimedelta().total_seconds())
 
 
 @dataclass(frozen=True, eq=False)
 class Conversion:
     """Converts dataclasses whose fields are scalars, times, enums, dataclasses, or tuples and maps of these.
 
-    None stands for an absent field. An enum's value `REASON_KEPT` in a message is the member `KEPT`. A number without
-    a member becomes the member `UNKNOWN`; in an enum that has no `UNKNOWN`, it is a KeyError.
+    None stands for an absent field. An enum's value `REASON_KEPT` in a message is the member `KEPT`.
     """
 
-    names: Mapping[Any, Mapping[str, str]] = field(default_factory=dict)
+    names: Mapping[Any, Mapping[str, str]] = field(default_factory=lambda: RENAMED_FIELDS)
     """Dataclass -> name of its field -> name in the message, where they differ."""
     converters: Mapping[type, Converter] = field(default_factory=dict)
     """Type -> its own conversion."""
+    has_newer_peers: bool = False
+    """True: an enum's number without a member becomes `UNKNOWN`. False: it is a KeyError."""
 
     def to_message(self, kind: type[_Message], value: Any, /, **given: object) -> _Message:
         """Return a message with the fields of a dataclass, or of None; `given` are the others, or replace them."""
@@ -108,24 +152,61 @@ def _converter(conversion: Conversion, described: FieldDescriptor, wanted: Any) 
         return Converter(partial(map, write), lambda values: tuple(map(read, values)))
     if get_origin(wanted) is Mapping:
         return Converter(_same, dict)
-    known = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
+    if wanted is float and described.message_type is not None:
+        return _SECONDS
+    known: Mapping[Any, Converter] = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
     if wanted in known:
         return known[wanted]
     if described.message_type is not None and isinstance(wanted, type) and is_dataclass(wanted):
         message = GetMessageClass(described.message_type)
         return Converter(partial(conversion.to_message, message), partial(conversion.from_message, wanted))
     if described.enum_type is not None:
-        return _enum(described, wanted)
-    return Converter(_same, _same)
+        return _enum(described, wanted, conversion.has_newer_peers)
+    return Converter(_same, wanted if wanted is ConfigResource else _same)
 
 
-def _enum(described: FieldDescriptor, wanted: type[Enum]) -> Converter:
+def _enum(described: FieldDescriptor, wanted: type[OpenEnum], has_newer_peers: bool) -> Converter:
     assert described.enum_type is not None
     unset, *values = described.enum_type.values
     prefix = unset.name.removesuffix("UNSPECIFIED")
     numbers = {value.name.removeprefix(prefix): value.number for value in values}
     members = {number: wanted[name] for name, number in numbers.items() if name in wanted.__members__}
-    return Converter(
-        lambda member: numbers[member.name],
-        lambda number: members[number] if number in members else wanted["UNKNOWN"],
-    )
+
+    def read(number: int) -> OpenEnum:
+        return members.get(number, wanted.UNKNOWN) if has_newer_peers else members[number]
+
+    return Converter(lambda member: numbers[member.name], read)
+
+
+# Partitions.
+
+
+def targets_to_messages(targets: Mapping[TopicPartition, Sequence[int]]) -> Iterator[types_pb2.PartitionTarget]:
+    """Yield messages one by one, because a list of them takes five times the memory of the request.
+
+    Raises:
+        Invalid: a number does not fit its field.
+    """
+    for (topic, partition), replicas in targets.items():
+        try:
+            yield types_pb2.PartitionTarget(topic=topic, partition=partition, replicas=replicas)
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"{topic}-{partition} to {replicas!r} is not a target: {error}; give integers") from None
+
+
+def partitions_to_messages(partitions: Iterable[TopicPartition]) -> Iterator[types_pb2.TopicPartition]:
+    """Yield partitions as messages.
+
+    Raises:
+        Invalid: a number does not fit its field.
+    """
+    for topic, partition in partitions:
+        try:
+            yield types_pb2.TopicPartition(topic=topic, partition=partition)
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"{error}; give a topic name and a partition number") from None
+
+
+def refusals_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[TopicPartition, str]:
+    """Return refused partition -> reason."""
+    return {(m.topic, m.partition): m.reason for m in messages}

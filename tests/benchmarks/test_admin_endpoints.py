@@ -15,7 +15,7 @@ from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE
-from autothrottle.core.throttles.changes import OutcomeStatus
+from autothrottle.core.records import OutcomeStatus
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

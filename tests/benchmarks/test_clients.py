@@ -198,7 +198,7 @@ def test_posting_an_override_during_cycles(lab: ClusterLab, figures: Figures, tm
                     services.measure(load)
                 with Posts(address) as posts:
                     seen = services.observe(cause, lab.is_throttled(load))
-                    found += posts.within(seen.cycle.start, seen.cycle.end)
+                    found += posts.within(seen.cycle.start_time, seen.cycle.end_time)
                 services.observe(lambda: remove_overrides(services), lab.is_throttled(load))
             services.observe(lab.cluster.cancel_reassignment, is_clean)
             with Posts(address) as posts:

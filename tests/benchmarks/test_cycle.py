@@ -28,10 +28,10 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import YieldRule
+from autothrottle.core.records import Cycle
 from autothrottle.core.units import MEGABYTE
 from autothrottle.planner.triggers import SPACING
 from autothrottle.v1.planner_pb2 import WatchCyclesRequest
@@ -82,7 +82,7 @@ class ObservedCycle:
 
     asked: datetime
     """Time of the event that started the cycle."""
-    cycle: CycleRecord
+    cycle: Cycle
     """The cycle after which the expected configs were present."""
     current: CurrentConfigs
     cpu_seconds: Mapping[str, float]
@@ -94,7 +94,7 @@ class ObservedCycle:
 
     @property
     def duration(self) -> float:
-        return (self.cycle.end - self.cycle.start).total_seconds()
+        return (self.cycle.end_time - self.cycle.start_time).total_seconds()
 
 
 class RunningServices:
@@ -105,7 +105,7 @@ class RunningServices:
         planners = tuple(services.addresses[name] for name in services.processes if name.startswith("planner"))
         self._planner = PlannerClient(planners)
         self._channels = [grpc.insecure_channel(address, options=ROOMY) for address in planners]
-        self._newest: CycleRecord | None = None
+        self._newest: Cycle | None = None
         self._closed, self._lock = threading.Event(), threading.Lock()
         self._watchers = [threading.Thread(target=self._watch_cycles, args=(c,), daemon=True) for c in self._channels]
         for watcher in self._watchers:
@@ -132,7 +132,7 @@ class RunningServices:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             cycle = self.last_cycle()
-            if cycle is not None and cycle != before and cycle.start >= asked:
+            if cycle is not None and cycle != before and cycle.start_time >= asked:
                 assert not cycle.error, cycle.error
                 current = self._cluster.current()
                 if is_there(current):
@@ -142,7 +142,7 @@ class RunningServices:
             time.sleep(0.05)
         raise TimeoutError(f"configs still differ after {PATIENCE_SECONDS:g} s: {self.services.log()[-3000:]}")
 
-    def last_cycle(self) -> CycleRecord | None:
+    def last_cycle(self) -> Cycle | None:
         """Return the newest cycle of any planner."""
         return self._newest
 
@@ -315,7 +315,7 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures, request: 
     add_cycles(figures, size, "warm, all rates changed", changed, CYCLE_ORIGINAL.get(size, ""))
     for name, seen in (("loads known", unchanged), ("loads read again", rereads)):
         name = f"nothing changed, {name}"
-        samples = [(s.cycle.end - s.asked).total_seconds() for s in seen]
+        samples = [(s.cycle.end_time - s.asked).total_seconds() for s in seen]
         figures.add(
             f"{name}: request to end of cycle",
             str(size),
@@ -355,7 +355,7 @@ def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figu
         with_rules = unchanged_cycles(services, lab)
     name = "nothing changed, loads known: request to end of cycle"
     for what, seen in (("without yield rules", without), (f"{YIELD_RULES} rules, {YIELDING} clients", with_rules)):
-        samples = [(s.cycle.end - s.asked).total_seconds() for s in seen]
+        samples = [(s.cycle.end_time - s.asked).total_seconds() for s in seen]
         # Each figure of one cycle is a multiple of 10 ms, so the mean of all is more exact than their median.
         cpu = statistics.fmean(s.cpu_seconds["planner-1"] + s.cpu_seconds["discovery"] for s in seen)
         figures.add(f"{name}, {what}", str(lab.size), "s", samples)
@@ -417,15 +417,15 @@ def test_failover(lab: ClusterLab, figures: Figures) -> None:
             starts_after, ends_after = [], []
             for _ in range(RUNS):
                 killed, cycle = end_leader(services, number)
-                starts_after.append((cycle.start - killed).total_seconds())
-                ends_after.append((cycle.end - killed).total_seconds())
+                starts_after.append((cycle.start_time - killed).total_seconds())
+                ends_after.append((cycle.end_time - killed).total_seconds())
             cause = f"{number.name} of the leader (session timeout {SESSION_SECONDS} s)"
             name = f"{cause} to the first cycle of the next leader"
             figures.add(f"{name}: start", str(lab.size), "s", starts_after)
             figures.add(f"{name}: end", str(lab.size), "s", ends_after)
 
 
-def end_leader(services: RunningServices, number: signal.Signals) -> tuple[datetime, CycleRecord]:
+def end_leader(services: RunningServices, number: signal.Signals) -> tuple[datetime, Cycle]:
     """Send a signal to the leader; return the time of the signal and the first cycle of the next leader."""
     leader = services.leader()
     before = services.last_cycle()

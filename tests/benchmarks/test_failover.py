@@ -46,7 +46,7 @@ def test_failover_of_small_cluster(figures: Figures, tmp_path: Path) -> None:
             leader = recovery.wait_for_term(leader.fence, LIMIT_SECONDS)
             cycle = recovery.wait_for_cycle(leader, within_seconds=LIMIT_SECONDS)
             assert (cycle.number, cycle.error) == (1, "")
-            cycles[sent].append(seconds_since(ended, cycle.end))
+            cycles[sent].append(seconds_since(ended, cycle.end_time))
             write = wait_for(partial(first_write, recovery, leader), LIMIT_SECONDS, "the new leader writes a throttle")
             writes[sent].append(seconds_since(ended, write.at))
             process.wait(LIMIT_SECONDS)

@@ -41,7 +41,8 @@ from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
-from autothrottle.core.throttles.changes import Outcome, OutcomeStatus, with_changes
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import with_changes
 from autothrottle.ports.kafka import ClientQuotaStore
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.server import ServiceServer

@@ -21,12 +21,12 @@ from autothrottle.adapters.zookeeper.map_codecs import (
     MapCodec,
 )
 from autothrottle.core.errors import Conflict, NotLeader
-from autothrottle.core.operators.audit import AuditAction, AuditRecord
-from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.audit import AuditRecord
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import BYTE_RATES, MAX_RULES, YieldRule, rule_sentence
+from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.ports.state_store import AuditedMap
 from tests.builders import eventually

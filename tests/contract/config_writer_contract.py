@@ -12,7 +12,8 @@ from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import ConfigWriter, Term
 from tests import builders
 

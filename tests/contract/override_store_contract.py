@@ -11,8 +11,9 @@ from typing import Protocol
 import pytest
 
 from autothrottle.core.errors import Conflict, Invalid, NotLeader
-from autothrottle.core.operators.audit import AuditAction, AuditRecord
+from autothrottle.core.operators.audit import AuditRecord
 from autothrottle.core.operators.overrides import Override
+from autothrottle.core.records import AuditAction
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.ports.state_store import OverrideStore
 from tests import builders

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.records import Pause, PauseMode
 from autothrottle.ports.state_store import PauseStore
 from tests.builders import eventually
 

@@ -20,10 +20,10 @@ from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Submitted, Targets
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, PlannerState
+from autothrottle.core.throttles.changes import Change
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.ports.kafka import ConfigWriter, SnapshotEvent, SnapshotSource, Term
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
@@ -171,7 +171,7 @@ class Planner(planner_pb2_grpc.PlannerServiceServicer):
         self.requests: list[str] = []
         self.submitted: list[tuple[Targets, bool]] = []
         self.cancelled: list[Sequence[TopicPartition]] = []
-        self.cycles: queue.Queue[CycleRecord | None] = queue.Queue()
+        self.cycles: queue.Queue[Cycle | None] = queue.Queue()
 
     def RunCycle(self, request: planner_pb2.RunCycleRequest, context: Any) -> planner_pb2.RunCycleResponse:
         with errors_as_statuses(context):

@@ -28,7 +28,8 @@ from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus, changes
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, changes
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.kafka import KafkaCluster

@@ -20,8 +20,9 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem, TopicPartition
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
-from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditAction, AuditRecord
-from autothrottle.core.throttles.changes import OutcomeStatus, changes
+from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditRecord
+from autothrottle.core.records import AuditAction, OutcomeStatus
+from autothrottle.core.throttles.changes import changes
 from autothrottle.core.throttles.plan import plan
 from autothrottle.ports.kafka import ConfigWriter, SnapshotSource, Term
 from autothrottle.ports.state_store import Election, OverrideStore

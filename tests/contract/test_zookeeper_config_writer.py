@@ -20,7 +20,8 @@ from autothrottle.adapters.zookeeper.codec import format_config, format_ledger_e
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import NotLeader, Unavailable
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import Operation, Transaction, ZooKeeperServer
 from tests.builders import change, eventually, ledger_entry

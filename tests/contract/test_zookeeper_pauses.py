@@ -12,8 +12,7 @@ import pytest
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.operators.audit import AuditAction
-from autothrottle.core.operators.pause import PauseMode
+from autothrottle.core.records import AuditAction, PauseMode
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.pause_store_contract import CLEAR, KEEP, PauseStoreContract

@@ -22,8 +22,8 @@ import grpc
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from autothrottle.wire.common import targets_to_messages
 from autothrottle_client import PlannerClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters

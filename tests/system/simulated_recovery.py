@@ -22,7 +22,7 @@ from autothrottle.adapters.grpc import PlannerClient
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.term import read_origin
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.records import Cycle
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.emulators.datadog import DatadogEmulator
@@ -184,11 +184,11 @@ class SimulatedRecovery:
 
         return wait_for(newer, within_seconds, f"a term after {after} begins")
 
-    def wait_for_cycle(self, leader: Leader, number: int = 1, within_seconds: float = 20.0) -> CycleRecord:
+    def wait_for_cycle(self, leader: Leader, number: int = 1, within_seconds: float = 20.0) -> Cycle:
         """Wait for cycle `number` of the leader's term or of a later term; return the last cycle."""
         planner = PlannerClient((leader.address,))
 
-        def cycle() -> CycleRecord | None:
+        def cycle() -> Cycle | None:
             last = planner.state(timedelta(seconds=5)).last_cycle
             return last if last and last.term >= leader.fence and last.number >= number else None
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from autothrottle.adapters.grpc import PlannerClient
-from autothrottle.core.cycle.decision import PlannerState
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.records import PlannerState
 from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually

@@ -63,7 +63,7 @@ def test_another_planner_takes_over_after_sigkill_and_after_sigterm_of_the_leade
                     process.terminate()
                 leader = recovery.wait_for_term(leader.fence)
                 cycle = recovery.wait_for_cycle(leader)
-                seconds = seconds_since(ended, cycle.end)
+                seconds = seconds_since(ended, cycle.end_time)
                 assert not cycle.error
                 assert seconds <= most, f"{seconds:.1f} s from {number.name} to the next cycle"
                 write = wait_for(lambda by=leader: first_write(recovery.writes(start), by), 10, "it writes")  # type: ignore[misc]
@@ -90,7 +90,7 @@ def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
             planner.freeze()
             new = recovery.wait_for_term(old.fence)
             cycle = recovery.wait_for_cycle(new)
-            assert seconds_since(frozen, cycle.end) <= SESSION_SECONDS + 2
+            assert seconds_since(frozen, cycle.end_time) <= SESSION_SECONDS + 2
             time.sleep(SESSION_SECONDS)
             planner.thaw()
             time.sleep(INTERVAL_SECONDS)
@@ -108,7 +108,7 @@ def test_leader_and_applier_frozen_beyond_their_session_write_nothing_late(
             recovery.wait_until_clean(before)
             recovery.assert_fenced(start, terms=2)
             assert all(process.running for process in services.processes.values())
-            print(f"\nfrozen leader: next cycle {seconds_since(frozen, cycle.end):.2f} s after SIGSTOP")
+            print(f"\nfrozen leader: next cycle {seconds_since(frozen, cycle.end_time):.2f} s after SIGSTOP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def wait_until_leader_waits_for_its_applier(leader: Leader) -> None:
 
     def waits() -> bool | None:
         last = planner.state(timedelta(seconds=5)).last_cycle
-        return (last is not None and seconds_since(last.end) > 2 * INTERVAL_SECONDS) or None
+        return (last is not None and seconds_since(last.end_time) > 2 * INTERVAL_SECONDS) or None
 
     try:
         wait_for(waits, 15, "the leader waits for its applier")

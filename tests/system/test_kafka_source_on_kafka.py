@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from autothrottle.wire.common import targets_to_messages
 from autothrottle_lab.observation.traffic import ClientLoad, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster

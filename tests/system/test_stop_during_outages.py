@@ -23,7 +23,6 @@ from autothrottle.core.cluster.configs import LEADER_RATE
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.ports.kafka import Term
 from autothrottle_client import AdminClient
-from autothrottle_client import AutothrottleError as ClientError
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import LISTENS, Deployment
@@ -161,7 +160,7 @@ def calls(stack: ExitStack, service: str, address: str) -> list[Callable[[], obj
 
 
 def attempt(call: Callable[[], object]) -> None:
-    with suppress(AutothrottleError, ClientError, OSError):
+    with suppress(AutothrottleError, OSError):
         call()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.operators.audit import AuditAction
+from autothrottle.core.records import AuditAction
 from autothrottle.ports.state_store import OverrideStore
 
 log = logging.getLogger(__name__)

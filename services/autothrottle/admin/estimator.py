@@ -14,13 +14,14 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments, participants
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.forecast.estimate import Estimate, Goal, estimate, restricted_to, sizes_needed, transfers
+from autothrottle.core.forecast.estimate import Goal, estimate, restricted_to, sizes_needed, transfers
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.operators.submission import Targets, proposal, with_proposed
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import Estimate
 from autothrottle.core.throttles.guards import fetch_warning
 from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.loads import BrokerLoad, Loads

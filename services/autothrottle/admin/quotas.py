@@ -9,7 +9,6 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.errors import Conflict, Invalid, Missing
-from autothrottle.core.operators.audit import AuditAction
 from autothrottle.core.operators.stored_map import readable, unreadable_entries
 from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
@@ -31,6 +30,7 @@ from autothrottle.core.quotas.precedence import (
 )
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
+from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import ClientQuotaStore, QuotaSource, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author

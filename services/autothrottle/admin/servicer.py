@@ -14,8 +14,7 @@ from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
 from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
-from autothrottle.core.operators.audit import AuditAction, validate_audit_limit
-from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.audit import validate_audit_limit
 from autothrottle.core.operators.overrides import (
     Override,
     Overrides,
@@ -25,9 +24,9 @@ from autothrottle.core.operators.overrides import (
     validate_expire_time,
     validate_rate,
 )
-from autothrottle.core.operators.pause import Pause
 from autothrottle.core.operators.stored_map import readable, unreadable_entries
 from autothrottle.core.operators.submission import Submitted, Targets
+from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import validate_request_rate
 from autothrottle.core.units import BytesPerSecond, format_megabytes
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource

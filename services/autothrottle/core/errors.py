@@ -1,4 +1,4 @@
-"""The errors that a caller of autothrottle can act on.
+"""The errors that a caller of autothrottle can act on: those of the services and of the client package.
 
     AutothrottleError
     ├── Invalid        an argument is wrong: correct it, then retry

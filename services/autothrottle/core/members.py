@@ -30,8 +30,8 @@ class Member:
     """Name of its host."""
     pid: int
     """Its process id on that host."""
-    started: datetime
-    """Start time, UTC, by its own clock."""
+    start_time: datetime
+    """UTC, by its own clock."""
 
 
 _PORT = re.compile(r":[0-9]+$")
@@ -99,4 +99,4 @@ def _has_ip_property(name: str, attribute: str) -> bool:
 
 def ordered(members: Iterable[Member]) -> tuple[Member, ...]:
     """Return the members sorted by service, then by start time."""
-    return tuple(sorted(members, key=lambda m: (m.service, m.started, m.host, m.pid)))
+    return tuple(sorted(members, key=lambda m: (m.service, m.start_time, m.host, m.pid)))

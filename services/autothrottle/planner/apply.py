@@ -19,7 +19,8 @@ from autothrottle.core.cycle.decision import (
     Submit,
 )
 from autothrottle.core.errors import AutothrottleError, NotLeader
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change
 from autothrottle.planner import traces
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions

@@ -10,13 +10,12 @@ from datetime import datetime, timedelta
 from autothrottle.core import exported_metrics as exported
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cycle.decision import CycleDecision, CycleRecord
+from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.state import TermState
 from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.stored_map import unreadable_entries
-from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
-from autothrottle.core.throttles.plan import Decision
+from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 
 
@@ -24,7 +23,7 @@ from autothrottle.core.traffic.loads import Loads
 class _LastCycle:
     """The parts of the last cycle without an error that are exported."""
 
-    record: CycleRecord
+    record: Cycle
     loads: Loads
     overrides: Overrides
     failures: Mapping[int, int]
@@ -48,10 +47,10 @@ class PlannerMetrics:
         """Note that no cycle is due: a term begins, or this planner does not lead."""
         self._succeeded_at, self._last = self._clock(), None
 
-    def note_cycle(self, record: CycleRecord, decision: CycleDecision, term: TermState) -> None:
+    def note_cycle(self, record: Cycle, decision: CycleDecision, term: TermState) -> None:
         """Note a finished cycle. A failed one leaves the throttles in place, so the earlier ones remain exported."""
         self._cycles["failed" if record.error else "ok"] += 1
-        self._duration = record.end - record.start
+        self._duration = record.end_time - record.start_time
         self.note_writes(record.outcomes)
         if record.error:
             return
@@ -91,7 +90,7 @@ def _of_cycle(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
     yield exported.PAUSED.sample(record.pause is not None)
     yield exported.OVERRIDES.sample(overrides.cluster is not None, "cluster")
     yield exported.OVERRIDES.sample(len(overrides.brokers), "broker")
-    yield exported.FOREIGN_THROTTLES.sample(len(record.foreign))
+    yield exported.FOREIGN_THROTTLES.sample(len(record.foreign_throttles))
     yield exported.TOPICS.sample(len(record.topics))
     yield exported.STALLED.sample(last.stalled)
     for kind, count in last.invalid.items():
@@ -133,11 +132,14 @@ def _of_brokers(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
 def _of_side(decision: Decision, last: _LastCycle) -> Iterator[tuple[ExportedMetric, float | None]]:
     """The values of a link side; None: unknown."""
     load, role = last.loads.brokers.get(decision.broker_id), decision.role
-    yield exported.THROTTLE, decision.current if last.record.shadow else decision.rate
+    yield (
+        exported.THROTTLE,
+        decision.current_rate_bytes_per_second if last.record.shadow else decision.rate_bytes_per_second,
+    )
     yield exported.CAPACITY, load.capacity.of(role) if load else None
     yield exported.UTILIZATION, load.of(role).rate if load else None
-    yield exported.HEADROOM, decision.headroom
-    yield exported.CLIENT_LOAD, decision.client
+    yield exported.HEADROOM, decision.headroom_bytes_per_second
+    yield exported.CLIENT_LOAD, decision.client_bytes_per_second
     is_read = last.record.bytes_left is not None
     yield exported.PRODUCE_RATE, last.produced.get((decision.broker_id, role), 0.0) if is_read else None
 

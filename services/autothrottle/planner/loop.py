@@ -14,23 +14,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
-from autothrottle.core.cycle.decision import (
-    CycleDecision,
-    CycleObservation,
-    CycleRecord,
-    CycleResults,
-    PlannerState,
-    Settled,
-    WakeUp,
-)
+from autothrottle.core.cycle.decision import CycleDecision, CycleObservation, CycleResults, Settled, WakeUp
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.cycle.step import IN_SHADOW, obstacle_to_submissions, ramp_steps, settle, settle_ramp, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.operators.submission import Submitted, Targets, proposal
+from autothrottle.core.records import Cycle, OutcomeStatus, PlannerState
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
-from autothrottle.core.throttles.changes import OutcomeStatus
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.core.throttles.ramp_state import RampState
 from autothrottle.planner import traces
@@ -121,7 +113,7 @@ class Planner:
         self._address, self._host = "", ""
         self._failures = Counter(_NO_FAILURES)
         """Unexpected failures in a row."""
-        self._cycles: deque[CycleRecord] = deque(maxlen=_CYCLES_KEPT)
+        self._cycles: deque[Cycle] = deque(maxlen=_CYCLES_KEPT)
         self._ended = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
         self._watches = [
@@ -282,8 +274,8 @@ class Planner:
         return found
 
     def next_cycle(
-        self, after: CycleRecord | None, timeout: timedelta, cancelled: Callable[[], bool] = lambda: False
-    ) -> CycleRecord | None:
+        self, after: Cycle | None, timeout: timedelta, cancelled: Callable[[], bool] = lambda: False
+    ) -> Cycle | None:
         """Wait for the cycle that follows `after` and return it; None: timeout, or cancelled.
 
         If `after` is None or no longer kept, return the newest cycle. To cancel, let `cancelled` return True and call
@@ -303,7 +295,7 @@ class Planner:
             self._ended.notify_all()
 
     @property
-    def _last_cycle(self) -> CycleRecord | None:
+    def _last_cycle(self) -> Cycle | None:
         return self._cycles[-1] if self._cycles else None
 
     def _on_snapshot_event(self, event: SnapshotEvent) -> None:
@@ -377,7 +369,7 @@ class Planner:
         log.warning("The planner's loop turns again: this planner stands for election again")
         self._dependencies.election.join(self._address, self._triggers.restart, self._host)
 
-    def _publish(self, record: CycleRecord) -> None:
+    def _publish(self, record: Cycle) -> None:
         with self._ended:
             self._cycles.append(record)
             self._ended.notify_all()
@@ -421,14 +413,14 @@ class Planner:
     def _schedule_step(self) -> None:
         self._triggers.step_in(self._state.term.ramp.due_in(self._state.written, self._clock()))
 
-    def run_cycle(self, term: Term, trigger: Trigger) -> CycleRecord:
+    def run_cycle(self, term: Term, trigger: Trigger) -> Cycle:
         """Run one cycle: decide on one consistent input, and write only what differs from the plan."""
         with self._dependencies.tracer.span("cycle", trigger.origins) as span:
             record = self._run_traced(term, trigger, span.trace_id)
             traces.describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
         return record
 
-    def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> CycleRecord:
+    def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:
         start, cycle = self._now(), _Cycle(trigger)
         with self._contained(cycle):
             self._run_parts(term, cycle)
@@ -458,7 +450,7 @@ class Planner:
             self._state = self._state.after_bug(is_counted)
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
 
-    def _record(self, cycle: _Cycle, start: datetime) -> CycleRecord:
+    def _record(self, cycle: _Cycle, start: datetime) -> Cycle:
         """Return the record of a finished cycle."""
         reason = str(cycle.error) if cycle.error else ""
         decision = cycle.decision or CycleDecision(self._state, start, cycle.trigger.scheduled)
@@ -466,9 +458,9 @@ class Planner:
             decision, cycle.settled, cycle.findings, reason, start, self._now(), cycle.trigger.reason, self._settings
         )
 
-    def _note_cycle(self, cycle: _Cycle, record: CycleRecord, trace_id: str) -> None:
+    def _note_cycle(self, cycle: _Cycle, record: Cycle, trace_id: str) -> None:
         """Write a finished cycle to the metrics and the decision log."""
-        decision = cycle.decision or CycleDecision(self._state, record.start, cycle.trigger.scheduled)
+        decision = cycle.decision or CycleDecision(self._state, record.start_time, cycle.trigger.scheduled)
         self._metrics.note_cycle(record, decision, self._state.term)
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         if decision.view.read.version:

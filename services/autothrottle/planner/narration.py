@@ -14,13 +14,11 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, Resou
 from autothrottle.core.cluster.snapshot import Snapshot, participants
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.progress import Remainder
-from autothrottle.core.operators.pause import Pause
 from autothrottle.core.policy.adaptive import OLD_SECONDS
-from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.throttles.changes import Applied, Change, Outcome, OutcomeStatus
-from autothrottle.core.throttles.ownership import ForeignThrottle
-from autothrottle.core.throttles.plan import Decision, Plan, Reason
+from autothrottle.core.records import Basis, Decision, ForeignThrottle, Outcome, OutcomeStatus, Pause, Reason
+from autothrottle.core.throttles.changes import Applied, Change
+from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.units import MEGABYTE
 from autothrottle.ports.telemetry import Event
 
@@ -88,7 +86,7 @@ def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
     for decision in plan.decisions:
         if (decision.broker_id, decision.role) in reported:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
-            rate = f"{megabytes(decision.rate)}MB/s"
+            rate = f"{megabytes(decision.rate_bytes_per_second)}MB/s"
             lines.append(f"Replication throttle rate for {where} ({_basis(decision, limits)}): {rate}")
             lines.append(f"Updated throttle on {where}")
             lines += [f"Client load of {where}: {load}" for load in _client_load(decision)]
@@ -122,8 +120,8 @@ def _client_load(decision: Decision) -> list[str]:
     of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
     if not of_headroom or decision.basis not in _KNOWN_BY:
         return []
-    load = "" if decision.client is None else f"{megabytes(decision.client)}MB/s, "
-    age = decision.client_age or 0
+    load = "" if decision.client_bytes_per_second is None else f"{megabytes(decision.client_bytes_per_second)}MB/s, "
+    age = decision.client_age_seconds or 0
     return [f"{load}{_KNOWN_BY[decision.basis]}" + (f", {age}s old" if age > OLD_SECONDS else "")]
 
 
@@ -186,7 +184,7 @@ def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]
 
 
 def _listed(decisions: Sequence[Decision]) -> str:
-    shown = (f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate)}]" for d in decisions[:_ITEMS_SHOWN])
+    shown = (f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate_bytes_per_second)}]" for d in decisions[:_ITEMS_SHOWN])
     return ", ".join(shown) + _more(decisions, ", ")
 
 
@@ -254,9 +252,8 @@ def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str
     for decision in plan.decisions:
         if done.rates.get((decision.broker_id, decision.role)) is not None:
             where = f"broker {decision.broker_id} [{decision.role.value}]"
-            lines.append(
-                f"Shadow: would throttle {where} ({_basis(decision, limits)}) to {megabytes(decision.rate)}MB/s"
-            )
+            rate = megabytes(decision.rate_bytes_per_second)
+            lines.append(f"Shadow: would throttle {where} ({_basis(decision, limits)}) to {rate}MB/s")
     lines += [f"Shadow: would remove the throttle on broker {b}" for b in _unthrottled(plan, done)]
     for change in would:
         if change.resource.type is ResourceType.TOPIC:

@@ -18,7 +18,6 @@ from autothrottle.core.cycle import step
 from autothrottle.core.cycle.decision import (
     ActionResult,
     CycleDecision,
-    CycleRecord,
     CycleResults,
     PurgeCatchUp,
     PurgeOverride,
@@ -32,11 +31,11 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.operators.overrides import override_owner
-from autothrottle.core.operators.pause import Pause
 from autothrottle.core.operators.schedule import ScheduleWindow
 from autothrottle.core.operators.submission import Submitted
+from autothrottle.core.records import Cycle, ForeignThrottle, Pause
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
-from autothrottle.core.throttles.ownership import ForeignThrottle, shown_foreign
+from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.planner import narration
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
 from autothrottle.ports.telemetry import DecisionSink, Event, EventSink
@@ -220,7 +219,7 @@ def cycle_record(
     end: datetime,
     reason: str,
     settings: PlannerSettings,
-) -> CycleRecord:
+) -> Cycle:
     """Return the record of a finished cycle.
 
     Args:
@@ -239,11 +238,11 @@ def cycle_record(
         sentence = narration.shadow_sentence(snapshot, decision.would, left)
     if decision.pause is not None:
         sentence = narration.paused_sentence(decision.pause, sentence)
-    return CycleRecord(
+    return Cycle(
         term=term.fence,
         number=term.cycles,
-        start=start,
-        end=end,
+        start_time=start,
+        end_time=end,
         reason=reason,
         sentence="" if error else sentence,
         topics=snapshot.topics,
@@ -255,7 +254,7 @@ def cycle_record(
         eta=left.eta if left else None,
         pause=decision.pause,
         shadow=settings.shadow,
-        foreign=shown_foreign(decision.foreign) if decision.foreign else (),
+        foreign_throttles=shown_foreign(decision.foreign) if decision.foreign else (),
         eta_low=left.eta_low if left else None,
         eta_high=left.eta_high if left else None,
         eta_is_static=left.eta_is_static if left else False,

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import grpc
 
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.records import Cycle
 from autothrottle.planner.loop import Planner
 from autothrottle.runtime.server import encoded_once, time_left
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc
@@ -85,7 +85,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
             cancelled=len(rows) - len(refused), refused=refusals_to_messages(refused)
         )
 
-    def _encoded(self, cycle: CycleRecord) -> _Encoded:
+    def _encoded(self, cycle: Cycle) -> _Encoded:
         """The encoded cycle, encoded once for all callers: a large cluster has thousands of decisions."""
         with self._lock:
             if self._newest is None or self._newest.cycle is not cycle:
@@ -97,14 +97,14 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
 class _Encoded:
     """An encoded cycle."""
 
-    cycle: CycleRecord
+    cycle: Cycle
     watched: bytes
     """A `WatchCyclesResponse`."""
     state: bytes
     """The `last_cycle` field of a `GetStateResponse`."""
 
     @staticmethod
-    def of(cycle: CycleRecord) -> _Encoded:
+    def of(cycle: Cycle) -> _Encoded:
         message = cycle_to_message(cycle)
         return _Encoded(
             cycle,

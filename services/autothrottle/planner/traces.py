@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.decision import CycleRecord
-from autothrottle.core.throttles.changes import Change, Outcome
+from autothrottle.core.records import Cycle, Outcome
+from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.telemetry import Attribute, Span, Tracer
 
 MAX_CHANGE_SPANS = 50
 """With more changes each one is an event instead of a span: a trace of a thousand spans is unreadable."""
 
 
-def describe_cycle(span: Span, record: CycleRecord, scheduled: bool, cluster: str) -> None:
+def describe_cycle(span: Span, record: Cycle, scheduled: bool, cluster: str) -> None:
     """Add the cycle's attributes to its root span."""
     span.describe(
         {
@@ -34,7 +34,7 @@ def describe_cycle(span: Span, record: CycleRecord, scheduled: bool, cluster: st
         span.fail(record.error)
 
 
-def _eta(record: CycleRecord) -> Mapping[str, Attribute]:
+def _eta(record: Cycle) -> Mapping[str, Attribute]:
     """The ETA and its interval, without unknown values."""
     times = {"eta": record.eta, "eta_low": record.eta_low, "eta_high": record.eta_high}
     found: dict[str, Attribute] = {name: time.isoformat() for name, time in times.items() if time is not None}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from autothrottle.core.errors import Conflict
 from autothrottle.core.operators.pause import release_of_ours
 from autothrottle.core.quotas.changes import quota_changes
-from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.kafka import ConfigWriter, QuotaSource, SnapshotSource, Term
 
 _TIMEOUT = timedelta(seconds=60)

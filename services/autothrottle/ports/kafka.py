@@ -17,7 +17,8 @@ from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
 from autothrottle.core.quotas.precedence import ClientQuotas
-from autothrottle.core.throttles.changes import Change, Outcome
+from autothrottle.core.records import Outcome
+from autothrottle.core.throttles.changes import Change
 
 
 @dataclass(frozen=True, slots=True)

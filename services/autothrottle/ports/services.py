@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.decision import PlannerState
 from autothrottle.core.operators.submission import Submitted, Targets
+from autothrottle.core.records import PlannerState
 
 
 class LeadingPlanner(Protocol):

@@ -8,14 +8,13 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from autothrottle.core.members import Member
-from autothrottle.core.operators.audit import AuditAction, AuditReading
-from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.audit import AuditReading
 from autothrottle.core.operators.overrides import Override, Overrides
-from autothrottle.core.operators.pause import Pause
 from autothrottle.core.operators.stored_map import StoredMap
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
+from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch

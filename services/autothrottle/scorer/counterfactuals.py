@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.counterfactual import Setting
 from autothrottle.core.scoring.score import OVERRIDES
-from autothrottle.core.throttles.plan import Reason
 from autothrottle.scorer.expressions import available_rate
 
 _RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)

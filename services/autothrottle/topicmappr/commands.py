@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.forecast.eta import move_ratio
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
@@ -180,8 +179,7 @@ def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> P
     partitions = cluster.partitions if cluster else ()
     if isinstance(options, RebuildCommandOptions) and options.map_string:
         sizes = {partition.key: partition.size for partition in partitions}
-        with as_core_errors():
-            targets = parse_reassignment(options.map_string)
+        targets = parse_reassignment(options.map_string)
         return ordered(PartitionReplicas(*row, replicas, sizes.get(row)) for row, replicas in targets.items())
     if not options.topics:
         raise Invalid("no topic is given; give --topics, '.*' for all topics")

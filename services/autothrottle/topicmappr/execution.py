@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import without_no_ops
 from autothrottle.core.texts import escape_unprintable
@@ -34,10 +33,7 @@ def execute(options: PlanningOptions, result: Result) -> int:
         return 0
     targets = {partition.key: partition.replicas for partition in changed}
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca) if options.tls_cert else None
-    with (
-        as_core_errors(),
-        AdminClient(options.admin_addr or (DEFAULT_ADMIN_ADDRESS,), tls=tls, token=_token(options)) as admin,
-    ):
+    with AdminClient(options.admin_addr or (DEFAULT_ADMIN_ADDRESS,), tls=tls, token=_token(options)) as admin:
         print(f"Estimate: {estimate_line(admin.estimate_reassignment(targets))}")
         submission = admin.submit_reassignment(targets, validate_only=options.dry_run)
     for warning in submission.warnings:

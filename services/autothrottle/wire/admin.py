@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import Invalid
-from autothrottle.core.forecast.estimate import Estimate, Goal, LinkSideEstimate
+from autothrottle.core.forecast.estimate import Goal
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading, AuditRecord
-from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.operators.overrides import (
     Override,
     Overrides,
@@ -17,13 +16,8 @@ from autothrottle.core.operators.overrides import (
     validate_rate,
 )
 from autothrottle.core.operators.stored_map import unreadable_entries
-from autothrottle.core.request_quotas import (
-    RequestQuotaEntity,
-    RequestRates,
-    in_order,
-    validate_request_quota_entity,
-)
-from autothrottle.messages import Conversion
+from autothrottle.core.records import CatchUp, Estimate
+from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates, in_order, validate_request_quota_entity
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import SAME_NAMES, expire_time_from_message
 
@@ -97,7 +91,7 @@ def catch_up_to_message(catch_up: CatchUp) -> admin_pb2.CatchUp:
 
 
 def member_to_message(member: Member) -> admin_pb2.Member:
-    return SAME_NAMES.to_message(admin_pb2.Member, member, start_time=member.started)
+    return SAME_NAMES.to_message(admin_pb2.Member, member)
 
 
 def request_quotas_to_list(rates: RequestRates) -> admin_pb2.ListRequestQuotasResponse:
@@ -132,20 +126,5 @@ def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:
     return Goal(max_ratio=request.max_ratio or None, within=within)
 
 
-def estimate_to_message(found: Estimate) -> admin_pb2.EstimateReassignmentResponse:
-    return _ESTIMATE.to_message(admin_pb2.EstimateReassignmentResponse, found, move_ratio=found.move_ratio)
-
-
-_ESTIMATE = Conversion(
-    names={
-        Estimate: {"size": "bytes_to_copy", "time": "duration", "sides": "link_sides"},
-        LinkSideEstimate: {
-            "size": "bytes_to_copy",
-            "growth": "produced_bytes_per_second",
-            "rate": "rate_bytes_per_second",
-            "headroom": "headroom_bytes_per_second",
-            "capacity": "capacity_bytes_per_second",
-            "time": "duration",
-        },
-    }
-)
+def estimate_to_message(estimate: Estimate) -> admin_pb2.EstimateReassignmentResponse:
+    return SAME_NAMES.to_message(admin_pb2.EstimateReassignmentResponse, estimate)

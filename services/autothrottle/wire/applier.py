@@ -13,7 +13,8 @@ from autothrottle.core.cluster.snapshot import TOPIC_NAME, validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.throttles.changes import Change, Edit, Outcome
+from autothrottle.core.records import Outcome
+from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 

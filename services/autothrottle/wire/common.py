@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, groupby
-from operator import attrgetter, itemgetter
-from types import MappingProxyType
+from operator import itemgetter
 from typing import NoReturn
 
 import grpc
@@ -16,27 +15,16 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, flows
-from autothrottle.core.errors import (
-    AutothrottleError,
-    Conflict,
-    Forbidden,
-    Incomplete,
-    Invalid,
-    Missing,
-    NotLeader,
-    Unauthenticated,
-    Unavailable,
-)
+from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import remainder
-from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Submitted, Targets, partitions, targets
-from autothrottle.messages import Conversion, Converter
+from autothrottle.core.records import Pause, PauseMode
+from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion, refusals_from_messages
 from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, quotas_pb2, types_pb2
 
-SAME_NAMES = Conversion(converters={ConfigResource: Converter(attrgetter("path"), ConfigResource)})
+SAME_NAMES = Conversion()
 """Converts types whose fields have the names of the message's fields."""
 
 # Times.
@@ -77,26 +65,8 @@ def expire_time_from_message(message: admin_pb2.Override | quotas_pb2.Quota) -> 
 
 # Errors as gRPC statuses.
 
-LEADER_ADDRESS = "leader-address"
-"""Key of the trailing metadata with the address of the leading planner, `host:port`; absent: unknown."""
-
 MAX_MESSAGE_BYTES = 4_000
 """Maximum length of an error message; gRPC sends it percent-encoded in a header and refuses headers above 8 kB."""
-
-CODES: Mapping[type[AutothrottleError], grpc.StatusCode] = MappingProxyType(
-    {
-        Invalid: grpc.StatusCode.INVALID_ARGUMENT,
-        Missing: grpc.StatusCode.NOT_FOUND,
-        Conflict: grpc.StatusCode.ABORTED,
-        NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
-        Incomplete: grpc.StatusCode.DATA_LOSS,
-        Unavailable: grpc.StatusCode.UNAVAILABLE,
-        Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
-        Forbidden: grpc.StatusCode.PERMISSION_DENIED,
-        AutothrottleError: grpc.StatusCode.INTERNAL,
-    }
-)
-"""Error -> its code; a subclass that is absent has the code of its nearest ancestor."""
 
 
 def code_of(error: AutothrottleError) -> grpc.StatusCode:
@@ -263,11 +233,6 @@ MAX_SNAPSHOT_PARTITIONS = 100_000
 """Largest number of partitions whose assignments a snapshot may contain."""
 
 
-def targets_to_messages(wanted: Mapping[TopicPartition, Sequence[int]]) -> Iterator[types_pb2.PartitionTarget]:
-    """Yield messages one by one, because a list of them takes five times the memory of the request."""
-    return (types_pb2.PartitionTarget(topic=t, partition=p, replicas=to) for (t, p), to in wanted.items())
-
-
 def targets_from_messages(messages: Collection[types_pb2.PartitionTarget]) -> Targets:
     """Convert messages to targets.
 
@@ -276,10 +241,6 @@ def targets_from_messages(messages: Collection[types_pb2.PartitionTarget]) -> Ta
     """
     _validate_count(len(messages))
     return targets((m.topic, m.partition, tuple(m.replicas)) for m in messages)
-
-
-def partitions_to_messages(rows: Iterable[TopicPartition]) -> Iterator[types_pb2.TopicPartition]:
-    return (types_pb2.TopicPartition(topic=topic, partition=partition) for topic, partition in rows)
 
 
 def partitions_from_messages(messages: Collection[types_pb2.TopicPartition]) -> tuple[TopicPartition, ...]:
@@ -311,10 +272,6 @@ def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) 
 
 def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb2.PartitionRefusal]:
     return [types_pb2.PartitionRefusal(topic=t, partition=p, reason=why) for (t, p), why in refused.items()]
-
-
-def refusals_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[TopicPartition, str]:
-    return {(m.topic, m.partition): m.reason for m in messages}
 
 
 def submitted_to_message(submitted: Submitted) -> planner_pb2.PlannerServiceSubmitReassignmentResponse:

@@ -17,8 +17,8 @@ from autothrottle.core.placement.plan import (
     Strategy,
 )
 from autothrottle.core.placement.statistics import PlacementStatistics
+from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import placement_pb2, types_pb2
-from autothrottle.wire.common import targets_to_messages
 
 MAX_BROKERS = 10_000
 """Limit of the listed brokers of one request."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.pause import Pause
-from autothrottle.core.throttles.changes import Outcome
-from autothrottle.core.throttles.plan import Decision
+from autothrottle.core.records import Cycle, Decision, Outcome, Pause, PlannerState
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import planner_pb2, types_pb2
 from autothrottle.wire.applier import (
@@ -15,23 +12,9 @@ from autothrottle.wire.applier import (
 )
 from autothrottle.wire.common import SAME_NAMES, pause_from_message, pause_to_message
 
-_DECISION = Conversion(
-    names={
-        Decision: {
-            "rate": "rate_bytes_per_second",
-            "current": "current_rate_bytes_per_second",
-            "headroom": "headroom_bytes_per_second",
-            "utilization": "utilization_bytes_per_second",
-            "capacity": "capacity_bytes_per_second",
-            "client": "client_bytes_per_second",
-            "client_age": "client_age_seconds",
-        }
-    }
-)
-
 
 def decision_to_message(decision: Decision) -> types_pb2.Decision:
-    return _DECISION.to_message(types_pb2.Decision, decision)
+    return SAME_NAMES.to_message(types_pb2.Decision, decision)
 
 
 def decision_from_message(message: types_pb2.Decision) -> Decision:
@@ -41,7 +24,7 @@ def decision_from_message(message: types_pb2.Decision) -> Decision:
         Invalid: its role, reason or basis is unknown to this version.
     """
     try:
-        return _DECISION.from_message(Decision, message)
+        return SAME_NAMES.from_message(Decision, message)
     except KeyError:
         raise Invalid(
             f"role {message.role}, reason {message.reason} or basis {message.basis} of broker "
@@ -50,28 +33,26 @@ def decision_from_message(message: types_pb2.Decision) -> Decision:
 
 
 STATE = Conversion(
-    names={CycleRecord: {"start": "start_time", "end": "end_time", "foreign": "foreign_throttles"}},
     converters={
-        **SAME_NAMES.converters,
         Decision: Converter(decision_to_message, decision_from_message),
         Outcome: Converter(outcome_to_message, outcome_from_message),
         Pause: Converter(pause_to_message, pause_from_message),
-    },
+    }
 )
 """Converts cycles and the state of planners."""
 
 
-def cycle_to_message(cycle: CycleRecord) -> types_pb2.Cycle:
+def cycle_to_message(cycle: Cycle) -> types_pb2.Cycle:
     return STATE.to_message(types_pb2.Cycle, cycle)
 
 
-def cycle_from_message(message: types_pb2.Cycle) -> CycleRecord:
+def cycle_from_message(message: types_pb2.Cycle) -> Cycle:
     """Convert a message to a cycle.
 
     Raises:
         Invalid: an enum value is unknown to this version.
     """
-    return STATE.from_message(CycleRecord, message)
+    return STATE.from_message(Cycle, message)
 
 
 def state_to_message(state: PlannerState) -> planner_pb2.GetStateResponse:

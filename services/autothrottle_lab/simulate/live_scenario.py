@@ -14,7 +14,7 @@ from autothrottle.adapters.grpc import AdminClient
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Missing
-from autothrottle.core.throttles.plan import Decision
+from autothrottle.core.records import Decision
 from autothrottle.core.units import MEGABYTE
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.planner import decision_from_message
@@ -86,7 +86,7 @@ def scenario_text(
 
 def _broker(broker_id: int, decisions: Mapping[LinkSide, Decision], paths: Sequence[_Path]) -> list[str]:
     own = [d for role in ReplicaRole if (d := decisions.get((broker_id, role)))]
-    measured = [d for d in own if d.capacity]
+    measured = [d for d in own if d.capacity_bytes_per_second]
     if not measured and any(d.reason.is_override for d in own):
         raise Missing(
             f"the last cycle has no load of broker {broker_id} because an override sets its throttle. Fix: remove the "
@@ -97,15 +97,15 @@ def _broker(broker_id: int, decisions: Mapping[LinkSide, Decision], paths: Seque
             f"the last cycle has no load of broker {broker_id}, which takes part. Fix: check its metrics "
             "(throttlectl state), and retry after the next cycle"
         )
-    capacities = {decision.role: decision.capacity or 0 for decision in measured}
+    capacities = {decision.role: decision.capacity_bytes_per_second or 0 for decision in measured}
     loads = {decision.role: [(0.0, round(_clients(decision, paths) / MEGABYTE, 3))] for decision in measured}
     return broker_lines(broker_id, capacities, loads)
 
 
 def _clients(decision: Decision, paths: Sequence[_Path]) -> int:
     """The client load of one link side, bytes/s."""
-    if decision.client is not None:
-        return decision.client
+    if decision.client_bytes_per_second is not None:
+        return decision.client_bytes_per_second
     sends = decision.role is ReplicaRole.LEADER
     own = [path for path in paths if decision.broker_id == (path.leader if sends else path.follower)]
-    return max((decision.utilization or 0) - sum(path.copied_bytes_per_second for path in own), 0)
+    return max((decision.utilization_bytes_per_second or 0) - sum(path.copied_bytes_per_second for path in own), 0)

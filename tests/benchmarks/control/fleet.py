@@ -280,7 +280,7 @@ class Planner:
         return {b: LogGrowth(int(counts[b]), int(counts[b + self._n]), at, since) for b in range(self._n)}
 
     def _apply(self, second: int, decided: Plan) -> bool:
-        wanted = {(d.broker_id, d.role): d.rate for d in decided.decisions}
+        wanted = {(d.broker_id, d.role): d.rate_bytes_per_second for d in decided.decisions}
         changed = {side for side, rate in wanted.items() if self._current.get(side) != rate}
         if changed:
             self.writes.append((second, len({broker_id for broker_id, _ in changed})))

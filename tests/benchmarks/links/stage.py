@@ -15,8 +15,8 @@ import grpc
 
 from autothrottle.core.cluster.configs import THROTTLE_KEYS
 from autothrottle.core.units import MEGABYTE
+from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from autothrottle.wire.common import targets_to_messages
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.servers.kafka import wait_until
 from autothrottle_lab.servers.kafka_kraft import KraftCluster

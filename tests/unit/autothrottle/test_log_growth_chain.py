@@ -12,7 +12,7 @@ import pytest
 from autothrottle.adapters.grpc import DiscoveryClient
 from autothrottle.adapters.memory import MemoryElection
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.interface import Basis
+from autothrottle.core.records import Basis
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.runtime.server import ServiceServer

@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from autothrottle.core.operators.pause import Pause
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.members import Member
+from autothrottle.core.records import (
+    CatchUp,
+    Cycle,
+    Decision,
+    ForeignThrottle,
+    Outcome,
+    Pause,
+    PauseMode,
+    PlannerState,
+    Reason,
+)
 from autothrottle.messages import Conversion
 from autothrottle.v1 import admin_pb2, planner_pb2, types_pb2
 from autothrottle_client import model, reassignments
@@ -20,16 +32,16 @@ from tests.builders import NOON
     ("kind", "message"),
     [
         (model.AuditRecord, admin_pb2.AuditRecord),
-        (model.CatchUp, admin_pb2.CatchUp),
+        (CatchUp, admin_pb2.CatchUp),
         (model.ClusterState, admin_pb2.GetClusterStateResponse),
-        (model.Cycle, types_pb2.Cycle),
-        (model.Decision, types_pb2.Decision),
-        (model.ForeignThrottle, types_pb2.ForeignThrottle),
-        (model.Member, admin_pb2.Member),
-        (model.Outcome, types_pb2.Outcome),
+        (Cycle, types_pb2.Cycle),
+        (Decision, types_pb2.Decision),
+        (ForeignThrottle, types_pb2.ForeignThrottle),
+        (Member, admin_pb2.Member),
+        (Outcome, types_pb2.Outcome),
         (model.Override, admin_pb2.Override),
-        (model.Pause, types_pb2.Pause),
-        (model.PlannerState, planner_pb2.GetStateResponse),
+        (Pause, types_pb2.Pause),
+        (PlannerState, planner_pb2.GetStateResponse),
         (reassignments.ReassigningTopic, admin_pb2.ReassigningTopic),
     ],
 )
@@ -41,17 +53,17 @@ def test_a_result_has_the_fields_of_its_message(kind: Any, message: type[Message
 def test_an_absent_field_is_none_and_a_zero_is_zero() -> None:
     assert from_message(model.Override, admin_pb2.Override()).broker_id is None
     assert from_message(model.Override, admin_pb2.Override(broker_id=0)).broker_id == 0
-    decision = from_message(model.Decision, types_pb2.Decision(headroom_bytes_per_second=0))
+    decision = from_message(Decision, types_pb2.Decision(headroom_bytes_per_second=0))
     assert (decision.headroom_bytes_per_second, decision.capacity_bytes_per_second) == (0, None)
 
 
 def test_an_unset_enum_is_unknown_or_absent() -> None:
-    decision = from_message(model.Decision, types_pb2.Decision())
-    assert (decision.role, decision.reason, decision.basis) == (model.ReplicaRole.UNKNOWN, model.Reason.UNKNOWN, None)
+    decision = from_message(Decision, types_pb2.Decision())
+    assert (decision.role, decision.reason, decision.basis) == (ReplicaRole.UNKNOWN, Reason.UNKNOWN, None)
 
 
 def test_given_values_replace_those_of_the_dataclass() -> None:
-    sent = Conversion().to_message(types_pb2.Pause, model.Pause(model.PauseMode.KEEP, "anna", None), author="ben")
+    sent = Conversion().to_message(types_pb2.Pause, Pause(PauseMode.KEEP, "anna", None), author="ben")
     assert (sent.mode, sent.author, sent.HasField("time")) == (types_pb2.Pause.MODE_KEEP, "ben", False)
 
 
@@ -60,13 +72,13 @@ def test_none_has_no_fields() -> None:
 
 
 def test_a_renamed_field_goes_both_ways() -> None:
-    conversion = Conversion(names={model.Pause: {"author": "reason", "reason": "author"}})
-    pause = model.Pause(model.PauseMode.CLEAR, "anna", NOON, "why")
+    conversion = Conversion(names={Pause: {"author": "reason", "reason": "author"}})
+    pause = Pause(PauseMode.CLEAR, "anna", NOON, "why")
     sent = conversion.to_message(types_pb2.Pause, pause)
     assert (sent.author, sent.reason) == ("why", "anna")
-    assert conversion.from_message(model.Pause, sent) == pause
+    assert conversion.from_message(Pause, sent) == pause
 
 
-def test_a_number_without_a_member_is_a_key_error_if_the_enum_has_no_unknown() -> None:
+def test_a_number_without_a_member_is_a_key_error_for_services() -> None:
     with pytest.raises(KeyError):
         Conversion().from_message(Pause, types_pb2.Pause(mode=9))  # type: ignore[arg-type]

@@ -1,10 +1,13 @@
-"""Failed gRPC calls become the client's errors."""
+"""Failed gRPC calls become errors; an error of a service reaches its caller unchanged, in another service, too."""
 
 from __future__ import annotations
 
 import grpc
 import pytest
 
+from autothrottle.core import errors
+from autothrottle.messages import CODES
+from autothrottle.wire.common import to_status
 from autothrottle_client import AutothrottleError, Conflict, Invalid, Unavailable
 from autothrottle_client.errors import from_rpc_error
 from tests.unit.autothrottle_client.failed_call import FailedCall
@@ -49,3 +52,17 @@ def test_rpc_error_without_a_call_maps_to_the_error_tree() -> None:
 def test_unreachable_peer_is_named_in_the_error() -> None:
     failed = FailedCall(grpc.StatusCode.UNAVAILABLE, "connection refused")
     assert str(from_rpc_error(failed, "applier at h:1")) == "applier at h:1: connection refused"
+
+
+@pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)
+def test_errors_round_trip_with_their_message(kind: type[AutothrottleError]) -> None:
+    returned = from_rpc_error(FailedCall(*to_status(kind("rate is -1; give > 0"))), "h:1")
+    assert type(returned) is kind
+    assert str(returned).removeprefix("h:1: ") == "rate is -1; give > 0"
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7:4003", ""])
+def test_not_leader_round_trips_with_the_leader_address(address: str) -> None:
+    returned = from_rpc_error(FailedCall(*to_status(errors.NotLeader("another planner leads", address))), "h:1")
+    assert isinstance(returned, errors.NotLeader)
+    assert (str(returned), returned.leader_address) == ("another planner leads", address)

@@ -8,9 +8,9 @@ from datetime import datetime
 
 import pytest
 
-from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.quotas import entities
 from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.records import CatchUp
 from autothrottle_client import AdminClient, Conflict, Invalid, Missing, QuotaEntity, QuotaValues
 from autothrottle_client.throttlectl import main
 from tests.in_process_services import InProcessServices

@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 
-from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle_client import tls
 from autothrottle_client.tls import Certificates, Pems
 
@@ -24,10 +23,6 @@ class Tls(Certificates):
     Raises:
         Invalid: a file cannot be read or is not a PEM file, or the key does not match the certificate.
     """
-
-    def __init__(self, files: TlsFiles) -> None:
-        with as_core_errors():
-            super().__init__(files)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return the credentials of a server that requires client certificates signed by the authorities."""

@@ -15,6 +15,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.ports.kafka import SnapshotEvent
@@ -32,7 +33,6 @@ from autothrottle.wire.discovery import (
     settings_from_message,
 )
 from autothrottle.wire.quotas import clients_from_message, quota_state_from_message
-from autothrottle_client.errors import AutothrottleError
 from autothrottle_client.replicas import Replica, Replicas, backoffs
 
 log = logging.getLogger(__name__)

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
-from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.decision import PlannerState
 from autothrottle.core.operators.submission import Submitted, Targets
+from autothrottle.core.records import PlannerState
+from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
-from autothrottle.wire.common import (
-    partitions_to_messages,
-    refusals_from_messages,
-    submitted_from_message,
-    targets_to_messages,
-)
+from autothrottle.wire.common import submitted_from_message
 from autothrottle.wire.planner import state_from_message
 from autothrottle_client.replicas import Connection, Replica, check_health
 
@@ -80,5 +75,4 @@ class PlannerClient(ServiceClient[PlannerServiceStub]):
         def fetch(replica: Replica, seconds: float) -> PlannerState:
             return state_from_message(PlannerServiceStub(replica.channel).GetState(request, timeout=seconds))
 
-        with as_core_errors():
-            return self._replicas.leader_state(fetch, timeout)
+        return self._replicas.leader_state(fetch, timeout)

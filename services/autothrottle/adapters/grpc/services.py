@@ -14,8 +14,10 @@ from google.protobuf.message import Message
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change
 from autothrottle.core.traffic.loads import Loads
+from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import Event
 from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2, quotas_pb2
@@ -25,11 +27,6 @@ from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle.wire.applier import change_parts, outcome_from_message
-from autothrottle.wire.common import (
-    partitions_to_messages,
-    refusals_from_messages,
-    targets_to_messages,
-)
 from autothrottle.wire.metrics import event_to_message, loads_from_message
 from autothrottle_client.replicas import Connection, Replica, Rpc, check_health
 

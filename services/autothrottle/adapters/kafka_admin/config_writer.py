@@ -39,7 +39,8 @@ from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
-from autothrottle.core.throttles.changes import Change, Edit, Outcome, OutcomeStatus, intended, validate_restored
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, Edit, intended, validate_restored
 from autothrottle.ports.kafka import Term
 
 MAX_BATCH_TOPICS, MAX_BATCH_BYTES = 100, 1_000_000

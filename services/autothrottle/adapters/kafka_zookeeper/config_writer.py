@@ -36,7 +36,8 @@ from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outa
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.throttles.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, Edit, validate_restored
 from autothrottle.ports.kafka import Term
 
 MAX_BATCH_BYTES = 512_000

@@ -32,7 +32,8 @@ from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity, entity_of_path
-from autothrottle.core.throttles.changes import Change, Edit, Outcome, OutcomeStatus, validate_restored
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, Edit, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import SnapshotEvent, Term, Watch
 

@@ -12,8 +12,9 @@ from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.cluster.snapshot import validate_broker_id
-from autothrottle.core.operators.audit import AuditAction, AuditReading, unwritten_record
+from autothrottle.core.operators.audit import AuditReading, unwritten_record
 from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_rate
+from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 

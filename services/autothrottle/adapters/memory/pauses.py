@@ -9,8 +9,8 @@ from dataclasses import replace
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.operators.audit import AuditAction, AuditRecord, unwritten_record
-from autothrottle.core.operators.pause import Pause
+from autothrottle.core.operators.audit import AuditRecord, unwritten_record
+from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
 
 

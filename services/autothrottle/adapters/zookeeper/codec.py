@@ -30,9 +30,9 @@ from autothrottle.core.cluster.snapshot import (
     broker_id_of,
 )
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
-from autothrottle.core.operators.audit import MAX_WHO, AuditAction, AuditRecord
+from autothrottle.core.operators.audit import MAX_WHO, AuditRecord
 from autothrottle.core.operators.overrides import Override
-from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.units import MAX_RATE, MEGABYTE

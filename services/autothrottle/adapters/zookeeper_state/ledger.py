@@ -17,7 +17,8 @@ from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid
-from autothrottle.core.throttles.changes import Change, Outcome
+from autothrottle.core.records import Outcome
+from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import Term
 
 

@@ -183,7 +183,7 @@ def format_member(member: Member) -> bytes:
         "address": member.address,
         "host": member.host,
         "pid": member.pid,
-        "start_time": member.started.isoformat(),
+        "start_time": member.start_time.isoformat(),
     }
     return json.dumps(content).encode()
 
@@ -203,7 +203,7 @@ def parse_member(data: bytes) -> Member:
             address=text(content["address"]),
             host=text(content["host"]),
             pid=integer(content["pid"]),
-            started=time_of(content["start_time"]),
+            start_time=time_of(content["start_time"]),
         )
     except FIELD_ERRORS as error:
         raise Invalid(f"{data[:60]!r} does not describe a member: {field_error(error)}") from error

@@ -20,13 +20,9 @@ from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.audit import OVERRIDE_STAYS, AuditTrail, TrailEnd
 from autothrottle.core.cluster.snapshot import broker_id_of, validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.operators.audit import (
-    MAX_AUDIT_RECORDS,
-    AuditAction,
-    AuditReading,
-    unwritten_record,
-)
+from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, unwritten_record
 from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_rate
+from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 

@@ -14,8 +14,8 @@ from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
-from autothrottle.core.operators.audit import AuditAction, unwritten_record
-from autothrottle.core.operators.pause import Pause
+from autothrottle.core.operators.audit import unwritten_record
+from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
 
 

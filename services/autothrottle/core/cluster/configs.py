@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.open_enum import OpenEnum
 from autothrottle.core.units import MAX_INT32, MAX_RATE
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -32,11 +32,13 @@ MAX_VALUE_BYTES = 32_767
 """The longest config value that Kafka's admin clients can describe or alter."""
 
 
-class ReplicaRole(Enum):
+class ReplicaRole(OpenEnum):
     """The side of replication that a broker is on."""
 
     LEADER = "leader"
+    """The broker sends."""
     FOLLOWER = "follower"
+    """The broker receives."""
 
     @property
     def rate_key(self) -> str:
@@ -64,12 +66,18 @@ THROTTLED_TYPES = (ResourceType.BROKER, ResourceType.TOPIC)
 _QUOTA_PATHS = ("users", "clients", "ips")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ConfigResource:
-    """The dynamic config of one broker, topic or quota entity, identified by what Kafka calls the entity path."""
+class ConfigResource(str):
+    """The dynamic config of one broker, topic or quota entity, identified by what Kafka calls the entity path.
 
-    path: str
-    """`brokers/<id>`, `topics/<name>`, or that of a `QuotaEntity`, as under `/config` and in change notifications."""
+    The path is `brokers/<id>`, `topics/<name>`, or that of a `QuotaEntity`, as under `/config` and in change
+    notifications. Messages and JSON contain it as a text.
+    """
+
+    __slots__ = ()
+
+    @property
+    def path(self) -> str:
+        return str(self)
 
     @staticmethod
     def broker(broker_id: int) -> ConfigResource:
@@ -86,13 +94,13 @@ class ConfigResource:
 
     @property
     def type(self) -> ResourceType:
-        kind = self.path.partition("/")[0]
+        kind = self.partition("/")[0]
         return ResourceType.QUOTA if kind in _QUOTA_PATHS else ResourceType(kind)
 
     @property
     def name(self) -> str:
         """The broker id as text, or the topic name."""
-        return self.path.partition("/")[2]
+        return self.partition("/")[2]
 
     @property
     def broker_id(self) -> int:
@@ -105,9 +113,6 @@ class ConfigResource:
         if self.type is ResourceType.BROKER:
             return 0, self.broker_id, ""
         return (1, 0, self.name) if self.type is ResourceType.TOPIC else (2, 0, self.path)
-
-    def __str__(self) -> str:
-        return self.path
 
 
 ReplicaEntry = tuple[int, int]

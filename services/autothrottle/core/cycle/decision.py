@@ -1,7 +1,7 @@
 """The values of one cycle: what was read, the decision, the results, and the record for display, logs and the API.
 
 This module defines only the values; `step` decides. The types to know are `CycleObservation`, `CycleDecision` and
-`CycleRecord`.
+`Cycle`.
 """
 
 from __future__ import annotations
@@ -14,105 +14,24 @@ from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import (
-    Snapshot,
-    TopicPartition,
-    TopicReassignment,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
 from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources, TermState
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
-from autothrottle.core.operators.catch_up import CatchUp, partitions_on, with_lagging
+from autothrottle.core.operators.catch_up import partitions_on, with_lagging
 from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.pause import Pause
 from autothrottle.core.operators.stored_map import keeping_unreadable, unreadable_entries
-from autothrottle.core.operators.submission import (
-    Submitted,
-    Targets,
-    Wanted,
-    with_proposed,
-)
+from autothrottle.core.operators.submission import Submitted, Targets, Wanted, with_proposed
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRules
-from autothrottle.core.throttles.changes import (
-    Applied,
-    Change,
-    Outcome,
-    OutcomeStatus,
-)
-from autothrottle.core.throttles.ownership import ForeignThrottle, ForeignThrottles
-from autothrottle.core.throttles.plan import Decision, Plan
+from autothrottle.core.records import CatchUp, Outcome, OutcomeStatus, Pause
+from autothrottle.core.throttles.changes import Applied, Change
+from autothrottle.core.throttles.ownership import ForeignThrottles
+from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.loads import Loads
-
-
-@dataclass(frozen=True, slots=True)
-class CycleRecord:
-    """One finished cycle."""
-
-    term: int
-    """The fence of the term that ran it."""
-    number: int
-    """Its number within the term, from 1."""
-    start: datetime
-    """UTC."""
-    end: datetime
-    """UTC; not before `start`."""
-    reason: str
-    """What started it: `interval`, or the event."""
-    sentence: str
-    """One sentence that says what the cycle did."""
-    topics: tuple[str, ...]
-    """The topics in reassignment."""
-    decisions: tuple[Decision, ...]
-    """Ordered by broker and role."""
-    outcomes: tuple[Outcome, ...]
-    """One for each resource with a change."""
-    findings: tuple[str, ...]
-    """Foreign edits of our keys, and what could not be read; one sentence each."""
-    error: str = ""
-    """Why the cycle failed; "": it did not."""
-    bytes_left: int | None = None
-    """Bytes left to copy, summed over the known flows; None: no reassignment, or nothing is known."""
-    eta: datetime | None = None
-    """When the last byte is copied at the rate of the last minutes, UTC; None: unknown."""
-    pause: Pause | None = None
-    """The pause that prevented any decision; None: not paused."""
-    shadow: bool = False
-    """Whether it ran in shadow mode, which writes nothing."""
-    foreign: tuple[ForeignThrottle, ...] = ()
-    """Foreign throttles while nothing is in reassignment, by resource and key; they stay, or wait for the clean-up."""
-    eta_low: datetime | None = None
-    """Earliest end that the rates of the last minutes allow, UTC; None: unknown."""
-    eta_high: datetime | None = None
-    """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
-    eta_is_static: bool = False
-    """Whether `eta` is not measured yet, but computed as bytes left divided by the current throttles."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerState:
-    """The leadership as one planner knows it, and its last cycle."""
-
-    leading: bool = False
-    """Whether this planner leads."""
-    term: int = 0
-    """The newest term that it knows; 0: none."""
-    leader_address: str = ""
-    """The leader's address; "": unknown."""
-    last_cycle: CycleRecord | None = None
-    """The last cycle that this planner ran; None: none yet."""
-    failures: Mapping[int, int] = field(default_factory=dict)
-    """Broker id -> consecutive scheduled cycles without usable metrics."""
-    leader_since: datetime | None = None
-    """When the leader's term began, UTC; None: unknown."""
-    leader_host: str = ""
-    """Name of the leader's host; "": unknown."""
-    cluster_name: str = ""
-    """Name of the Kafka cluster; "": unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from datetime import datetime, timedelta
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.pause import Pause
 from autothrottle.core.operators.submission import (
     SubmissionState,
 )
@@ -19,6 +17,7 @@ from autothrottle.core.policy.interface import Policy
 from autothrottle.core.quotas.temporary import TemporaryQuotas
 from autothrottle.core.quotas.yield_state import YieldState
 from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.records import CatchUp, Pause
 from autothrottle.core.throttles.guards import GuardState
 from autothrottle.core.throttles.ramp_state import RampState, WriteHistory
 from autothrottle.core.traffic.loads import Loads

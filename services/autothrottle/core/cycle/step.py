@@ -13,11 +13,7 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import (
-    Snapshot,
-    link_sides_of_reassignments,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import Snapshot, link_sides_of_reassignments, participants
 from autothrottle.core.cycle.decision import (
     Action,
     ActionResult,
@@ -40,7 +36,7 @@ from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Una
 from autothrottle.core.forecast.progress import remainder, with_static_eta
 from autothrottle.core.operators.catch_up import lagging
 from autothrottle.core.operators.overrides import Override, Overrides
-from autothrottle.core.operators.pause import Pause, PauseMode, release_of_ours, stale_lists
+from autothrottle.core.operators.pause import release_of_ours, stale_lists
 from autothrottle.core.operators.submission import (
     CHECK_FIRST,
     SETTLED_AFTER,
@@ -54,12 +50,12 @@ from autothrottle.core.operators.submission import (
 )
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.quotas.step import with_quotas
+from autothrottle.core.records import Outcome, Pause, PauseMode
 from autothrottle.core.throttles import guards
 from autothrottle.core.throttles.changes import (
     Applied,
     Change,
     ChangeSet,
-    Outcome,
     changes,
     recorded_first,
     removal_of_foreign,
@@ -279,7 +275,7 @@ def _with_plan(
     guard_state, guarded = term.guards.observe(view.read.progress).apply(
         wanted, snapshot, limits, exempt, settings.finish_by, in_window, at
     )
-    rates = {(d.broker_id, d.role): d.rate for d in guarded.plan.decisions}
+    rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in guarded.plan.decisions}
     pace = None if settings.shadow else term.ramp.pace(state.written, observation.clock)
     found = changes(guarded.plan, snapshot, term.fence, term.cycles, pace)
     cycle = replace(

@@ -18,7 +18,7 @@ from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.eta import LONGEST, move_ratio, move_time, needed_rate
-from autothrottle.core.throttles.plan import Decision
+from autothrottle.core.records import Decision, Estimate, LinkSideEstimate
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
 _SHOWN = 10
@@ -69,51 +69,6 @@ class Goal:
             raise Invalid(
                 f"within {seconds:g} s is outside of 1..{LONGEST.total_seconds():.0f} s; give for example 2 h"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSideEstimate:
-    """One link side's part of an estimate."""
-
-    broker_id: int
-    role: ReplicaRole
-    size: int
-    """Bytes to copy."""
-    growth: BytesPerSecond
-    """Produce traffic that counts against the throttle, bytes/s."""
-    rate: BytesPerSecond | None
-    """The assumed throttle, bytes/s; None: unknown, because the capacity is unknown."""
-    headroom: BytesPerSecond | None
-    """The rate that the policy would give now, bytes/s; None: no metrics, or under an override."""
-    capacity: BytesPerSecond | None
-    """Capacity of the link side, bytes/s; None: no metrics."""
-    time: timedelta | None
-    """Duration; None: unknown, or it would never end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """The estimate of a reassignment."""
-
-    partitions: int
-    """Number of partitions with replicas to copy."""
-    total_partitions: int
-    """Number of partitions in the cluster."""
-    size: int
-    """Bytes to copy, summed over all copies of the known partitions."""
-    unknown_partitions: int
-    """Number of partitions that `size` does not include."""
-    time: timedelta | None
-    """Duration; None: unknown, or it would never end."""
-    sides: tuple[LinkSideEstimate, ...] = ()
-    """Ordered by broker and role."""
-    warnings: tuple[str, ...] = ()
-    """Problems of the reassignment, one sentence each."""
-
-    @property
-    def move_ratio(self) -> float:
-        """KIP-73's MoveRatio, in [0, 1]."""
-        return move_ratio(self.partitions, self.total_partitions)
 
 
 def restricted_to(
@@ -216,36 +171,37 @@ def estimate(
     decided = {(d.broker_id, d.role): d for d in decisions}
     ordered = sorted(carried.sides.items(), key=lambda entry: (entry[0][0], entry[0][1].value))
     sides = tuple(_link_side_estimate(side, transfer, decided.get(side), goal) for side, transfer in ordered)
-    times = [side.time for side in sides]
-    finite_times = [time for time in times if time is not None]
-    is_complete = not carried.unknown and len(finite_times) == len(times)
+    durations = [side.seconds for side in sides if side.seconds is not None]
+    is_known = not carried.unknown and len(durations) == len(sides)
     return Estimate(
         partitions=carried.partitions,
         total_partitions=total_partitions,
-        size=carried.size,
+        move_ratio=move_ratio(carried.partitions, total_partitions),
+        bytes_to_copy=carried.size,
         unknown_partitions=carried.unknown,
-        time=max(finite_times, default=timedelta(0)) if is_complete else None,
+        seconds=max(durations, default=0.0) if is_known else None,
         sides=sides,
         warnings=(*notes, *_warnings(sides, goal)),
     )
 
 
 def _link_side_estimate(side: LinkSide, transfer: Transfer, decision: Decision | None, goal: Goal) -> LinkSideEstimate:
-    capacity = decision.capacity if decision else None
-    rate = decision.rate if decision else None
+    capacity = decision.capacity_bytes_per_second if decision else None
+    rate = decision.rate_bytes_per_second if decision else None
     if goal.max_ratio is not None:
         rate = None if capacity is None else round(capacity * goal.max_ratio)
     if goal.within is not None:
         rate = needed_rate(transfer.size, transfer.growth, goal.within)
+    duration = None if rate is None else move_time(transfer.size, rate, transfer.growth)
     return LinkSideEstimate(
         broker_id=side[0],
         role=side[1],
-        size=transfer.size,
-        growth=transfer.growth,
-        rate=rate,
-        headroom=decision.headroom if decision else None,
-        capacity=capacity,
-        time=None if rate is None else move_time(transfer.size, rate, transfer.growth),
+        bytes_to_copy=transfer.size,
+        produced_bytes_per_second=transfer.growth,
+        rate_bytes_per_second=rate,
+        headroom_bytes_per_second=decision.headroom_bytes_per_second if decision else None,
+        capacity_bytes_per_second=capacity,
+        seconds=None if duration is None else duration.total_seconds(),
     )
 
 
@@ -253,16 +209,17 @@ def _warnings(sides: Sequence[LinkSideEstimate], goal: Goal) -> list[str]:
     warnings = []
     for side in sides:
         where = f"broker {side.broker_id} [{side.role.value}]"
-        if side.rate is None:
+        rate, headroom = side.rate_bytes_per_second, side.headroom_bytes_per_second
+        if rate is None:
             warnings.append(f"{where}: its capacity is unknown, and so are its rate and time; check its metrics")
-        elif side.time is None:
+        elif side.seconds is None:
             warnings.append(
-                f"{where}: at {_megabytes(side.rate)} it would never end, because clients produce "
-                f"{_megabytes(side.growth)}; give it a higher rate"
+                f"{where}: at {_megabytes(rate)} it would never end, because clients produce "
+                f"{_megabytes(side.produced_bytes_per_second)}; give it a higher rate"
             )
-        elif goal != Goal() and side.headroom is not None and side.rate > side.headroom:
+        elif goal != Goal() and headroom is not None and rate > headroom:
             warnings.append(
-                f"{where}: {_megabytes(side.rate)} is more than the {_megabytes(side.headroom)} that clients leave now"
+                f"{where}: {_megabytes(rate)} is more than the {_megabytes(headroom)} that clients leave now"
             )
     more = len(warnings) - _SHOWN
     return [*warnings[:_SHOWN], f"and {more} more link sides with such problems"] if more > 0 else warnings

@@ -13,7 +13,8 @@ from datetime import datetime
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.throttles.plan import Decision, Plan
+from autothrottle.core.records import Decision
+from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.units import MEGABYTE
 
 CYCLES = 3
@@ -77,17 +78,21 @@ class StallWatch:
 
 
 def _has_free_capacity(decision: Decision) -> bool:
-    if decision.capacity is None or decision.utilization is None:
+    if decision.capacity_bytes_per_second is None or decision.utilization_bytes_per_second is None:
         return False
-    return decision.capacity - decision.utilization >= FREE_SHARE * decision.capacity
+    return (
+        decision.capacity_bytes_per_second - decision.utilization_bytes_per_second
+        >= FREE_SHARE * decision.capacity_bytes_per_second
+    )
 
 
 def _sentence(follower: int, broker: _FollowerBroker, decision: Decision, leaders: Sequence[int]) -> str:
-    capacity = decision.capacity or 0
-    free = capacity - (decision.utilization or 0)
+    capacity = decision.capacity_bytes_per_second or 0
+    free = capacity - (decision.utilization_bytes_per_second or 0)
     shown = ", ".join(map(str, leaders[:10])) + (f" and {len(leaders) - 10} more" if len(leaders) > 10 else "")
     return (
         f"broker {follower} [follower] is stalled: {broker.bytes_left / MEGABYTE:.2f} MB are left, no less than "
         f"{CYCLES} cycles ago, although {free / MEGABYTE:.0f} of its {capacity / MEGABYTE:.0f} MB/s are free under "
-        f"a throttle of {decision.rate / MEGABYTE:.0f} MB/s; check its log, its disks and leaders [{shown}]"
+        f"a throttle of {decision.rate_bytes_per_second / MEGABYTE:.0f} MB/s; check its log, its disks and leaders "
+        f"[{shown}]"
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Override
-from autothrottle.core.operators.pause import Pause
+from autothrottle.core.records import AuditAction, Pause
 
 MAX_AUDIT_RECORDS = 1_000
 """Number of records kept, the newest ones."""
@@ -19,27 +18,6 @@ DEFAULT_AUDIT_RECORDS = 100
 
 MAX_WHO = 1_000
 """Longest `who` and `result`, in characters; a caller names itself, so its name needs a bound."""
-
-
-class AuditAction(StrEnum):
-    """What was done."""
-
-    SET = "set"
-    REMOVE = "remove"
-    """Removed by an operator."""
-    PURGE = "purge"
-    """Removed by the leading planner."""
-    PAUSE = "pause"
-    RESUME = "resume"
-    START_CATCH_UP = "start_catch_up"
-    STOP_CATCH_UP = "stop_catch_up"
-    SUBMIT = "submit"
-    CANCEL = "cancel"
-    REQUEST_CYCLE = "request_cycle"
-    SET_REQUEST_QUOTA = "set_request_quota"
-    REMOVE_REQUEST_QUOTA = "remove_request_quota"
-    SET_QUOTA = "set_quota"
-    REMOVE_QUOTA = "remove_quota"
 
 
 @dataclass(frozen=True, slots=True)

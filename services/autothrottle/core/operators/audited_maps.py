@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from autothrottle.core.operators.audit import AuditAction, AuditRecord, unwritten_record
-from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.operators.audit import AuditRecord, unwritten_record
 from autothrottle.core.quotas.entities import QuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, quota_sentence
 from autothrottle.core.quotas.yielding import YieldRule, rule_sentence, with_rule
+from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.core.request_quotas import RequestQuotaEntity, with_request_quota
 
 K = TypeVar("K")

@@ -9,24 +9,10 @@ Source: KIP-73 (question 2).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 
 from autothrottle.core.cluster.flows import Flow, link_sides_of
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
-
-
-@dataclass(frozen=True, slots=True)
-class CatchUp:
-    """A request to throttle a broker's catch-up, and its author."""
-
-    broker_id: int
-    """>= 0."""
-    author: str = ""
-    """Who requested it; "": unknown."""
-    time: datetime | None = None
-    """When it was requested, UTC; None: unknown."""
-
 
 Lagging = Mapping[int, Collection[TopicPartition]]
 """Broker id -> its replicas that are out of sync and not part of a reassignment."""

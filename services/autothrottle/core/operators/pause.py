@@ -6,43 +6,13 @@ This module defines a pause and its effect on the current throttles; the state s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime
-from enum import Enum
+from dataclasses import replace
 
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.throttles.changes import ChangeSet, changes
 from autothrottle.core.throttles.plan import Plan, hold, replica_lists
-
-
-class PauseMode(Enum):
-    """What happens to our throttles during a pause."""
-
-    KEEP = "keep"
-    """Rates and replica lists stay unchanged, regardless of reassignments."""
-    CLEAR = "clear"
-    """The earlier values are restored; reassignments continue without throttles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A pause and its author."""
-
-    mode: PauseMode
-    author: str = ""
-    """Who paused; "": unknown."""
-    time: datetime | None = None
-    """When it began, UTC; None: unknown."""
-    reason: str = ""
-    """The reason given by the author."""
-
-    def __str__(self) -> str:
-        since = f", since {self.time:%Y-%m-%dT%H:%M:%SZ}" if self.time else ""
-        by = f", by {self.author}" if self.author else ""
-        why = f": {self.reason}" if self.reason else ""
-        return f"{self.mode.value}{since}{by}{why}"
 
 
 def release_of_ours(snapshot: Snapshot, term: int, cycle: int = 0) -> ChangeSet:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 from typing import Protocol
 
 from autothrottle.core.cluster.configs import ReplicaRole
@@ -13,6 +12,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.log_growth import LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import Basis
 from autothrottle.core.traffic.loads import Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
@@ -58,19 +58,6 @@ class PolicyInput:
     """The link sides that take part in a reassignment and have a load, without those under an override."""
     limits: Limits
     history: ThrottleHistory
-
-
-class Basis(Enum):
-    """The measurement on which a rate is based, for policies other than the original's formula."""
-
-    GROWTH = "growth"
-    """The present client load, projected with the growth of logs."""
-    COUNTED = "counted"
-    """The client load in the metric's interval, with replication counted."""
-    GUESSED = "guessed"
-    """The client load in the metric's interval, with replication estimated from the throttle."""
-    STATIC = "static"
-    """The operator's fixed rate, independent of the client load."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
 from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
-from autothrottle.core.policy.interface import Basis, PolicyObservation
+from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import (
     KEPT_SECONDS,
@@ -23,6 +23,7 @@ from autothrottle.core.policy.series import (
     GrowthCurves,
     now_and_then,
 )
+from autothrottle.core.records import Basis
 from autothrottle.core.traffic.loads import Utilization
 from autothrottle.core.traffic.replication import MeanRate, Replication
 

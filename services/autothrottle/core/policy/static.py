@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.policy.interface import Basis, PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.policy.interface import PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.records import Basis
 from autothrottle.core.units import BytesPerSecond
 
 

@@ -14,7 +14,8 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.quotas.keys import format_value
 from autothrottle.core.quotas.temporary import TemporaryQuotas
-from autothrottle.core.throttles.changes import Change, ChangeSet, Outcome, OutcomeStatus, change_of
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, ChangeSet, change_of
 from autothrottle.core.throttles.ownership import desired_rate
 
 DesiredQuotas = Mapping[ConfigResource, Mapping[str, str]]

@@ -11,9 +11,9 @@ from enum import Enum
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.throttles.plan import Decision, Plan
+from autothrottle.core.records import Basis, Decision
+from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import BytesPerSecond
 
@@ -68,12 +68,19 @@ def client_loads(plan: Plan, limits: Limits | None) -> Mapping[LinkSide, BytesPe
 
 
 def _client_load(decision: Decision, limits: Limits | None) -> BytesPerSecond | None:
-    if decision.client is not None or limits is None:
-        return decision.client
-    if decision.headroom is None or decision.capacity is None or decision.basis is Basis.STATIC:
+    if decision.client_bytes_per_second is not None or limits is None:
+        return decision.client_bytes_per_second
+    if (
+        decision.headroom_bytes_per_second is None
+        or decision.capacity_bytes_per_second is None
+        or decision.basis is Basis.STATIC
+    ):
         return None
     # The original's formula: the headroom is the operator's share of what clients leave.
-    return max(decision.capacity - int(decision.headroom / limits.max_ratio(decision.role)), 0)
+    return max(
+        decision.capacity_bytes_per_second - int(decision.headroom_bytes_per_second / limits.max_ratio(decision.role)),
+        0,
+    )
 
 
 def unchanged_load(

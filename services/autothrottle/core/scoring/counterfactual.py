@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, link_side_seconds
 from autothrottle.core.scoring.score import OVERRIDES, Stretch
-from autothrottle.core.throttles.plan import Reason
 
 TOLERATED_HARM = 0.001
 """Share of client bytes that a recommended setting may displace even if the present setting displaces less."""

@@ -15,10 +15,8 @@ from enum import StrEnum
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts, running_flows
-from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.throttles.changes import Outcome
-from autothrottle.core.throttles.plan import Decision
+from autothrottle.core.records import Cycle, Decision, Outcome
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import Replication
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
@@ -147,7 +145,7 @@ class ReassignmentRecord:
     """When no reassignment was left, UTC; None: it still runs."""
     topics: list[str]
     partitions: int
-    """Number of partitions with replicas to copy when it was first seen."""
+    """Number of partitions with replicas to copy when it was first cycle."""
     bytes_landed: int | None
     """Bytes copied over all paths; None, as for `bytes_left`: no log sizes are known."""
     bytes_left: int | None
@@ -171,7 +169,7 @@ class LogSettings:
 class CycleSeen:
     """Everything that one cycle read and did."""
 
-    record: CycleRecord
+    record: Cycle
     snapshot: Snapshot
     copied: Snapshot
     """The same snapshot with lagging replicas of brokers that catch up: they use the same link sides."""
@@ -183,7 +181,7 @@ class CycleSeen:
     trace_id: str = ""
 
 
-def cycle_id(cluster: str, record: CycleRecord) -> str:
+def cycle_id(cluster: str, record: Cycle) -> str:
     """Return the id of a cycle, unique across clusters: `cluster/term/cycle`."""
     return f"{cluster}/{record.term}/{record.number}"
 
@@ -226,7 +224,7 @@ def _decision_record(
         cycle=record.number,
         cycle_id=cycle_id(settings.cluster, record),
         trace_id=cycle.trace_id,
-        time=record.start,
+        time=record.start_time,
         reassignment_id=reassignment_id,
         broker_id=decision.broker_id,
         role=decision.role.value,
@@ -236,11 +234,13 @@ def _decision_record(
         measured_from=used.start if used else None,
         measured_to=used.end if used else None,
         replication=replicated.get(side),
-        mean_throttle=cycle.history.mean(*side, used.start, used.end, decision.current) if used else None,
-        standing=decision.current,
-        headroom=decision.headroom,
-        rate_decided=decision.rate,
-        rate_applied=cycle.written.get(side, decision.current),
+        mean_throttle=cycle.history.mean(*side, used.start, used.end, decision.current_rate_bytes_per_second)
+        if used
+        else None,
+        standing=decision.current_rate_bytes_per_second,
+        headroom=decision.headroom_bytes_per_second,
+        rate_decided=decision.rate_bytes_per_second,
+        rate_applied=cycle.written.get(side, decision.current_rate_bytes_per_second),
         reason=decision.reason.value,
         outcome=outcome.status.value if outcome else "",
         bytes_landed=copied,
@@ -334,7 +334,7 @@ class ReassignmentSeen:
             reassignment_id=cycle_id(cluster, record),
             resumed=record.number == 1,
             status=ReassignmentStatus.MOVING.value,
-            start=record.start,
+            start=record.start_time,
             finish=None,
             topics=sorted(cycle.snapshot.topics),
             partitions=sum(moving.values()),
@@ -366,7 +366,7 @@ class ReassignmentSeen:
         )
 
     def _beginning(self, count: FlowProgress) -> FlowProgress:
-        """Return a flow's counts at its start, derived from the counts with which it is first seen."""
+        """Return a flow's counts at its start, derived from the counts with which it is first cycle."""
         assert self.opening is not None
         # Bytes copied in an earlier term count, too. Discovery counts slightly before the planner's first cycle.
         is_whole = (self.opening.resumed and not self.begun) or count.since >= self.opening.start - _AHEAD
@@ -394,7 +394,7 @@ class ReassignmentSeen:
             term=cycle.record.term,
             cycle=cycle.record.number,
             status=status.value,
-            finish=cycle.record.start,
+            finish=cycle.record.start_time,
             topics=sorted(self.topics),
             bytes_landed=sum(path.bytes_landed for path in paths) if paths else None,
             bytes_left=bytes_left if paths else None,
@@ -414,6 +414,6 @@ class ReassignmentSeen:
         if newest is last:
             # There was no sample since; as much as the link carries may have been copied.
             load = cycle.loads.brokers.get(flow.follower)
-            elapsed = max((cycle.record.start - last.at).total_seconds(), 0.0) + 1
+            elapsed = max((cycle.record.start_time - last.at).total_seconds(), 0.0) + 1
             return last.bytes_left - load.capacity.inbound * elapsed if load else 0.0
         return last.bytes_copied + last.bytes_left - newest.bytes_copied

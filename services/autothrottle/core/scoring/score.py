@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.bound import available_rate
-from autothrottle.core.throttles.plan import Reason
 
 REFERENCE_RATIO = 0.9
 """Share of the headroom that the bound gives to replication; the bound with this share is called B90h."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from enum import Enum
 
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,
@@ -25,6 +24,7 @@ from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.ownership import (
     DesiredKey,
     brokers_throttled_for_reassignment,
@@ -67,24 +67,6 @@ class Change:
         """The edits that set a value without a record in the entry: they restore an earlier one."""
         ours = self.ledger.keys if self.ledger else {}
         return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in ours)
-
-
-class OutcomeStatus(Enum):
-    """The result of one change."""
-
-    APPLIED = "applied"
-    UNCHANGED = "unchanged"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of the change of one resource."""
-
-    resource: ConfigResource
-    status: OutcomeStatus
-    reason: str = ""
-    """Why it was refused: one sentence that names the cause and the fix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.forecast.eta import move_time, needed_rate
 from autothrottle.core.forecast.stalls import StallWatch
-from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.throttles.plan import Decision, DesiredReplicas, Plan, Reason, is_small_change, previous_rate
+from autothrottle.core.records import Basis, Decision, Reason
+from autothrottle.core.throttles.plan import DesiredReplicas, Plan, is_small_change, previous_rate
 from autothrottle.core.traffic.replication import Ingress, ingress, link_side_growth
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
@@ -72,7 +72,7 @@ def may_starve(plan: Plan, growth: Mapping[LinkSide, float], reassignments: Iter
     if not growth:
         return False
     most = 1 + max((len(isr) for reassignment in reassignments for isr in reassignment.isr), default=0)
-    return any(growth.get((d.broker_id, d.role), 0.0) * most >= max(d.rate, 1) for d in plan.decisions)
+    return any(growth.get((d.broker_id, d.role), 0.0) * most >= max(d.rate_bytes_per_second, 1) for d in plan.decisions)
 
 
 def highest_throttle(capacity: BytesPerSecond, produced: Ingress) -> BytesPerSecond:
@@ -103,7 +103,7 @@ def without_starvation(
     decisions, findings = [], []
     for decision in plan.decisions:
         into = produced.get((decision.broker_id, decision.role))
-        if into is None or into.rate <= 0 or decision.rate > into.rate:
+        if into is None or into.rate <= 0 or decision.rate_bytes_per_second > into.rate:
             decisions.append(decision)
             continue
         is_left = _is_left_to_clients(decision, limits)
@@ -117,43 +117,43 @@ def _is_left_to_clients(decision: Decision, limits: Limits) -> bool:
     """Return whether a rate is below the minimum because clients need the link; includes rates kept as unchanged."""
     if decision.reason is Reason.OVER_CAPACITY:
         return True
-    if not decision.reason.is_measured or decision.basis is Basis.STATIC or decision.headroom is None:
+    if not decision.reason.is_measured or decision.basis is Basis.STATIC or decision.headroom_bytes_per_second is None:
         return False
-    return limits.pause_over_capacity and decision.headroom < limits.min_rate
+    return limits.pause_over_capacity and decision.headroom_bytes_per_second < limits.min_rate
 
 
 def _raised(decision: Decision, snapshot: Snapshot, limits: Limits, into: Ingress) -> Decision | None:
     """Return the decision with a rate at which the reassignment can end; None: not possible, or an override."""
-    if decision.reason.is_override or decision.capacity is None:
+    if decision.reason.is_override or decision.capacity_bytes_per_second is None:
         return None
-    highest = highest_throttle(decision.capacity, into)
+    highest = highest_throttle(decision.capacity_bytes_per_second, into)
     if highest <= into.rate:
         return None
     wanted = min(highest, into.rate + max(math.ceil(into.rate / 10), limits.min_rate))
     previous = previous_rate(snapshot, decision.broker_id, decision.role)
     if previous is not None and into.rate < previous and is_small_change(previous, wanted, limits.change_threshold):
         wanted = previous
-    return replace(decision, rate=wanted, reason=Reason.STARVATION)
+    return replace(decision, rate_bytes_per_second=wanted, reason=Reason.STARVATION)
 
 
 def _starving(decision: Decision, raised: Decision | None, into: Ingress, scheduled: bool, is_left: bool) -> str:
     where = f"broker {decision.broker_id} [{decision.role.value}]"
-    rate, in_rate = _rounded(decision.rate), _rounded(into.rate)
+    rate, in_rate = _rounded(decision.rate_bytes_per_second), _rounded(into.rate)
     why = f"{where}: at {rate} its reassignment would never end, because clients produce {in_rate} to it"
     if raised is not None:
-        return f"{why}; raised to {_rounded(raised.rate)}"
+        return f"{why}; raised to {_rounded(raised.rate_bytes_per_second)}"
     if decision.reason.is_override:
         return f"{why}; the override is kept: raise it above that"
     if scheduled:
         return f"{why}; the schedule is kept: raise its share, or wait for the end of its window"
     if is_left:
         return f"{why}; not raised, because clients need the link"
-    if decision.capacity is None:
+    if decision.capacity_bytes_per_second is None:
         return f"{why}; not raised without metrics"
-    highest = _rounded(highest_throttle(decision.capacity, into))
+    highest = _rounded(highest_throttle(decision.capacity_bytes_per_second, into))
     return (
-        f"{why}; a link of {_rounded(decision.capacity)} allows it at most {highest} (N - IN/R): reassign fewer of its "
-        "partitions at a time, or when clients produce less"
+        f"{why}; a link of {_rounded(decision.capacity_bytes_per_second)} allows it at most {highest} (N - IN/R): "
+        "reassign fewer of its partitions at a time, or when clients produce less"
     )
 
 
@@ -215,14 +215,15 @@ def _shares(reassignments: Iterable[TopicReassignment], free: Collection[TopicPa
 
 
 def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: float) -> Decision:
-    if not share or not decision.reason.is_measured or decision.headroom is None:
+    headroom = decision.headroom_bytes_per_second
+    if not share or not decision.reason.is_measured or headroom is None:
         return decision
     # A static rate may be below the floor; it is not raised to the floor.
-    left = max(min(limits.floor, decision.headroom), round(decision.headroom * (1 - share)))
+    left = max(min(limits.floor, headroom), round(headroom * (1 - share)))
     previous = previous_rate(snapshot, decision.broker_id, decision.role)
     if previous is not None and is_small_change(previous, left, limits.change_threshold):
-        return replace(decision, rate=previous, reason=Reason.UNCHANGED)
-    return replace(decision, rate=left, reason=Reason.HEADROOM)
+        return replace(decision, rate_bytes_per_second=previous, reason=Reason.UNCHANGED)
+    return replace(decision, rate_bytes_per_second=left, reason=Reason.HEADROOM)
 
 
 def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> str:
@@ -239,7 +240,7 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
     """
     if _surely_fit(plan, snapshot, settings):
         return ""
-    quotas = {d.broker_id: d.rate for d in plan.decisions if d.role is ReplicaRole.LEADER}
+    quotas = {d.broker_id: d.rate_bytes_per_second for d in plan.decisions if d.role is ReplicaRole.LEADER}
     followers = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
     leaders: dict[int, list[int]] = {}
     for leader, follower in flows(snapshot):
@@ -251,8 +252,8 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
         quota = min(rates, default=0)
         if quota <= 0:
             continue
-        rate = min(sum(rates), own.rate) if own else sum(rates)
-        network = own.capacity if own and own.capacity else quota * count
+        rate = min(sum(rates), own.rate_bytes_per_second) if own else sum(rates)
+        network = own.capacity_bytes_per_second if own and own.capacity_bytes_per_second else quota * count
         seconds = fill_seconds(size.response_max_bytes, count, quota, network)
         if seconds >= size.window_seconds:
             effect = f"take {seconds:.0f} s, the quota window is only {size.window_seconds} s: they exceed the throttle"
@@ -279,7 +280,7 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
 def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bool:
     """Return whether the responses fit even if every leader sends to every follower; it does not read the flows."""
     leaders = sum(ReplicaRole.LEADER in roles for roles in participants(snapshot).values())
-    quota = min((d.rate for d in plan.decisions if d.role is ReplicaRole.LEADER), default=0)
+    quota = min((d.rate_bytes_per_second for d in plan.decisions if d.role is ReplicaRole.LEADER), default=0)
     if not leaders or quota <= 0:
         return False
 
@@ -290,7 +291,11 @@ def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bo
         is_large = is_large_response(size.response_max_bytes, leaders, min(quota, rate))
         return broker_id not in settings.brokers or not is_large
 
-    sides = ((d.broker_id, d.rate, d.capacity) for d in plan.decisions if d.role is ReplicaRole.FOLLOWER)
+    sides = (
+        (d.broker_id, d.rate_bytes_per_second, d.capacity_bytes_per_second)
+        for d in plan.decisions
+        if d.role is ReplicaRole.FOLLOWER
+    )
     fitting = {broker_id for broker_id, rate, network in sides if network and fits(broker_id, rate, network)}
     return all(b in fitting for b, roles in participants(snapshot).items() if ReplicaRole.FOLLOWER in roles)
 
@@ -333,7 +338,7 @@ def limited_by_deadline(
             decisions.append(decision)
             continue
         growth = produced[side].rate if side in produced else 0
-        time = move_time(left[side], decision.rate, growth)
+        time = move_time(left[side], decision.rate_bytes_per_second, growth)
         if time is None or time > within:
             late.append((timedelta.max if time is None else time, _late(decision, left[side], now, time)))
         need = needed_rate(left[side], growth, within)
@@ -359,19 +364,19 @@ def _left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
 
 def _held(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> Decision:
     most = max(most, limits.min_rate)
-    if not decision.reason.is_measured or decision.rate <= most:
+    if not decision.reason.is_measured or decision.rate_bytes_per_second <= most:
         return decision
     previous = previous_rate(snapshot, decision.broker_id, decision.role)
     if previous is not None and is_small_change(previous, most, limits.change_threshold):
-        most = min(previous, decision.rate)
-    return replace(decision, rate=most, reason=Reason.FINISH_BY)
+        most = min(previous, decision.rate_bytes_per_second)
+    return replace(decision, rate_bytes_per_second=most, reason=Reason.FINISH_BY)
 
 
 def _late(decision: Decision, left: int, now: datetime, time: timedelta | None) -> str:
     end = "never finish" if time is None else f"take until {now + time:%Y-%m-%dT%H:%M:%SZ}"
     return (
         f"broker {decision.broker_id} [{decision.role.value}] has {left / MEGABYTE:.0f} MB left, which at "
-        f"{decision.rate / MEGABYTE:.2f} MB/s {end}"
+        f"{decision.rate_bytes_per_second / MEGABYTE:.2f} MB/s {end}"
     )
 
 

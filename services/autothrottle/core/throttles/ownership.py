@@ -24,6 +24,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
+from autothrottle.core.records import ForeignThrottle
 from autothrottle.core.throttles.plan import DesiredReplicas
 from autothrottle.core.throttles.ramp import needs_ramp, step
 
@@ -56,16 +57,6 @@ class DesiredKey:
     """A sentence about a limitation of the value; "": none."""
     is_invalid: bool = False
     """Whether the current value is a list that no broker applies."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignThrottle:
-    """One foreign throttle key, for display."""
-
-    resource: ConfigResource
-    key: str
-    value: str
-    """The current value; a long list is truncated."""
 
 
 def shown_foreign(found: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[ForeignThrottle, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from fractions import Fraction
 from functools import cache, lru_cache
 
@@ -33,68 +32,15 @@ from autothrottle.core.cluster.snapshot import (
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Basis, LinkSideInput, Policy, PolicyInput, RateProposal
+from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 """Kafka's internal topic; an override never throttles it."""
-
-
-class Reason(Enum):
-    """The reason for a rate."""
-
-    HEADROOM = "headroom"
-    UNCHANGED = "unchanged"
-    """The measured rate differs from the previous one by less than the change threshold."""
-    KEPT = "kept"
-    """No usable metrics; the failures do not exceed the threshold yet."""
-    MINIMUM = "minimum"
-    """No usable metrics for too long, or none since the reassignment began."""
-    CLUSTER_OVERRIDE = "cluster-override"
-    BROKER_OVERRIDE = "broker-override"
-    OVER_CAPACITY = "over-capacity"
-    """Clients need the link: a rate below the minimum, down to 0, if `pause_over_capacity` allows it."""
-    STARVATION = "starvation"
-    """A rate above the headroom, because with less the reassignment would never end."""
-    FINISH_BY = "finish-by"
-    """A rate below the headroom, because it is enough for the deadline."""
-
-    @property
-    def is_override(self) -> bool:
-        """Whether an operator set the rate."""
-        return self in (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the rate, or its being unchanged, follows from a measurement."""
-        return self in (Reason.HEADROOM, Reason.UNCHANGED)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The rate of one broker in one role, and its inputs."""
-
-    broker_id: int
-    role: ReplicaRole
-    rate: BytesPerSecond
-    reason: Reason
-    current: BytesPerSecond | None
-    """The current throttle on the broker, bytes/s; None: not throttled."""
-    headroom: BytesPerSecond | None = None
-    """The policy's rate before the change threshold, bytes/s; None: no metrics, or under an override."""
-    utilization: BytesPerSecond | None = None
-    """Measured traffic of the link side, bytes/s; None if `headroom` is None."""
-    capacity: BytesPerSecond | None = None
-    """Capacity of the link side, bytes/s; None if `headroom` is None."""
-    client: BytesPerSecond | None = None
-    """The client load that the policy assumes, bytes/s; None if `headroom` is None, or for the original's formula."""
-    client_age: int | None = None
-    """Seconds since the end of the metric's interval that `client` is based on, >= 0; None if `client` is None."""
-    basis: Basis | None = None
-    """The measurement on which the policy's rate is based; None for the original's formula."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +110,7 @@ class Plan:
         desired: dict[ConfigResource, dict[str, int]] = {}
         for decision in self.decisions:
             resource = ConfigResource.broker(decision.broker_id)
-            desired.setdefault(resource, {})[decision.role.rate_key] = decision.rate
+            desired.setdefault(resource, {})[decision.role.rate_key] = decision.rate_bytes_per_second
         return desired
 
 
@@ -308,14 +254,14 @@ def _proposed(side_input: LinkSideInput, proposal: RateProposal, limits: Limits)
     return Decision(
         broker_id=side_input.broker_id,
         role=side_input.role,
-        rate=rate,
+        rate_bytes_per_second=rate,
         reason=reason,
-        current=side_input.current,
-        headroom=proposal.rate,
-        utilization=side_input.used.rate,
-        capacity=side_input.capacity,
-        client=proposal.client,
-        client_age=proposal.client_age,
+        current_rate_bytes_per_second=side_input.current,
+        headroom_bytes_per_second=proposal.rate,
+        utilization_bytes_per_second=side_input.used.rate,
+        capacity_bytes_per_second=side_input.capacity,
+        client_bytes_per_second=proposal.client,
+        client_age_seconds=proposal.client_age,
         basis=proposal.basis,
     )
 

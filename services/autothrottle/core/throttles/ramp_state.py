@@ -16,7 +16,8 @@ from functools import partial
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus, Pace, next_steps, with_changes
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, Pace, next_steps, with_changes
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.throttles.ramp import LONGEST_PACE, PACE, RISE
 

@@ -145,7 +145,7 @@ def test_an_estimate_uses_the_configured_policy(services: InProcessServices) -> 
     def rates(policy: Policy) -> list[int | None]:
         estimator = replace(services.estimator, policy=policy, loads=metrics)
         found = estimator.estimate({("t", 0): (1001, 1003)}, Goal(), timedelta(seconds=30))
-        return [side.rate for side in found.sides]
+        return [side.rate_bytes_per_second for side in found.sides]
 
     services.cluster.tell_progress()
     services.cluster.submit_reassignment("t", {0: (1001, 1003)})

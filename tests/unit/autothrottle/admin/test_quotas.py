@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, quota_etag
+from autothrottle.core.records import CatchUp
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, quotas_pb2, quotas_pb2_grpc
 from tests.builders import eventually
 from tests.in_process_services import InProcessServices

@@ -19,7 +19,7 @@ from autothrottle.gateway import answers
 from autothrottle.gateway.rest import bindings
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.gateway.web import LARGE_BODIES, MAX_BODY_BYTES, SERVICE
-from autothrottle.wire.common import CODES
+from autothrottle.messages import CODES
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.gateway.front import SLACK, Front
 

@@ -16,13 +16,13 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.schedule import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import Cycle
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
@@ -165,7 +165,7 @@ class Bench:
         self.cluster.add_topic(topic, dict.fromkeys(range(partitions), (1001, 1002)))
         self.cluster.submit_reassignment(topic, dict.fromkeys(range(partitions), (1001, 1003)))
 
-    def cycle(self, reason: str = "", after: float | None = None) -> CycleRecord:
+    def cycle(self, reason: str = "", after: float | None = None) -> Cycle:
         """Run the next scheduled cycle. With a reason: run an event cycle, one second later."""
         self.seconds += after if after is not None else 1 if reason else 60
         if not self.term.fence:

@@ -13,12 +13,9 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.cycle.decision import CycleRecord
-from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.operators.submission import Submitted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.interface import Basis
-from autothrottle.core.throttles.plan import Reason
+from autothrottle.core.records import Basis, CatchUp, Cycle, Reason
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.kafka import Term
 from tests import builders
@@ -149,7 +146,7 @@ def test_a_new_leader_continues_a_catch_up(bench: Bench) -> None:
     assert bench.lists("t2") == ("0:1002", "0:1003")
 
 
-def run_catch_up(bench: Bench) -> list[CycleRecord]:
+def run_catch_up(bench: Bench) -> list[Cycle]:
     """Run three minutes: per 30 s 1003 copies 0.5 GB from each of two leaders; its clients produce 10 MB/s."""
     bench.cluster.tell_progress(bench.now)
     for leader, topic, partition in ((1001, "t1", 0), (1001, "t1", 1), (1002, "t2", 0)):
@@ -184,7 +181,9 @@ def test_copied_bytes_of_a_catch_up_do_not_count_as_client_load() -> None:
     for decision in last.decisions:
         assert decision.basis is Basis.COUNTED
         clients = 20 if decision.role is LEADER else 10
-        assert decision.client is not None and decision.client == pytest.approx(mb(clients), rel=0.01)
+        assert decision.client_bytes_per_second is not None and decision.client_bytes_per_second == pytest.approx(
+            mb(clients), rel=0.01
+        )
 
 
 def begin_long_reassignment(bench: Bench) -> Bench:
@@ -204,11 +203,11 @@ def test_bytes_copied_before_a_discovery_restart_do_not_count_as_client_load() -
         bench.planner, bench.term = bench.new_planner(), Term(0)
         bench.cluster.tell_progress(bench.now)
         after = bench.cycle(after=2)
-    rates = {(d.broker_id, d.role): d.rate for d in before.decisions}
+    rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in before.decisions}
     assert rates[1003, FOLLOWER] == pytest.approx(mb(81), rel=0.02)
     for decision in after.decisions:
-        assert (decision.basis, decision.client) == (Basis.GUESSED, None)
-        assert decision.rate == pytest.approx(rates[decision.broker_id, decision.role], rel=0.02)
+        assert (decision.basis, decision.client_bytes_per_second) == (Basis.GUESSED, None)
+        assert decision.rate_bytes_per_second == pytest.approx(rates[decision.broker_id, decision.role], rel=0.02)
 
 
 def test_the_catch_up_of_a_stopped_broker_does_not_affect_the_eta_of_other_reassignments() -> None:
@@ -233,7 +232,7 @@ def test_the_catch_up_of_a_stopped_broker_does_not_affect_the_eta_of_other_reass
     found = {(d.broker_id, d.role): d for d in last.decisions}
     for side, clients in (((1001, LEADER), 20), ((1002, LEADER), 20), ((1004, FOLLOWER), 10)):
         assert found[side].basis is Basis.COUNTED
-        assert found[side].client == pytest.approx(mb(clients), rel=0.01)
+        assert found[side].client_bytes_per_second == pytest.approx(mb(clients), rel=0.01)
 
 
 def test_bytes_left_are_unknown_while_the_only_broker_that_catches_up_is_down() -> None:
@@ -249,7 +248,7 @@ def test_a_catch_up_gets_the_full_headroom_beside_a_long_reassignment() -> None:
     """Lagging replicas have too few copies. So a catch-up gets the headroom, not only the rate that it needs."""
     with lagging_bench(policy=AdaptivePolicy()) as bench:
         last = run_catch_up(begin_long_reassignment(bench))[-1]
-    rates = {(d.broker_id, d.role): d.rate for d in last.decisions}
+    rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in last.decisions}
     assert rates[1003, FOLLOWER] == pytest.approx(mb(81), rel=0.02)
     assert rates[1001, LEADER] == pytest.approx(mb(72), rel=0.02)
 

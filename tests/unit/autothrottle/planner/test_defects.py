@@ -27,8 +27,8 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.operators.audited_maps import REQUEST_QUOTAS
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
-from autothrottle.core.throttles.plan import Reason
+from autothrottle.core.records import Outcome, OutcomeStatus, Reason
+from autothrottle.core.throttles.changes import Change
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.kafka import Term
 from autothrottle.runtime.server import ServiceServer
@@ -86,7 +86,7 @@ def test_d10_after_a_restart_the_current_throttle_is_the_previous_rate(bench: Be
     bench.set_load(1001, outbound=95)  # replication 72, clients 23: headroom 5 % below the current throttle
     bench.set_load(1003, inbound=91)  # replication 81, clients 10: headroom equal to the current throttle
     record = bench.cycle()
-    assert [(d.reason, d.current, d.headroom) for d in record.decisions] == [
+    assert [(d.reason, d.current_rate_bytes_per_second, d.headroom_bytes_per_second) for d in record.decisions] == [
         (Reason.UNCHANGED, mb(72), mb(69.3)),
         (Reason.UNCHANGED, mb(81), mb(81)),
     ]

@@ -16,7 +16,8 @@ from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change
 from autothrottle.planner.loop import Planner, back_off
 from autothrottle.ports.kafka import Term
 from tests import builders

@@ -257,7 +257,9 @@ def test_a_schedule_window_sets_the_share_of_headroom_until_it_ends(caplog: pyte
             bench.set_load(broker_id, outbound=outbound, inbound=inbound)
         assert triggers.poll() is not None, "a cycle runs when the window ends"
         record = bench.cycle(after=0)
-        assert [d.rate for d in record.decisions] == [mb(72), mb(81)], "the targets; the raises are ramped"
+        assert [d.rate_bytes_per_second for d in record.decisions] == [mb(72), mb(81)], (
+            "the targets; the raises are ramped"
+        )
         assert "Schedule: from now on replication gets the usual share of the headroom" in caplog.messages
 
 
@@ -280,7 +282,9 @@ def test_rates_are_twice_what_the_deadline_needs_and_the_headroom_after_it() -> 
         bench.seconds = 1_001
         record = bench.cycle(after=0)
         assert "finish-by" not in {d.reason.value for d in record.decisions}
-        assert [d.rate for d in record.decisions] == [mb(72), mb(81)], "the targets; the raises are ramped"
+        assert [d.rate_bytes_per_second for d in record.decisions] == [mb(72), mb(81)], (
+            "the targets; the raises are ramped"
+        )
 
 
 def test_a_deadline_that_cannot_be_met_is_logged_once_with_numbers(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,12 +14,8 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
-from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.errors import NotLeader
-from autothrottle.core.operators.audit import AuditAction
-from autothrottle.core.throttles.changes import OutcomeStatus
-from autothrottle.core.throttles.ownership import ForeignThrottle
-from autothrottle.core.throttles.plan import Reason
+from autothrottle.core.records import AuditAction, Cycle, ForeignThrottle, OutcomeStatus, Reason
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.kafka import Term
@@ -44,11 +40,11 @@ def real() -> Iterator[Bench]:
 pytestmark = pytest.mark.usefixtures("info_lines")
 
 
-def reasons(record: CycleRecord) -> dict[int, Reason]:
+def reasons(record: Cycle) -> dict[int, Reason]:
     return {decision.broker_id: decision.reason for decision in record.decisions}
 
 
-def last_cycle(bench: Bench) -> CycleRecord:
+def last_cycle(bench: Bench) -> Cycle:
     """The last cycle that the planner's thread published; it publishes after its writes."""
     last = bench.planner.state().last_cycle
     assert last is not None
@@ -512,7 +508,7 @@ def test_d3_cycles_back_off_from_one_second_after_an_error_of_discovery(real: Be
     while len(starts) < 3:
         last = real.planner.next_cycle(last, SLACK)
         assert last is not None and "the cluster does not answer" in last.error
-        starts.append(last.start.timestamp())
+        starts.append(last.start_time.timestamp())
     first, second = starts[1] - starts[0], starts[2] - starts[1]
     assert first > 0.95, "never less than 1 s apart"
     assert second > 1.95, "the second wait is longer"
@@ -709,13 +705,13 @@ def test_foreign_throttles_are_logged_once_and_left_in_place(bench: Bench, caplo
 
 def test_foreign_throttles_are_in_the_state_and_posted_when_they_appear_or_change(bench: Bench) -> None:
     bench.cluster.set_config_as_user(BROKER_1001, LEADER_RATE, "1000")
-    found = bench.cycle().foreign
+    found = bench.cycle().foreign_throttles
     assert found == (ForeignThrottle(BROKER_1001, LEADER_RATE, "1000"),)
-    assert bench.cycle().foreign == found
+    assert bench.cycle().foreign_throttles == found
     bench.cluster.set_config_as_user(ConfigResource.topic("t9"), LEADER_REPLICAS, ",".join(["0:1001"] * 100))
     bench.cycle()
     bench.begin_reassignment()
-    assert bench.cycle().foreign == (), "during a reassignment their owner is unknown"
+    assert bench.cycle().foreign_throttles == (), "during a reassignment their owner is unknown"
     bench.cluster.finish("t1")
     bench.cycle()
     bench.cycle()
@@ -780,10 +776,10 @@ def test_foreign_throttles_are_not_removed_or_reported_while_the_snapshot_is_inc
         bench.cluster.set_config_as_user(BROKER_1001, LEADER_RATE, "5")
         bench.cluster.problems.append(Problem("/admin/reassign_partitions", "is not JSON"))
         for _ in range(5):
-            assert bench.cycle().foreign == ()
+            assert bench.cycle().foreign_throttles == ()
         assert bench.cluster.configs[BROKER_1001] == {LEADER_RATE: "5"}
         bench.cluster.problems.clear()
-        assert bench.cycle().foreign != ()
+        assert bench.cycle().foreign_throttles != ()
         bench.cycle()
         bench.cycle()
         assert bench.is_clean()

@@ -7,7 +7,7 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.records import Cycle
 from tests.unit.autothrottle.planner.bench import Bench
 
 BROKER, TOPIC = ConfigResource.broker(1001), ConfigResource.topic("t1")
@@ -20,7 +20,7 @@ def throttled(bench: Bench) -> None:
     assert {BROKER, TOPIC} <= bench.cluster.ledger.keys()
 
 
-def finish(bench: Bench) -> CycleRecord:
+def finish(bench: Bench) -> Cycle:
     bench.cluster.finish("t1")
     bench.cycle()
     return bench.cycle()

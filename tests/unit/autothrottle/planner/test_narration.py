@@ -9,9 +9,9 @@ import pytest
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.policy.interface import Basis
-from autothrottle.core.throttles.changes import Applied, Change, Outcome, OutcomeStatus
-from autothrottle.core.throttles.plan import Decision, Plan, Reason
+from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus, Reason
+from autothrottle.core.throttles.changes import Applied, Change
+from autothrottle.core.throttles.plan import Plan
 from autothrottle.planner import narration
 from autothrottle.ports.telemetry import Event
 from tests import builders
@@ -75,11 +75,15 @@ def test_a_written_rate_is_logged_with_its_reason(reason: Reason, basis: str) ->
 
 def test_the_client_load_has_a_line_of_its_own() -> None:
     """It was appended to the original's line of a rate, which ends in `MB/s`. Programs that read this line failed."""
-    measured = replace(builders.decision(1037, LEADER, 139_830_000, Reason.HEADROOM), client=60_000_000, client_age=90)
+    measured = replace(
+        builders.decision(1037, LEADER, 139_830_000, Reason.HEADROOM),
+        client_bytes_per_second=60_000_000,
+        client_age_seconds=90,
+    )
     for decision, loads in (
         (replace(measured, basis=Basis.GROWTH), ["60.00MB/s, current, from log growth"]),
         (
-            replace(measured, basis=Basis.COUNTED, client_age=301),
+            replace(measured, basis=Basis.COUNTED, client_age_seconds=301),
             ["60.00MB/s, mean of the metric's interval, replication measured, 301s old"],
         ),
         (replace(measured, basis=None), []),

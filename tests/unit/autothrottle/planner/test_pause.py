@@ -9,8 +9,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict
-from autothrottle.core.operators.pause import Pause, PauseMode
-from autothrottle.core.throttles.plan import Reason
+from autothrottle.core.records import Pause, PauseMode, Reason
 from autothrottle.ports.kafka import Term
 from tests.builders import NOON, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench

@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.interface import Basis
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.throttles.plan import Reason
+from autothrottle.core.records import Basis, Reason
 from autothrottle.ports.telemetry import NoLoads
 from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb

@@ -9,13 +9,11 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.operators.audit import AuditAction
-from autothrottle.core.operators.catch_up import CatchUp
-from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.records import AuditAction, CatchUp, Pause, PauseMode
 from autothrottle.ports.kafka import Term
 from tests.builders import NOON
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench

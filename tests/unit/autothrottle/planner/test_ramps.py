@@ -14,13 +14,12 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.throttles import ramp_state
 from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.cycle.step import ramp_steps, settle_ramp
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.operators.pause import Pause, PauseMode
-from autothrottle.core.throttles import ramp_state
-from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
-from autothrottle.core.throttles.plan import HOLD_ALL, Plan, Reason
+from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
+from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from autothrottle.core.throttles.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.ports.kafka import Term
@@ -126,7 +125,7 @@ def test_the_change_threshold_compares_with_the_target_of_the_ramp(bench: Bench)
     bench.set_load(1003, inbound=14)
     record = bench.cycle("requested")
     decision = next(d for d in record.decisions if d.broker_id == 1003)
-    assert (decision.reason, decision.rate) == (Reason.UNCHANGED, mb(81))
+    assert (decision.reason, decision.rate_bytes_per_second) == (Reason.UNCHANGED, mb(81))
     assert bench.finish_ramps()[-1] == 81.0
 
 

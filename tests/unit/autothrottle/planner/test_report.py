@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryDecisions, MemoryTracer
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.operators.catch_up import CatchUp
+from autothrottle.core.records import CatchUp
 from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, DecisionRecord
 from autothrottle.planner.report import EventPoster
 from autothrottle.planner.triggers import Trigger

@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict
-from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.records import Pause, PauseMode
 from tests.builders import mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
@@ -27,7 +27,7 @@ def test_shadow_mode_decides_as_usual_and_writes_nothing(bench: Bench) -> None:
     bench.begin_reassignment()
     cycle = bench.cycle()
     assert cycle.shadow
-    assert {(d.broker_id, d.role.value): d.rate for d in cycle.decisions} == {
+    assert {(d.broker_id, d.role.value): d.rate_bytes_per_second for d in cycle.decisions} == {
         (1001, "leader"): mb(72),
         (1003, "follower"): mb(81),
     }

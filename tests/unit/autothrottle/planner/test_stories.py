@@ -29,10 +29,9 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem
-from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.operators.pause import Pause, PauseMode
-from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus, intended
+from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, Pause, PauseMode
+from autothrottle.core.throttles.changes import Change, intended
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.kafka import Term
@@ -411,7 +410,7 @@ class Story(RuleBasedStateMachine):
             planner.stop()
         self.planners.append((self.bench.new_planner(), Term(self.bench.electorate.begin_term())))
 
-    def _cycle(self, reason: str = "") -> CycleRecord:
+    def _cycle(self, reason: str = "") -> Cycle:
         planner, term = self.planners[-1]
         self.bench.seconds += 1 if reason else 60
         record = planner.run_cycle(term, Trigger(reason or "interval", scheduled=not reason))

@@ -15,8 +15,8 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
-from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.operators.submission import Submitted, Targets, Wanted, unthrottled
+from autothrottle.core.records import Pause, PauseMode
 from autothrottle.planner.submissions import Submission
 from autothrottle.ports.kafka import Term
 from tests.builders import eventually, mb

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from autothrottle.adapters.memory import MemorySpan, MemoryTracer
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from autothrottle.core.cycle.decision import CycleRecord
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.records import Cycle
 from autothrottle.planner.traces import MAX_CHANGE_SPANS
 from tests.builders import eventually
 from tests.unit.autothrottle.planner.bench import Bench
 
 
-def run_traced(bench: Bench, tracer: MemoryTracer, reason: str = "") -> tuple[CycleRecord, MemorySpan]:
+def run_traced(bench: Bench, tracer: MemoryTracer, reason: str = "") -> tuple[Cycle, MemorySpan]:
     """Run one cycle; return it and its only trace."""
     before = len(tracer.traces)
     record = bench.cycle(reason)

@@ -11,9 +11,6 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.cycle.decision import CycleRecord
-from autothrottle.core.operators.catch_up import CatchUp
-from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
@@ -21,6 +18,7 @@ from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule
+from autothrottle.core.records import CatchUp, Cycle, Pause, PauseMode
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import Term
 from tests import builders
@@ -458,7 +456,7 @@ def test_a_refused_quota_is_tried_again_in_the_next_cycle(bench: Bench) -> None:
     assert windows(bench) == [20], "another party's edit is repaired"
 
 
-def plug_in_findings(record: CycleRecord) -> list[str]:
+def plug_in_findings(record: Cycle) -> list[str]:
     return [finding for finding in record.findings if "plug-in" in finding]
 
 

@@ -17,7 +17,6 @@ from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, AdminServiceStub, add_AdminServiceServicer_to_server
 from autothrottle_client import AdminClient, Unavailable
-from autothrottle_client import Invalid as ClientInvalid
 from autothrottle_client.addresses import resolved
 from autothrottle_client.replicas import Connection, Replica, Replicas
 from tests.paths import CERTIFICATES
@@ -151,5 +150,5 @@ def test_the_client_package_uses_mutual_tls(serve: Serve) -> None:
 def test_mismatched_files_are_refused_with_their_names(wrong: TlsFiles, reason: str) -> None:
     with pytest.raises(Invalid, match=reason):
         Tls(wrong)
-    with pytest.raises(ClientInvalid, match=reason):
+    with pytest.raises(Invalid, match=reason):
         AdminClient("127.0.0.1:1", tls=wrong)

@@ -11,12 +11,19 @@ from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Prog
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicReassignment
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
-from autothrottle.core.operators.pause import Pause, PauseMode
-from autothrottle.core.policy.interface import Basis
-from autothrottle.core.throttles.changes import Change, Edit, Outcome, OutcomeStatus
-from autothrottle.core.throttles.ownership import ForeignThrottle
-from autothrottle.core.throttles.plan import Decision, Reason
+from autothrottle.core.records import (
+    Basis,
+    Cycle,
+    Decision,
+    ForeignThrottle,
+    Outcome,
+    OutcomeStatus,
+    Pause,
+    PauseMode,
+    PlannerState,
+    Reason,
+)
+from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 
 text = st.text(max_size=8)
@@ -150,11 +157,11 @@ decisions = st.builds(
 pauses = st.builds(Pause, st.sampled_from(PauseMode), text, st.none() | times, text)
 _texts = st.lists(text, max_size=3).map(tuple)
 cycles = st.builds(
-    CycleRecord,
+    Cycle,
     term=int64,
     number=int64,
-    start=times,
-    end=times,
+    start_time=times,
+    end_time=times,
     reason=text,
     sentence=text,
     topics=_texts,
@@ -166,7 +173,7 @@ cycles = st.builds(
     eta=st.none() | times,
     pause=st.none() | pauses,
     shadow=st.booleans(),
-    foreign=st.lists(st.builds(ForeignThrottle, resources, keys, text), max_size=3).map(tuple),
+    foreign_throttles=st.lists(st.builds(ForeignThrottle, resources, keys, text), max_size=3).map(tuple),
     eta_low=st.none() | times,
     eta_high=st.none() | times,
     eta_is_static=st.booleans(),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
-from autothrottle.core.operators.audit import AuditAction, AuditReading, AuditRecord
+from autothrottle.core.operators.audit import AuditReading, AuditRecord
 from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.v1 import admin_pb2

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid
-from autothrottle.core.throttles.changes import Change, Outcome
+from autothrottle.core.records import Outcome
+from autothrottle.core.throttles.changes import Change
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.applier import (
     MAX_REQUEST_BYTES,

@@ -19,31 +19,33 @@ from autothrottle.core.errors import (
     Missing,
     NotLeader,
 )
-from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Submitted, Targets
+from autothrottle.core.records import Pause, PauseMode
+from autothrottle.messages import (
+    CODES,
+    LEADER_ADDRESS,
+    partitions_to_messages,
+    refusals_from_messages,
+    targets_to_messages,
+)
 from autothrottle.v1 import discovery_pb2, types_pb2
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.wire.common import (
-    CODES,
-    LEADER_ADDRESS,
     MAX_MESSAGE_BYTES,
     MAX_SNAPSHOT_PARTITIONS,
     caller,
     forwarded_metadata,
     partitions_from_messages,
     partitions_from_topics,
-    partitions_to_messages,
     partitions_to_topics,
     pause_from_message,
     pause_mode_from_number,
     pause_to_message,
     reassignments_to_list,
-    refusals_from_messages,
     refusals_to_messages,
     submitted_from_message,
     submitted_to_message,
     targets_from_messages,
-    targets_to_messages,
     time_from_message,
     time_to_message,
     to_status,

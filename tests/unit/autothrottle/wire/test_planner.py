@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
-from autothrottle.core.policy.interface import Basis
-from autothrottle.core.throttles.plan import Reason
+from autothrottle.core.records import Basis, Cycle, PlannerState, Reason
 from autothrottle.v1 import planner_pb2, types_pb2
 from autothrottle.wire.planner import (
     cycle_from_message,
@@ -24,7 +22,7 @@ from tests.unit.autothrottle.wire import strategies
 
 
 @given(strategies.cycles)
-def test_cycle_round_trips(cycle: CycleRecord) -> None:
+def test_cycle_round_trips(cycle: Cycle) -> None:
     raw = cycle_to_message(cycle).SerializeToString()
     assert cycle_from_message(types_pb2.Cycle.FromString(raw)) == cycle
 
@@ -37,7 +35,7 @@ def test_planner_state_round_trips(state: PlannerState) -> None:
 
 def test_current_throttle_of_zero_differs_from_none() -> None:
     decision = builders.decision(current=0)
-    assert decision_from_message(decision_to_message(decision)).current == 0
+    assert decision_from_message(decision_to_message(decision)).current_rate_bytes_per_second == 0
 
 
 @pytest.mark.parametrize("role", ReplicaRole)

@@ -79,7 +79,10 @@ def test_bytes_left_become_a_scenario_that_can_be_played(
 def test_reassignment_larger_than_the_limit_becomes_a_readable_scenario(tmp_path: Path) -> None:
     """The command wrote a scenario with more partitions than `simulate` accepts. It now writes fewer, larger ones."""
     loads = [(1001, ReplicaRole.LEADER), (1002, ReplicaRole.LEADER), (1003, ReplicaRole.FOLLOWER)]
-    decisions = [replace(builders.decision(*side), utilization=mb(10), capacity=mb(100)) for side in loads]
+    decisions = [
+        replace(builders.decision(*side), utilization_bytes_per_second=mb(10), capacity_bytes_per_second=mb(100))
+        for side in loads
+    ]
     state = admin_pb2.GetClusterStateResponse(last_cycle=cycle_to_message(builders.cycle_record(decisions=decisions)))
     paths = [
         admin_pb2.ReassignmentPath(leader=1001, follower=1003, partitions=40_000, bytes_left=80 * GB),

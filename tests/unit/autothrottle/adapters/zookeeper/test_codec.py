@@ -33,9 +33,9 @@ from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import SharedValues, broker_id_of
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.audit import MAX_WHO, AuditAction, AuditRecord
+from autothrottle.core.operators.audit import MAX_WHO, AuditRecord
 from autothrottle.core.operators.overrides import Override
-from autothrottle.core.operators.pause import Pause, PauseMode
+from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.units import MAX_RATE
 from tests.builders import NOON, ledger_entry
 

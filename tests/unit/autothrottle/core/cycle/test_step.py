@@ -26,7 +26,8 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.throttles.changes import Outcome, OutcomeStatus, with_changes
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import with_changes
 from autothrottle.core.traffic.loads import Loads
 from tests import builders
 from tests.builders import NOON, mb

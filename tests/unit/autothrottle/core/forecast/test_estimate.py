@@ -15,7 +15,7 @@ from autothrottle.core.cluster.snapshot import NO_LEADER
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Goal, Transfer, Transfers, estimate, restricted_to, transfers
 from autothrottle.core.forecast.eta import move_time, needed_rate
-from autothrottle.core.throttles.plan import Decision, Reason
+from autothrottle.core.records import Decision, Reason
 from tests.builders import NOON, mb, reassignment
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
@@ -71,13 +71,15 @@ def test_offline_partition_or_unreported_leader_is_unknown() -> None:
     offline = reassignment("t", {0: (NO_LEADER, (), (1003,), ()), 1: (1002, (1002,), (1003,), ())})
     found = transfers([offline], sizes({1003: {}}))
     assert (found.size, found.partitions, found.unknown) == (0, 2, 2)
-    assert estimate(found, [decision(1003, FOLLOWER, mb(10)), decision(1002, LEADER, mb(10))], Goal(), 8).time is None
+    assert (
+        estimate(found, [decision(1003, FOLLOWER, mb(10)), decision(1002, LEADER, mb(10))], Goal(), 8).seconds is None
+    )
 
 
 def test_slowest_link_side_determines_the_end() -> None:
     carried = Transfers({(1001, LEADER): Transfer(4 * GB), (1003, FOLLOWER): Transfer(4 * GB)}, 4 * GB, 1)
     found = estimate(carried, [decision(1001, LEADER, mb(50)), decision(1003, FOLLOWER, mb(40))], Goal(), 4)
-    assert found.time == timedelta(seconds=100)
+    assert found.seconds == 100
     assert (found.move_ratio, found.warnings) == (0.25, ())
 
 
@@ -85,14 +87,14 @@ def test_share_of_capacity_is_the_throttle_of_every_link_side() -> None:
     carried = Transfers({(1001, LEADER): Transfer(3 * GB), (1003, FOLLOWER): Transfer(3 * GB)}, 3 * GB, 1)
     decisions = [decision(1001, LEADER, mb(50)), decision(1003, FOLLOWER, mb(20), capacity=mb(50))]
     found = estimate(carried, decisions, Goal(max_ratio=0.3), 4)
-    assert [side.rate for side in found.sides] == [mb(30), mb(15)]
-    assert found.time == timedelta(seconds=200)
+    assert [side.rate_bytes_per_second for side in found.sides] == [mb(30), mb(15)]
+    assert found.seconds == 200
 
 
 def test_share_of_an_unknown_capacity_gives_no_rate_but_a_warning() -> None:
     carried = Transfers({(1001, LEADER): Transfer(3 * GB)}, 3 * GB, 1)
     found = estimate(carried, [Decision(1001, LEADER, mb(10), Reason.MINIMUM, None)], Goal(max_ratio=0.3), 4)
-    assert (found.sides[0].rate, found.time) == (None, None)
+    assert (found.sides[0].rate_bytes_per_second, found.seconds) == (None, None)
     assert found.warnings == (
         "broker 1001 [leader]: its capacity is unknown, and so are its rate and time; check its metrics",
     )
@@ -101,15 +103,15 @@ def test_share_of_an_unknown_capacity_gives_no_rate_but_a_warning() -> None:
 def test_duration_that_needs_more_than_the_headroom_gives_a_warning_with_both_rates() -> None:
     carried = Transfers({(1003, FOLLOWER): Transfer(9 * GB, mb(2))}, 9 * GB, 1)
     found = estimate(carried, [decision(1003, FOLLOWER, mb(50))], Goal(within=timedelta(seconds=100)), 4)
-    assert found.sides[0].rate == mb(92)
-    assert found.time == timedelta(seconds=100)
+    assert found.sides[0].rate_bytes_per_second == mb(92)
+    assert found.seconds == 100
     assert found.warnings == ("broker 1003 [follower]: 92.00 MB/s is more than the 50.00 MB/s that clients leave now",)
 
 
 def test_throttle_not_above_the_produce_rate_never_ends() -> None:
     carried = Transfers({(1003, FOLLOWER): Transfer(9 * GB, mb(12))}, 9 * GB, 1)
     found = estimate(carried, [decision(1003, FOLLOWER, mb(10))], Goal(), 4)
-    assert found.time is None
+    assert found.seconds is None
     assert found.warnings == (
         "broker 1003 [follower]: at 10.00 MB/s it would never end, because clients produce 12.00 MB/s; "
         "give it a higher rate",
@@ -164,4 +166,4 @@ def test_needed_rate_suffices_and_one_byte_less_does_not(size: int, growth: int,
 def test_throttle_for_a_share_never_exceeds_it(ratio: float, size: int, growth: int, capacity: int) -> None:
     carried = Transfers({(1, FOLLOWER): Transfer(size, growth)}, size, 1)
     side = estimate(carried, [decision(1, FOLLOWER, 5, capacity)], Goal(max_ratio=ratio), 1).sides[0]
-    assert side.rate is not None and side.rate <= capacity * ratio + 0.5
+    assert side.rate_bytes_per_second is not None and side.rate_bytes_per_second <= capacity * ratio + 0.5

@@ -11,7 +11,8 @@ from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progre
 from autothrottle.core.cluster.log_growth import LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import Policy, PolicyObservation
-from autothrottle.core.throttles.plan import Decision, Plan, plan
+from autothrottle.core.records import Decision
+from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from tests import builders
@@ -109,7 +110,7 @@ class World:
             snapshot, loads, builders.limits(), failures=self.failures, history=self.history, policy=self.policy
         )
         decisions = {(d.broker_id, d.role): d for d in self.plan.decisions}
-        self.current = {side: decision.rate for side, decision in decisions.items()}
+        self.current = {side: decision.rate_bytes_per_second for side, decision in decisions.items()}
         self.history = self.history.observe(now, self.current)
         return decisions
 

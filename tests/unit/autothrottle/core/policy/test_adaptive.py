@@ -16,11 +16,12 @@ from autothrottle.core.cluster.log_growth import LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Basis, Policy, PolicyObservation
+from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.margin import LEAST, MOST
 from autothrottle.core.policy.required_rates import Work, needs
 from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.throttles.plan import Decision, Reason, plan
+from autothrottle.core.records import Basis, Decision, Reason
+from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.replication import Replication
 from tests import builders
 from tests.benchmarks.control.contestants import OriginalPolicy
@@ -33,7 +34,7 @@ IDEAL = 0.9 * (mb(100) - mb(40))
 
 
 def rates(decisions: Mapping[LinkSide, Decision]) -> dict[LinkSide, int]:
-    return {side: decision.rate for side, decision in decisions.items()}
+    return {side: decision.rate_bytes_per_second for side, decision in decisions.items()}
 
 
 def copying(count: FlowProgress, at: datetime, isr: tuple[int, ...] = (1,)) -> Snapshot:
@@ -106,7 +107,7 @@ def test_rise_counts_in_full_after_two_samples_a_second_apart() -> None:
     world = World(AdaptivePolicy(), doubled, ONE_FLOW, interval=1, has_growth=True)
     world.run(until=902)
     decided = world.run(until=903)[-1]
-    assert decided[2, FOLLOWER].client == pytest.approx(mb(60), rel=0.02)
+    assert decided[2, FOLLOWER].client_bytes_per_second == pytest.approx(mb(60), rel=0.02)
 
 
 def test_bottlenecks_keep_the_smaller_margin() -> None:
@@ -114,8 +115,8 @@ def test_bottlenecks_keep_the_smaller_margin() -> None:
     flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}
     tuning = Tuning(margin=20.0, margin_waited_for=0.0)
     decided = World(AdaptivePolicy(tuning=tuning), steady(mb(40)), flows).run(until=900)[-1]
-    assert decided[3, FOLLOWER].rate == pytest.approx(IDEAL, rel=0.01)
-    assert decided[1, LEADER].rate == pytest.approx(tuning.least_share * IDEAL, rel=0.01), (
+    assert decided[3, FOLLOWER].rate_bytes_per_second == pytest.approx(IDEAL, rel=0.01)
+    assert decided[1, LEADER].rate_bytes_per_second == pytest.approx(tuning.least_share * IDEAL, rel=0.01), (
         "it has three quarters of the headroom"
     )
 
@@ -168,7 +169,7 @@ def test_link_side_that_ends_within_30_seconds_keeps_its_rate(seconds: int, rate
     found = builders.loads(*(builders.load(b, mb(40), mb(40)) for b in (1, 2, 3)))
     policy = AdaptivePolicy().observe(PolicyObservation(NOON, moving, found))
     decided = {(d.broker_id, d.role): d for d in plan(moving, found, builders.limits(), policy=policy).decisions}
-    assert decided[2, LEADER].rate == rate
+    assert decided[2, LEADER].rate_bytes_per_second == rate
 
 
 @pytest.mark.parametrize("has_growth", [True, False])
@@ -186,7 +187,7 @@ def test_bytes_copied_since_the_last_sample_are_not_client_load(late: int, has_g
         has_growth=has_growth,
     )
     world.run(until=640)
-    believed = [decided[2, FOLLOWER].client for decided in world.run(until=760)]
+    believed = [decided[2, FOLLOWER].client_bytes_per_second for decided in world.run(until=760)]
     assert believed == [pytest.approx(mb(40), rel=0.02)] * 12
 
 
@@ -195,7 +196,7 @@ def test_metric_without_its_newest_seconds_hides_clients_but_an_old_complete_one
 
     def believed(delay: int, missing: int) -> list[int | None]:
         world = World(AdaptivePolicy(), steady(mb(40)), ONE_FLOW, delay=delay, missing=missing)
-        return [decided[2, FOLLOWER].client for decided in world.run(until=900)]
+        return [decided[2, FOLLOWER].client_bytes_per_second for decided in world.run(until=900)]
 
     assert believed(delay=40, missing=0) == [pytest.approx(mb(40), rel=0.01)] * 10
     hidden = believed(delay=0, missing=40)[1:4]
@@ -220,11 +221,15 @@ def test_nearly_saturated_broker_does_not_slow_flows_to_others() -> None:
     unlike = World(AdaptivePolicy(), one_is_full, flows)
     for every, some in zip(alike.run(until=1500), unlike.run(until=1500), strict=True):
         for follower in (5, 6, 7):
-            assert some[follower, FOLLOWER].rate >= 0.95 * every[follower, FOLLOWER].rate
+            assert (
+                some[follower, FOLLOWER].rate_bytes_per_second >= 0.95 * every[follower, FOLLOWER].rate_bytes_per_second
+            )
         # The leaders need less only by the rate that the full broker cannot take.
         for leader in (1, 2, 3):
-            assert some[leader, LEADER].rate >= 0.95 * every[leader, LEADER].rate * 3 / 4
-        assert some[4, FOLLOWER].rate == mb(10)
+            assert (
+                some[leader, LEADER].rate_bytes_per_second >= 0.95 * every[leader, LEADER].rate_bytes_per_second * 3 / 4
+            )
+        assert some[4, FOLLOWER].rate_bytes_per_second == mb(10)
 
 
 def test_load_changes_on_nearly_empty_brokers_do_not_widen_the_margin() -> None:
@@ -235,7 +240,7 @@ def test_load_changes_on_nearly_empty_brokers_do_not_widen_the_margin() -> None:
 
     flows = {Flow(1, follower): 1e12 for follower in (2, 3, 4)}
     decided = World(AdaptivePolicy(), all_but_one_are_new, flows).run(until=2400)[-1]
-    assert decided[1, LEADER].rate == pytest.approx(0.9 * mb(30), rel=0.02)
+    assert decided[1, LEADER].rate_bytes_per_second == pytest.approx(0.9 * mb(30), rel=0.02)
 
 
 def test_leader_with_an_extreme_fan_out_uses_the_median_fan_out() -> None:
@@ -273,8 +278,8 @@ def test_logs_that_stop_growing_mean_zero_clients_not_negative() -> None:
 def test_link_side_that_is_not_a_bottleneck_leaves_headroom_to_clients() -> None:
     flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}
     decided = World(AdaptivePolicy(), steady(mb(40)), flows).run(until=900)[-1]
-    assert decided[3, FOLLOWER].rate == pytest.approx(IDEAL, rel=0.1)
-    assert decided[2, LEADER].rate == pytest.approx(1.5 * IDEAL / 4, rel=0.1)
+    assert decided[3, FOLLOWER].rate_bytes_per_second == pytest.approx(IDEAL, rel=0.1)
+    assert decided[2, LEADER].rate_bytes_per_second == pytest.approx(1.5 * IDEAL / 4, rel=0.1)
 
 
 def test_changed_need_alone_causes_no_write() -> None:
@@ -284,7 +289,9 @@ def test_changed_need_alone_causes_no_write() -> None:
     def changes(side: LinkSide, tuning: Tuning) -> int:
         flows = {Flow(1, 3): 3e11, Flow(2, 3): 1e11}
         decided = World(AdaptivePolicy(tuning=tuning), swaying, flows, has_growth=True).run(until=3000)
-        return sum(one[side].rate != after[side].rate for one, after in pairwise(decided))
+        return sum(
+            one[side].rate_bytes_per_second != after[side].rate_bytes_per_second for one, after in pairwise(decided)
+        )
 
     small_leader, narrowest_place = (2, LEADER), (3, FOLLOWER)
     assert changes(small_leader, Tuning()) <= changes(small_leader, Tuning(slacks=(0.5, 0.5))) / 2
@@ -404,16 +411,19 @@ def test_broker_without_metrics_is_kept_then_minimum_while_others_are_unaffected
     before = world.run(until=1200)[-1]
     world.blind = frozenset({2})
     kept, least = world.run(until=1260)
-    assert (kept[2, FOLLOWER].reason, kept[2, FOLLOWER].rate) == (Reason.KEPT, before[2, FOLLOWER].rate)
-    assert (least[2, FOLLOWER].reason, least[2, FOLLOWER].rate) == (Reason.MINIMUM, mb(10))
-    assert least[1, LEADER].rate == before[1, LEADER].rate
+    assert (kept[2, FOLLOWER].reason, kept[2, FOLLOWER].rate_bytes_per_second) == (
+        Reason.KEPT,
+        before[2, FOLLOWER].rate_bytes_per_second,
+    )
+    assert (least[2, FOLLOWER].reason, least[2, FOLLOWER].rate_bytes_per_second) == (Reason.MINIMUM, mb(10))
+    assert least[1, LEADER].rate_bytes_per_second == before[1, LEADER].rate_bytes_per_second
 
 
 def test_old_metrics_widen_the_margin_and_their_age_is_reported() -> None:
     fresh = World(AdaptivePolicy(), steady(mb(70)), ONE_FLOW).run(until=2400)[-1]
     old = World(AdaptivePolicy(), steady(mb(70)), ONE_FLOW, delay=600, begin=1200).run(until=2400)[-1]
-    assert old[2, FOLLOWER].rate < fresh[2, FOLLOWER].rate
-    assert old[2, FOLLOWER].client_age == 600
+    assert old[2, FOLLOWER].rate_bytes_per_second < fresh[2, FOLLOWER].rate_bytes_per_second
+    assert old[2, FOLLOWER].client_age_seconds == 600
 
 
 def test_after_failover_no_rate_rises_until_the_metric_is_covered() -> None:
@@ -449,7 +459,7 @@ def test_after_failover_earlier_marks_give_replication_at_once() -> None:
     )
     policy = AdaptivePolicy().observe(PolicyObservation(now, moving, found))
     decided = plan(moving, found, builders.limits(), policy=policy)
-    assert [decision.client for decision in decided.decisions] == [mb(40), mb(40)]
+    assert [decision.client_bytes_per_second for decision in decided.decisions] == [mb(40), mb(40)]
     assert {decision.basis for decision in decided.decisions} == {Basis.COUNTED}
 
 
@@ -537,7 +547,9 @@ def test_leader_rate_includes_the_fetches_of_in_sync_followers() -> None:
         return {(d.broker_id, d.role): d for d in made.decisions}
 
     quiet, busy = decided(0), decided(mb(4))
-    assert busy[1, LEADER].rate - quiet[1, LEADER].rate == pytest.approx(2 * mb(4), rel=0.01)
+    assert busy[1, LEADER].rate_bytes_per_second - quiet[1, LEADER].rate_bytes_per_second == pytest.approx(
+        2 * mb(4), rel=0.01
+    )
 
 
 def test_overrides_and_change_threshold_apply_as_with_other_policies() -> None:

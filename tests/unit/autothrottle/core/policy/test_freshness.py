@@ -20,7 +20,7 @@ def test_slack_grows_as_metrics_become_fresher(window: int, delay: int, share: f
     flows = {Flow(1, 3): 6e11, Flow(2, 3): 1e11}
     world = World(AdaptivePolicy(), steady(mb(40)), flows, window=window, delay=delay, interval=10)
     decided = world.run(until=700)[-1]
-    assert decided[2, LEADER].rate == pytest.approx(share * 0.9 * mb(60) / 7, rel=0.03)
+    assert decided[2, LEADER].rate_bytes_per_second == pytest.approx(share * 0.9 * mb(60) / 7, rel=0.03)
 
 
 def test_bottlenecks_keep_no_margin_when_metrics_are_fresh() -> None:
@@ -29,7 +29,7 @@ def test_bottlenecks_keep_no_margin_when_metrics_are_fresh() -> None:
     def rate(window: int, delay: int) -> int:
         careful = AdaptivePolicy(tuning=Tuning(margin_waited_for=20.0))
         world = World(careful, steady(mb(85)), {Flow(1, 2): 1e12}, window=window, delay=delay, interval=10)
-        return min(decision.rate for decision in world.run(until=700)[-1].values())
+        return min(decision.rate_bytes_per_second for decision in world.run(until=700)[-1].values())
 
     assert rate(window=120, delay=120) == pytest.approx(Tuning().least_share * 0.9 * mb(15), rel=0.01)
     assert rate(window=5, delay=0) == pytest.approx(0.9 * mb(15), rel=0.01)

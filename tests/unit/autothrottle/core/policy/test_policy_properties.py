@@ -113,7 +113,7 @@ def decided(story: Story) -> tuple[dict[LinkSide, int], AdaptivePolicy]:
         logs = {b: LogGrowth(mb(led), mb(all_), now, NOON) for b, (led, all_) in moment.logs.items()}
         policy = policy.observe(PolicyObservation(now, snapshot, loads, logs))
     found = plan(snapshot, loads, LIMITS, history=history, policy=policy)
-    return {(d.broker_id, d.role): d.rate for d in found.decisions}, policy
+    return {(d.broker_id, d.role): d.rate_bytes_per_second for d in found.decisions}, policy
 
 
 def _snapshot(story: Story, moment: Moment, number: int) -> Snapshot:

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.policy.interface import Basis
 from autothrottle.core.quotas.yield_room import Direction, client_loads, direction, most_used, smallest_capacity
-from autothrottle.core.throttles.plan import Decision, Plan, Reason
+from autothrottle.core.records import Basis, Decision, Reason
+from autothrottle.core.throttles.plan import Plan
 from tests import builders
 from tests.builders import NOON, mb
 
@@ -19,9 +19,10 @@ LOADS = builders.loads(builders.load(1, mb(30), mb(60)), builders.load(2, mb(10)
 BEFORE = NOON - timedelta(seconds=30)
 
 
-def decision(role: ReplicaRole = ReplicaRole.FOLLOWER, **values: object) -> Decision:
-    found = {"headroom": mb(40), "utilization": mb(60), "capacity": mb(100), **values}
-    return Decision(1, role, mb(40), Reason.HEADROOM, None, **found)  # type: ignore[arg-type]
+def decision(
+    role: ReplicaRole = ReplicaRole.FOLLOWER, client: int | None = None, basis: Basis | None = None
+) -> Decision:
+    return Decision(1, role, mb(40), Reason.HEADROOM, None, mb(40), mb(60), mb(100), client, basis=basis)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,12 @@ def test_the_formula_of_the_original_gives_the_client_load() -> None:
 
 
 def test_overrides_and_static_rates_say_nothing_of_clients() -> None:
-    plan = Plan((decision(basis=Basis.STATIC), decision(headroom=None, capacity=None)))
+    plan = Plan(
+        (
+            decision(basis=Basis.STATIC),
+            replace(decision(), headroom_bytes_per_second=None, capacity_bytes_per_second=None),
+        )
+    )
     assert client_loads(plan, LIMITS) == {}
 
 

@@ -26,7 +26,7 @@ from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import fallbacks
 from autothrottle.core.quotas.yield_state import QUOTA_WINDOW
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, matches
-from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 from tests import builders
 from tests.builders import NOON, mb

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.counterfactual import Cell, Setting, estimate, forecast_error, recommended
 from autothrottle.core.scoring.score import Stretch
-from autothrottle.core.throttles.plan import Reason
 from tests.unit.autothrottle.core.scoring.test_score import stretches
 
 

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.core.records import Reason
 from autothrottle.core.scoring.bound import available_rate
 from autothrottle.core.scoring.score import REFERENCE_RATIO, Cause, Stretch, unused
-from autothrottle.core.throttles.plan import Reason
 
 RATES = st.floats(0, 1e9)
 PIECES = st.lists(

@@ -22,16 +22,8 @@ from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignm
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.throttles.changes import (
-    Change,
-    ChangeSet,
-    Edit,
-    Outcome,
-    OutcomeStatus,
-    changes,
-    intended,
-    validate_change,
-)
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.throttles.plan import plan, previous_rate
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.guards import Guarded, limited_by_deadline
-from autothrottle.core.throttles.plan import Decision, Plan, Reason
+from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.replication import Ingress
 from tests import builders
 from tests.builders import NOON, mb, reassignment
@@ -45,7 +46,7 @@ def held(
 
 
 def rate_of(found: Guarded) -> tuple[int, Reason]:
-    return found.plan.decisions[0].rate, found.plan.decisions[0].reason
+    return found.plan.decisions[0].rate_bytes_per_second, found.plan.decisions[0].reason
 
 
 def test_rate_is_twice_the_need_including_the_produce_rate() -> None:
@@ -105,7 +106,7 @@ def test_link_side_with_an_unknown_flow_is_not_limited_but_others_are() -> None:
     plan = Plan(tuple(Decision(*side, mb(80), Reason.HEADROOM, None, mb(80), mb(10), mb(100)) for side in sides))
     snapshot = builders.snapshot(both, progress=known)
     found = limited_by_deadline(plan, snapshot, LIMITS, {}, NOON + timedelta(hours=1), NOON)
-    assert [decision.rate for decision in found.plan.decisions] == [mb(20), mb(80), mb(80)]
+    assert [decision.rate_bytes_per_second for decision in found.plan.decisions] == [mb(20), mb(80), mb(80)]
 
 
 @given(
@@ -119,7 +120,7 @@ def test_reassignment_that_can_meet_the_deadline_still_can_with_the_limit(
     rate: int, seconds: int, left: int, produced: int, current: int | None
 ) -> None:
     found = held(rate, seconds, left, produced, current=current)
-    now = found.plan.decisions[0].rate
+    now = found.plan.decisions[0].rate_bytes_per_second
     assert now <= rate
     if not found.findings and left:
         assert left <= (now - produced) * seconds + 1

@@ -13,6 +13,7 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSetti
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.guards import (
     below_min_isr,
     fetch_warning,
@@ -21,7 +22,7 @@ from autothrottle.core.throttles.guards import (
     with_exempt_partitions,
     without_starvation,
 )
-from autothrottle.core.throttles.plan import Decision, Plan, Reason, plan
+from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import Ingress, ingress, link_side_growth
 from tests import builders
@@ -54,7 +55,7 @@ def test_throttle_above_the_produce_rate_is_kept() -> None:
 
 def test_starving_throttle_is_raised_slightly_above_the_produce_rate_and_reported() -> None:
     raised, findings = guarded(decision(mb(10)), mb(40))
-    assert (raised.rate, raised.reason) == (mb(44), Reason.STARVATION)
+    assert (raised.rate_bytes_per_second, raised.reason) == (mb(44), Reason.STARVATION)
     assert findings == (
         "broker 1003 [follower]: at 10 MB/s its reassignment would never end, because clients produce 40 MB/s to it; "
         "raised to 44 MB/s",
@@ -63,7 +64,7 @@ def test_starving_throttle_is_raised_slightly_above_the_produce_rate_and_reporte
 
 def test_raise_leaves_the_link_to_the_produce_traffic() -> None:
     raised, _ = guarded(decision(mb(10)), mb(72))
-    assert raised.rate == highest_throttle(CAPACITY, Ingress(mb(72), 3)) == mb(76)
+    assert raised.rate_bytes_per_second == highest_throttle(CAPACITY, Ingress(mb(72), 3)) == mb(76)
 
 
 def test_reassignment_that_no_throttle_can_finish_is_reported_with_the_numbers() -> None:
@@ -94,7 +95,7 @@ def test_raised_rate_stays_while_the_produce_rate_changes_little() -> None:
     current = builders.snapshot(throttles={"brokers/1003": {FOLLOWER.rate_key: str(mb(44))}})
     produced = {(1003, FOLLOWER): Ingress(mb(41), 3)}
     found = without_starvation(Plan((decision(mb(10)),)), current, LIMITS, produced)
-    assert found.plan.decisions[0].rate == mb(44)
+    assert found.plan.decisions[0].rate_bytes_per_second == mb(44)
 
 
 rates = st.integers(0, mb(200))
@@ -106,9 +107,9 @@ def test_guard_never_lowers_a_rate_exceeds_the_link_or_changes_an_override(
 ) -> None:
     one = decision(rate, reason)
     found, findings = guarded(one, into, scheduled, factor)
-    assert found.rate >= rate
+    assert found.rate_bytes_per_second >= rate
     if found != one:
-        assert into < found.rate <= CAPACITY and findings
+        assert into < found.rate_bytes_per_second <= CAPACITY and findings
         assert reason not in (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE) and not scheduled
 
 
@@ -138,7 +139,7 @@ def test_partition_below_min_isr_is_in_no_list_and_keeps_its_share_of_the_rates(
     assert found.plan.replicas["t"].leader == {"1:1001", "2:1001", "3:1001"}
     assert found.plan.replicas["t"].follower == {"1:1003", "2:1003", "3:1003"}
     assert found.plan.replicas["t"].moving == {0, 1, 2, 3}, "its current entries are ours to remove"
-    assert {(d.broker_id, d.role): d.rate for d in found.plan.decisions} == {
+    assert {(d.broker_id, d.role): d.rate_bytes_per_second for d in found.plan.decisions} == {
         (1001, LEADER): mb(54),
         (1003, FOLLOWER): 60_750_000,
     }
@@ -150,8 +151,8 @@ def test_previous_rate_stays_if_the_remaining_share_differs_little() -> None:
     wanted, snapshot = planned(moved, throttles={"brokers/1003": {FOLLOWER.rate_key: str(mb(70))}})
     found = with_exempt_partitions(wanted, snapshot, LIMITS, {("t", 0)})
     of_1003 = {d.broker_id: d for d in found.plan.decisions}[1003]
-    assert of_1003.headroom == mb(90), "three quarters of it are hardly less than the current rate"
-    assert (of_1003.rate, of_1003.reason) == (mb(70), Reason.UNCHANGED)
+    assert of_1003.headroom_bytes_per_second == mb(90), "three quarters of it are hardly less than the current rate"
+    assert (of_1003.rate_bytes_per_second, of_1003.reason) == (mb(70), Reason.UNCHANGED)
 
 
 def test_only_the_first_five_partitions_below_min_isr_are_named() -> None:

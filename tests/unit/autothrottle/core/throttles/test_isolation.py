@@ -33,8 +33,9 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.records import Decision
 from autothrottle.core.throttles.changes import Change
-from autothrottle.core.throttles.plan import Decision, Hold, hold
+from autothrottle.core.throttles.plan import Hold, hold
 from tests import builders
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.core.cycle.test_step import BROKERS, START, carried_out, observations, policies

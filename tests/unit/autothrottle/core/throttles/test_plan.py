@@ -23,15 +23,8 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.throttles.plan import (
-    CONSUMER_OFFSETS,
-    Decision,
-    DesiredReplicas,
-    Plan,
-    Reason,
-    is_small_change,
-    plan,
-)
+from autothrottle.core.records import Decision, Reason
+from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, DesiredReplicas, Plan, is_small_change, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import MEGABYTE
@@ -87,7 +80,7 @@ def loads(brokers: Iterable[int] = (1, 2, 3, 4), used: int = 80 * MB, capacity: 
 
 
 def decisions(made: Plan) -> dict[tuple[int, ReplicaRole], tuple[int, Reason]]:
-    return {(d.broker_id, d.role): (d.rate, d.reason) for d in made.decisions}
+    return {(d.broker_id, d.role): (d.rate_bytes_per_second, d.reason) for d in made.decisions}
 
 
 MOVING = snapshot(reassignment())
@@ -144,12 +137,12 @@ def test_decision_contains_its_inputs() -> None:
     assert first == Decision(
         broker_id=1,
         role=LEADER,
-        rate=126 * MB,
+        rate_bytes_per_second=126 * MB,
         reason=Reason.HEADROOM,
-        current=20 * MB,
-        headroom=126 * MB,
-        utilization=80 * MB,
-        capacity=200 * MB,
+        current_rate_bytes_per_second=20 * MB,
+        headroom_bytes_per_second=126 * MB,
+        utilization_bytes_per_second=80 * MB,
+        capacity_bytes_per_second=200 * MB,
     )
 
 
@@ -193,7 +186,7 @@ def test_measurement_is_compared_with_the_throttles_of_its_own_interval() -> Non
 def test_value_that_does_not_throttle_is_not_a_previous_rate(text: str) -> None:
     current = snapshot(reassignment(), rates={(1, LEADER): text})
     assert decisions(plan(current, Loads(), LIMITS))[1, LEADER] == (20 * MB, Reason.MINIMUM)
-    assert plan(current, Loads(), LIMITS).decisions[0].current is None
+    assert plan(current, Loads(), LIMITS).decisions[0].current_rate_bytes_per_second is None
 
 
 # The change threshold

@@ -466,7 +466,7 @@ def check_exact(model: Model, initial: Configs) -> None:
                 expected = foreign if "*" in foreign else foreign | wanted_entries(model, topic, role)
                 assert without_entries_of(current, hold.entries_of) == without_entries_of(expected, hold.entries_of)
                 assert current >= expected
-    decided = {(d.broker_id, d.role): str(d.rate) for d in model.last_plan.decisions}
+    decided = {(d.broker_id, d.role): str(d.rate_bytes_per_second) for d in model.last_plan.decisions}
     roles, overridden = participants(model.snapshot()), model.overrides.brokers
     for broker_id in BROKERS:
         resource = ConfigResource.broker(broker_id)

@@ -1,0 +1,280 @@
+"""The values that operators see: decisions, outcomes, cycles, pauses, catch-ups and estimates.
+
+Services and the client package use the same classes. Their fields have the names of the messages' fields. The type to
+know is `Cycle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
+from autothrottle.core.open_enum import OpenEnum
+from autothrottle.core.units import BytesPerSecond
+
+
+class Reason(OpenEnum):
+    """The reason for a rate."""
+
+    HEADROOM = "headroom"
+    UNCHANGED = "unchanged"
+    """The measured rate differs from the previous one by less than the change threshold."""
+    KEPT = "kept"
+    """No usable metrics; the failures do not exceed the threshold yet."""
+    MINIMUM = "minimum"
+    """No usable metrics for too long, or none since the reassignment began."""
+    CLUSTER_OVERRIDE = "cluster-override"
+    BROKER_OVERRIDE = "broker-override"
+    OVER_CAPACITY = "over-capacity"
+    """Clients need the link: a rate below the minimum, down to 0, if `pause_over_capacity` allows it."""
+    STARVATION = "starvation"
+    """A rate above the headroom, because with less the reassignment would never end."""
+    FINISH_BY = "finish-by"
+    """A rate below the headroom, because it is enough for the deadline."""
+
+    @property
+    def is_override(self) -> bool:
+        """Whether an operator set the rate."""
+        return self in (Reason.BROKER_OVERRIDE, Reason.CLUSTER_OVERRIDE)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the rate, or its being unchanged, follows from a measurement."""
+        return self in (Reason.HEADROOM, Reason.UNCHANGED)
+
+
+class Basis(OpenEnum):
+    """The measurement on which a rate is based, for policies other than the original's formula."""
+
+    GROWTH = "growth"
+    """The present client load, projected with the growth of logs."""
+    COUNTED = "counted"
+    """The client load in the metric's interval, with replication counted."""
+    GUESSED = "guessed"
+    """The client load in the metric's interval, with replication estimated from the throttle."""
+    STATIC = "static"
+    """The operator's fixed rate, independent of the client load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The rate of one broker in one role, and its inputs."""
+
+    broker_id: int
+    role: ReplicaRole
+    rate_bytes_per_second: BytesPerSecond
+    reason: Reason
+    current_rate_bytes_per_second: BytesPerSecond | None = None
+    """The broker's throttle before the cycle; None: not throttled."""
+    headroom_bytes_per_second: BytesPerSecond | None = None
+    """The policy's rate before the change threshold; None: no metrics, or under an override."""
+    utilization_bytes_per_second: BytesPerSecond | None = None
+    """Measured traffic of the link side; None if `headroom_bytes_per_second` is None."""
+    capacity_bytes_per_second: BytesPerSecond | None = None
+    """Capacity of the link side; None if `headroom_bytes_per_second` is None."""
+    client_bytes_per_second: BytesPerSecond | None = None
+    """The client load that the policy assumes; None if `headroom_bytes_per_second` is None, or for the original's
+    formula."""
+    client_age_seconds: int | None = None
+    """Seconds since the end of the metric's interval of that load, >= 0; None if `client_bytes_per_second` is None."""
+    basis: Basis | None = None
+    """The measurement on which the policy's rate is based; None for the original's formula."""
+
+
+class OutcomeStatus(OpenEnum):
+    """The result of one change."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    """The value was set already."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of the change of one resource."""
+
+    resource: ConfigResource
+    status: OutcomeStatus
+    reason: str = ""
+    """Why it was refused: one sentence that names the cause and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignThrottle:
+    """A throttle key that another party has set and not removed."""
+
+    resource: ConfigResource
+    key: str
+    value: str
+    """The current value; a long list is truncated."""
+
+
+class PauseMode(OpenEnum):
+    """What happens during a pause to the throttles that autothrottle has set."""
+
+    KEEP = "keep"
+    """Rates and replica lists stay unchanged, regardless of reassignments."""
+    CLEAR = "clear"
+    """The earlier values are restored; reassignments continue without throttles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause and its author. It lasts until an operator resumes the planner."""
+
+    mode: PauseMode
+    author: str = ""
+    """Who paused; "": unknown."""
+    time: datetime | None = None
+    """When it began, UTC; None: unknown."""
+    reason: str = ""
+    """The reason given by the author."""
+
+    def __str__(self) -> str:
+        since = f", since {self.time:%Y-%m-%dT%H:%M:%SZ}" if self.time else ""
+        by = f", by {self.author}" if self.author else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"{self.mode.value}{since}{by}{why}"
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """A request to throttle a broker's catch-up, and its author."""
+
+    broker_id: int
+    """>= 0."""
+    author: str = ""
+    """Who requested it; "": unknown."""
+    time: datetime | None = None
+    """When it was requested, UTC; None: unknown."""
+
+
+class AuditAction(OpenEnum):
+    """What was done."""
+
+    SET = "set"
+    REMOVE = "remove"
+    """Removed by an operator."""
+    PURGE = "purge"
+    """Removed by the leading planner."""
+    PAUSE = "pause"
+    RESUME = "resume"
+    START_CATCH_UP = "start_catch_up"
+    STOP_CATCH_UP = "stop_catch_up"
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    REQUEST_CYCLE = "request_cycle"
+    SET_REQUEST_QUOTA = "set_request_quota"
+    REMOVE_REQUEST_QUOTA = "remove_request_quota"
+    SET_QUOTA = "set_quota"
+    REMOVE_QUOTA = "remove_quota"
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One finished cycle."""
+
+    term: int
+    """The fence of the term that ran it."""
+    number: int
+    """Its number within the term, from 1."""
+    start_time: datetime
+    """UTC."""
+    end_time: datetime
+    """UTC; not before `start_time`."""
+    reason: str
+    """What started it: `interval`, or the event."""
+    sentence: str
+    """One sentence that says what the cycle did."""
+    topics: tuple[str, ...] = ()
+    """The topics in reassignment."""
+    decisions: tuple[Decision, ...] = ()
+    """Ordered by broker and role."""
+    outcomes: tuple[Outcome, ...] = ()
+    """One for each resource with a change."""
+    findings: tuple[str, ...] = ()
+    """Foreign edits of our keys, and what could not be read; one sentence each."""
+    error: str = ""
+    """Why the cycle failed; "": it did not."""
+    bytes_left: int | None = None
+    """Bytes left to copy, summed over the known flows; None: no reassignment, or nothing is known."""
+    eta: datetime | None = None
+    """When the last byte is copied at the rate of the last minutes, UTC; None: unknown."""
+    pause: Pause | None = None
+    """The pause that prevented any decision; None: not paused."""
+    shadow: bool = False
+    """Whether it ran in shadow mode, which writes nothing: the sentence describes the changes it would have made."""
+    foreign_throttles: tuple[ForeignThrottle, ...] = ()
+    """Foreign throttles while nothing is in reassignment, by resource and key; they stay, or wait for the clean-up."""
+    eta_low: datetime | None = None
+    """Earliest end that the rates of the last minutes allow, UTC; None: unknown."""
+    eta_high: datetime | None = None
+    """Latest end that the rates of the last minutes allow, UTC; None: unknown."""
+    eta_is_static: bool = False
+    """Whether `eta` is not measured yet, but computed as bytes left divided by the current throttles."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerState:
+    """The leadership as one planner knows it, and its last cycle."""
+
+    leading: bool = False
+    """Whether this planner leads."""
+    term: int = 0
+    """The newest term that it knows; 0: none."""
+    leader_address: str = ""
+    """The leader's address; "": unknown."""
+    last_cycle: Cycle | None = None
+    """The last cycle that this planner ran; None: none yet."""
+    failures: Mapping[int, int] = field(default_factory=dict)
+    """Broker id -> consecutive scheduled cycles without usable metrics."""
+    leader_since: datetime | None = None
+    """When the leader's term began, UTC; None: unknown."""
+    leader_host: str = ""
+    """Name of the leader's host; "": unknown."""
+    cluster_name: str = ""
+    """Name of the Kafka cluster; "": unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSideEstimate:
+    """One link side's part of an estimate."""
+
+    broker_id: int
+    role: ReplicaRole
+    bytes_to_copy: int
+    produced_bytes_per_second: BytesPerSecond
+    """Produce traffic during the reassignment that counts against the throttle."""
+    rate_bytes_per_second: BytesPerSecond | None
+    """The assumed throttle; None: unknown, because the capacity is unknown."""
+    headroom_bytes_per_second: BytesPerSecond | None
+    """The rate that the policy would give now; None: no metrics, or under an override."""
+    capacity_bytes_per_second: BytesPerSecond | None
+    """Capacity of the link side; None: no metrics."""
+    seconds: float | None
+    """Duration; None: unknown, or it would never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimate of a whole reassignment."""
+
+    partitions: int
+    """Number of partitions with replicas to copy."""
+    total_partitions: int
+    """Number of partitions in the cluster."""
+    move_ratio: float
+    """KIP-73's MoveRatio, in [0, 1]: partitions / total_partitions."""
+    bytes_to_copy: int
+    """Summed over all copies of the partitions of known size."""
+    unknown_partitions: int
+    """Number of partitions of unknown size."""
+    seconds: float | None
+    """Duration; None: unknown, or it would never end."""
+    sides: tuple[LinkSideEstimate, ...] = ()
+    """Ordered by broker and role."""
+    warnings: tuple[str, ...] = ()
+    """Problems of the reassignment, one sentence each."""

@@ -24,9 +24,15 @@ from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import Series
-from autothrottle.core.traffic.exporters import Exporter
+from autothrottle.core.traffic.exporters import QUOTA_SECONDS, Exporter
 from autothrottle.core.traffic.loads import Loads, Utilization, by_broker
-from autothrottle.core.traffic.series_loads import HostLoad, HostSeries, broker_utilization, loads_of
+from autothrottle.core.traffic.series_loads import (
+    HostLoad,
+    HostSeries,
+    broker_utilization,
+    loads_of,
+    with_quota_rates,
+)
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +101,9 @@ class ScrapedMetrics:
 
     def _loads(self) -> Loads:
         hosts, problems = by_broker(sorted(self._targets), self._load)
-        return loads_of(hosts, problems, self._warnings)
+        quotas = {b: target.series("quota", QUOTA_SECONDS) for b, target in self._targets.items()}
+        loads = loads_of(hosts, problems, self._warnings)
+        return with_quota_rates(loads, quotas, self._settings.exporter, self._clock())
 
     def _load(self, broker_id: int) -> HostLoad:
         target, exporter = self._targets[broker_id], self._settings.exporter

@@ -16,10 +16,12 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
 from autothrottle.adapters.scrape.samples import Target, scraped
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import SeriesName
-from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
+from autothrottle.core.traffic.exporters import EXPORTERS, QUOTA_SECONDS, Exporter
 from autothrottle.core.traffic.loads import Capacity, Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
 
@@ -63,11 +65,12 @@ def loads_by_prometheus(text: str, exporter: Exporter) -> Loads:
     for one in (one for of_query in series.values() for one in of_query):
         one.labels["instance"] = "b1:9100"  # type: ignore[index]
     speeds, facts = samples.series("speed", None), samples.series("fact", None)
-    for one in (*speeds, *facts):
+    quotas = samples.series("quota", QUOTA_SECONDS)
+    for one in (*speeds, *facts, *quotas):
         one.labels["instance"] = "b1:9100"  # type: ignore[index]
     names = {query: exporter.names_of(query) for query in series}
     matching = BrokerMatching(registered={1: ["b1"]})
-    return SeriesReading(matching, LIMITS, NOW, series, speeds, facts, exporter, names).loads()
+    return SeriesReading(matching, LIMITS, NOW, series, speeds, facts, exporter, names, quotas).loads()
 
 
 READINGS = pytest.mark.parametrize("read", [loads_by_scraping, loads_by_prometheus])
@@ -108,6 +111,34 @@ def test_load_and_capacity_are_those_of_the_links(
     assert load.capacity == Capacity(int(capacity * 1_000_000), int(capacity * 1_000_000))
     assert " ".join(loads.devices.get(1, ())) == devices
     assert loads.warnings == ()
+
+
+@READINGS
+@pytest.mark.parametrize(
+    ("preset", "text", "rates"),
+    [
+        ("msk_jmx", "msk_jmx", {(1, ReplicaRole.LEADER): 30_000_000, (1, ReplicaRole.FOLLOWER): 20_500_000}),
+        ("strimzi_reporter", "strimzi_reporter", {(1, ReplicaRole.LEADER): 8_000_000}),
+        ("bitnami", "bitnami", {}),
+        ("node_exporter", "azure", {}),
+    ],
+)
+def test_quota_rates_are_read_where_an_exporter_offers_them(
+    read: Reading, preset: str, text: str, rates: dict[LinkSide, int]
+) -> None:
+    loads = read(recorded(text), EXPORTERS[preset])
+    assert {side: measured.rate for side, measured in loads.quota_rates.items()} == rates
+    assert (loads.warnings, loads.problems) == ((), {})
+
+
+@READINGS
+def test_quota_rate_that_is_no_number_concerns_nothing_else(read: Reading) -> None:
+    text = recorded("msk_jmx").replace("byte_rate 2.05E7", "byte_rate NaN")
+    loads = read(text, EXPORTERS["msk_jmx"])
+    assert [*loads.quota_rates] == [(1, ReplicaRole.LEADER)]
+    (warning,) = loads.warnings
+    assert warning.startswith("broker 1 [follower]: the series of its quota rate has a sample of nan bytes/s")
+    assert [*loads.brokers] == [1]
 
 
 def node_text(**devices: Sequence[float]) -> str:

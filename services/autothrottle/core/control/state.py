@@ -17,6 +17,7 @@ from autothrottle.core.control.ramp_state import RampState, WriteHistory
 from autothrottle.core.control.submission import (
     SubmissionState,
 )
+from autothrottle.core.control.throttle_effect import ThrottleEffect
 from autothrottle.core.control.yield_state import YieldState
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.quotas.temporary import TemporaryQuotas
@@ -94,6 +95,7 @@ class TermState:
     troubles: int = 0
     """Consecutive failed cycles."""
     guards: GuardState = GuardState()  # noqa: RUF009 (frozen)
+    effect: ThrottleEffect = field(default_factory=ThrottleEffect)
     submissions: SubmissionState = SubmissionState()  # noqa: RUF009 (frozen)
     may_own_quotas: bool = True
     """Whether the ledger may have client quotas, so that their state must be read."""

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.snapshot import (
     Snapshot,
     link_sides_of_reassignments,
@@ -66,6 +67,12 @@ from autothrottle.core.control.submission import (
     some,
     unthrottled,
 )
+from autothrottle.core.control.throttle_effect import (
+    EffectObservation,
+    ThrottleEffect,
+    in_sync_rates,
+    throttled_link_sides,
+)
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.forecast.progress import remainder, with_static_eta
 from autothrottle.core.policy.interface import PolicyObservation
@@ -112,6 +119,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         term, cycle = _with_loads(settings, term, cycle, observation)
         term, cycle = _with_plan(settings, state, term, cycle, observation)
     term, cycle = _with_stalls(term, cycle, observation.settings)
+    term, cycle = _with_effect(term, cycle, observation.settings.settings)
     cycle = replace(cycle, changes=recorded_first(cycle.changes, term.ledger, lost))
     term, cycle = _with_cleanup(settings, term, cycle)
     term, cycle = with_quotas(settings, term, cycle, observation)
@@ -129,7 +137,8 @@ def _with_clock(term: TermState, at: datetime, clock: float) -> tuple[TermState,
     if before is None or abs(origin - before) <= _MAX_CLOCK_DRIFT:
         return term, None
     yields = replace(term.yields, stepped_at=term.yields.stepped_at and at)
-    return replace(term, history=ThrottleHistory(), policy=None, guards=GuardState(), yields=yields), origin - before
+    term = replace(term, history=ThrottleHistory(), policy=None, guards=GuardState(), effect=ThrottleEffect())
+    return replace(term, yields=yields), origin - before
 
 
 def _with_sources(
@@ -307,6 +316,21 @@ def _with_stalls(term: TermState, cycle: CycleDecision, reading: SettingsReading
     complete = _complete_settings(reading, snapshot)
     guard_state, stalled = term.guards.watch(cycle.plan, snapshot, cycle.scheduled, complete)
     return replace(term, guards=guard_state), replace(cycle, stalled=stalled)
+
+
+def _with_effect(term: TermState, cycle: CycleDecision, settings: ClusterSettings) -> tuple[TermState, CycleDecision]:
+    """Add the throttles that are not in force. A pause decides no replica lists, so that nothing can be judged."""
+    if cycle.pause is not None:
+        return replace(term, effect=ThrottleEffect()), cycle
+    snapshot = cycle.view.to_throttle
+    sides = throttled_link_sides(snapshot, cycle.plan, cycle.changes, cycle.refused)
+    progress = snapshot.progress or Progress()
+    quota_rates = cycle.loads.quota_rates
+    in_sync = in_sync_rates(snapshot, term.guards.growth) if quota_rates else {}
+    effect = term.effect.observe(
+        EffectObservation(cycle.at, sides, term.history, progress, settings, quota_rates, in_sync)
+    )
+    return replace(term, effect=effect), replace(cycle, findings=(*cycle.findings, *effect.findings))
 
 
 def _complete_settings(reading: SettingsReading, snapshot: Snapshot) -> ClusterSettings | None:

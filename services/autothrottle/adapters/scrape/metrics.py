@@ -108,7 +108,7 @@ class ScrapedMetrics:
     def _load(self, broker_id: int) -> HostLoad:
         target, exporter = self._targets[broker_id], self._settings.exporter
         traffic = {kind: target.series(kind, exporter.mean_seconds) for kind in ("tx", "rx")}
-        host = HostSeries(traffic, target.series("speed", None), target.series("fact", None))
+        host = HostSeries(traffic, target.series("speed", None), target.series("fact", None), target.hosts)
 
         def measured(kind: str, series: Sequence[Series]) -> Utilization:
             return self._utilization(broker_id, target, kind, series)
@@ -176,6 +176,7 @@ class ScrapedMetrics:
             shared = tuple(b for b in urls if urls[b] == url) if counts[url] > 1 else ()
             same = known is not None and (known.url, known.shared_with) == (url, shared)
             found[broker_id] = known if known and same else Target(url, shared)
+            found[broker_id].hosts = tuple(registered.get(broker_id, ()))
         return found
 
     def _call(self, target: Target) -> Call:

@@ -77,6 +77,8 @@ class Target:
     """Messages show `server` instead: the URL may hold a token."""
     shared_with: Sequence[int] = ()
     """Ids of all brokers with this URL, if there are several. It is not requested."""
+    hosts: Sequence[str] = ()
+    """The hosts in the broker's registration."""
     problem: str = ""
     """Why the last request failed; "": it did not."""
     scrapes: deque[Scrape] = field(default_factory=deque)

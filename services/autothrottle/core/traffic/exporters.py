@@ -7,7 +7,7 @@ to know is `Exporter`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -15,7 +15,13 @@ from itertools import chain
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.counters import Series, SeriesName
-from autothrottle.core.traffic.network_devices import FACTS, VIRTUAL_DEVICES, LinkDevices, link_devices
+from autothrottle.core.traffic.network_devices import (
+    ADDRESSES,
+    FACTS,
+    VIRTUAL_DEVICES,
+    LinkDevices,
+    link_devices,
+)
 from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW
 
 QUOTA_RATES: Mapping[ReplicaRole, Sequence[SeriesName]] = {
@@ -92,9 +98,13 @@ class Exporter:
         """Return the PromQL query for speeds and facts of devices; "": the exporter does not report them."""
         if not self.speed:
             return ""
-        names = f'__name__=~"{"|".join((self.speed, *self.facts))}"'
+        names = f'__name__=~"{"|".join((self.speed, *(fact for fact in self.facts if fact != ADDRESSES)))}"'
         matchers = [names, _matcher(self.device_label, self.where[self.device_label])]
-        return f"{{{','.join([*matchers, *([selector] if selector else [])])}}}"
+        further = [selector] if selector else []
+        # A bridge has the address of a host, and its bytes do not count.
+        addresses = [f'__name__="{ADDRESSES}"', 'scope="global"']
+        queries = [matchers, addresses] if ADDRESSES in self.facts else [matchers]
+        return " or ".join(f"{{{','.join([*labels, *further])}}}" for labels in queries)
 
     def quota_rates_query(self, window_seconds: int, selector: str = "") -> str:
         """Return the PromQL query for the throttled replication in the brokers' quotas, as `query`."""
@@ -118,11 +128,20 @@ class Exporter:
                 return ""
         return next((way for way in ("tx", "rx") if any(name.matches(labels) for name in self.names_of(way))), "")
 
-    def links(self, traffic: Iterable[Series], speeds: Iterable[Series], facts: Iterable[Series]) -> LinkDevices:
-        """Return the devices that count: among those with traffic, or with a speed if traffic has no devices."""
+    def links(
+        self, traffic: Iterable[Series], speeds: Iterable[Series], facts: Collection[Series], hosts: Collection[str]
+    ) -> LinkDevices:
+        """Return the devices that count: among those with traffic, or with a speed if traffic has no devices.
+
+        Args:
+            traffic: the counters.
+            speeds: the speeds.
+            facts: see `network_devices`.
+            hosts: the hosts in the broker's registration.
+        """
         names = self._devices(traffic) or self._devices(speeds)
         if not self.net_devices:
-            return link_devices(names, facts)
+            return link_devices(names, facts, hosts)
         counted = frozenset(name for name in names if re.fullmatch(self.net_devices, name))
         return LinkDevices(counted, counted)
 

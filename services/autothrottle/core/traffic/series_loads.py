@@ -41,6 +41,8 @@ class HostSeries:
     """Speed of each device, bytes/s."""
     facts: Sequence[Series] = ()
     """Facts of each device, see `network_devices`."""
+    hosts: Sequence[str] = ()
+    """The hosts in the broker's registration; (): unknown."""
 
     def load(
         self,
@@ -66,7 +68,7 @@ class HostSeries:
             Invalid: a sample is invalid.
         """
         label, traffic = exporter.device_label, chain.from_iterable(self.traffic.values())
-        links = exporter.links(traffic, self.speeds, self.facts)
+        links = exporter.links(traffic, self.speeds, self.facts, self.hosts)
         counting = {
             query: list(series) if query in own_queries else [s for s in series if _is_of(s, label, links.counted)]
             for query, series in self.traffic.items()
@@ -157,7 +159,8 @@ class SeriesReading:
             def measured(query: str, series: Sequence[Series]) -> Utilization:
                 return self._utilization(broker_id, query, series, unmatched[query])
 
-            host = HostSeries(own, speeds.get(broker_id, ()), facts.get(broker_id, ()))
+            hosts = tuple(self.matching.registered.get(broker_id, ()))
+            host = HostSeries(own, speeds.get(broker_id, ()), facts.get(broker_id, ()), hosts)
             own_queries = self.series.keys() - self.names.keys()
             return host.load(broker_id, self.exporter, measured, self.limits, self.now, own_queries)
 

@@ -155,8 +155,12 @@ def _copied_excess(
 def _finding(side: LinkSide, rate: BytesPerSecond, throttle: BytesPerSecond) -> str:
     broker_id, role = side
     return (
-        f"broker {broker_id} [{role.value}]: its throttle is not in force. It replicates {rate / MEGABYTE:.1f} MB/s, "
-        f"and Kafka reports a throttle of {throttle / MEGABYTE:.1f} MB/s ({ConfigResource.broker(broker_id)}, "
+        f"broker {broker_id} [{role.value}]: its throttle is not in force. It replicates {_shown(rate)}, "
+        f"and Kafka reports a throttle of {_shown(throttle)} ({ConfigResource.broker(broker_id)}, "
         f"{role.rate_key}). autothrottle continues to set throttles. Fix: set another rate with throttlectl set RATE "
         f"--broker {broker_id}, so that the broker reads its config again. If that has no effect, restart the broker"
     )
+
+
+def _shown(rate: BytesPerSecond) -> str:
+    return f"{rate / MEGABYTE:.1f} MB/s" if rate >= MEGABYTE / 10 else f"{rate} bytes/s"

@@ -72,6 +72,13 @@ def test_broker_that_copies_above_its_throttle_for_two_windows_is_named() -> Non
     assert "throttlectl set RATE --broker 1004" in finding
 
 
+def test_throttle_of_ten_bytes_per_second_that_copies_at_link_speed_is_named() -> None:
+    # As in a report about Strimzi: a throttle of 10 bytes/s, and 140 MB/s arrived at the new broker.
+    (finding,) = findings(*[140] * 40, throttles=[(0, 0.00001)])
+    assert "It replicates 140.0 MB/s, and Kafka reports a throttle of 10 bytes/s" in finding
+    assert findings(*[0.08] * 40, throttles=[(0, 0.00001)]) == ()  # one fetch in each window passes
+
+
 @pytest.mark.parametrize(
     "rates",
     [

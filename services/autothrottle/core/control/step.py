@@ -326,7 +326,7 @@ def _with_effect(term: TermState, cycle: CycleDecision, settings: ClusterSetting
     sides = throttled_link_sides(snapshot, cycle.plan, cycle.changes, cycle.refused)
     progress = snapshot.progress or Progress()
     quota_rates = cycle.loads.quota_rates
-    in_sync = in_sync_rates(snapshot, term.guards.growth) if quota_rates else {}
+    in_sync = in_sync_rates(snapshot, quota_rates, term.guards.growth, cycle.loads)
     effect = term.effect.observe(
         EffectObservation(cycle.at, sides, term.history, progress, settings, quota_rates, in_sync)
     )

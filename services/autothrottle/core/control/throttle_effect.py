@@ -9,6 +9,7 @@ Source: KIP-73.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,7 +20,7 @@ from autothrottle.core.cluster.flows import LinkSide, LinkTraffic, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, in_sync_followers, link_sides_of_reassignments
 from autothrottle.core.control.changes import Change, Outcome
 from autothrottle.core.control.plan import Plan, current_rates
-from autothrottle.core.traffic.loads import Utilization
+from autothrottle.core.traffic.loads import Loads, Utilization
 from autothrottle.core.traffic.replication import Replication
 from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW, ThrottleHistory
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
@@ -76,18 +77,27 @@ def throttled_link_sides(
     return link_sides_of_reassignments(snapshot) & rates - leaders - followers
 
 
-def in_sync_rates(snapshot: Snapshot, growth: Mapping[LinkSide, float]) -> dict[LinkSide, float]:
-    """Return link side -> bytes/s that in-sync replicas of its partitions fetch, at most.
+def in_sync_rates(
+    snapshot: Snapshot, sides: Iterable[LinkSide], growth: Mapping[LinkSide, float], loads: Loads
+) -> dict[LinkSide, float]:
+    """Return link side -> bytes/s that in-sync replicas of its partitions fetch, at most; infinite: unknown.
 
     Args:
         snapshot: the snapshot of the cycle.
+        sides: the link sides.
         growth: link side -> produce rate of its flows, bytes/s.
+        loads: their inbound traffic is at least the produce rate, if log sizes are not read.
     """
     followers = in_sync_followers(snapshot)
-    return {
-        side: rate * (followers.get(side[0], 0.0) if side[1] is ReplicaRole.LEADER else 1)
-        for side, rate in growth.items()
-    }
+    rates: dict[LinkSide, float] = {}
+    for side in sides:
+        broker_id, role = side
+        produced = growth.get(side, 0.0)
+        if snapshot.progress is None and role is ReplicaRole.LEADER:
+            produced = loads.brokers[broker_id].inbound.rate if broker_id in loads.brokers else math.inf
+        in_sync = followers.get(broker_id, 0.0) if role is ReplicaRole.LEADER else 1
+        rates[side] = produced * in_sync if in_sync else 0.0
+    return rates
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Exporter:
         matchers = [names, _matcher(self.device_label, self.where[self.device_label])]
         further = [selector] if selector else []
         # A bridge has the address of a host, and its bytes do not count.
-        addresses = [f'__name__="{ADDRESSES}"', 'scope="global"']
+        addresses = [f'__name__="{ADDRESSES}"', 'scope!="link-local"']
         queries = [matchers, addresses] if ADDRESSES in self.facts else [matchers]
         return " or ".join(f"{{{','.join([*labels, *further])}}}" for labels in queries)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -30,7 +31,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualScenario,
 )
 from autothrottle_lab.simulation.client_traffic import ClientTraffic
-from tests.builders import NOON, limits, mb, reassignment, snapshot
+from tests.builders import NOON, limits, load, loads, mb, reassignment, snapshot
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 SIDE: LinkSide = (1004, FOLLOWER)
@@ -149,8 +150,12 @@ def test_quota_rate_of_the_broker_shows_it_without_log_sizes() -> None:
 def test_fetches_of_in_sync_replicas_in_the_quota_rate_are_not_held_back() -> None:
     assert judged_quota_rates(*[50] * 10, in_sync=40) == ()
     moving = reassignment("t", {0: (1001, (1001, 1002, 1003), (1004,), ()), 1: (1001, (1001, 1002), (1004,), ())})
-    growth = {(1001, LEADER): 8.0, SIDE: 8.0}
-    assert in_sync_rates(snapshot(moving), growth) == {(1001, LEADER): 12.0, SIDE: 8.0}
+    growth, sides = {(1001, LEADER): 8.0, SIDE: 8.0}, [(1001, LEADER), (1002, LEADER), SIDE]
+    counted = snapshot(moving, progress=Progress(at=NOON))
+    assert in_sync_rates(counted, sides, growth, loads()) == {(1001, LEADER): 12.0, (1002, LEADER): 0.0, SIDE: 8.0}
+    # Without log sizes, producers send at most all inbound traffic.
+    assert in_sync_rates(snapshot(moving), sides[:1], {}, loads(load(1001, 0, 10))) == {(1001, LEADER): 15.0}
+    assert in_sync_rates(snapshot(moving), sides[:1], {}, loads()) == {(1001, LEADER): math.inf}
 
 
 def test_finding_keeps_its_text_and_ends_with_its_cause() -> None:

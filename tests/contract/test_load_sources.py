@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
 from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
@@ -107,6 +109,29 @@ class TestPrometheusMetrics(LoadSourceContract):
     ) -> Iterator[LoadSubject]:
         with closing(source_of(prometheus, hosts)) as source:
             yield LoadSubject(source, lambda broker_id: exporters.answers.update({broker_id: "hang"}), 0.1)
+
+
+def test_quota_rates_and_addresses_come_through_a_real_server(
+    prometheus: PrometheusServer, exporters: ExporterEmulator
+) -> None:
+    """The address is on eth1, beside eth0, which has the counters of the other tests."""
+    start = time.time()
+
+    def text() -> str:
+        total = (time.time() - start) * 3e6
+        counters = "".join(
+            f'node_network_{way}_bytes_total{{device="eth1"}} {total}\n' for way in ("transmit", "receive")
+        )
+        address = 'node_network_address_info{address="10.0.0.1",device="eth1",netmask="24",scope="global"} 1\n'
+        return steady(5e6, 4e6)() + counters + address + "kafka_server_LeaderReplication_byte_rate 2.5e6\n"
+
+    exporters.answers[1] = text
+    cluster = MemoryCluster(brokers=(1,))
+    cluster.hosts = {1: ("10.0.0.1",)}
+    with closing(source_of(prometheus, BrokerHosts(cluster))) as source:
+        eventually(lambda: source.fetch_loads(TIMEOUT).devices.get(1) == ("eth1",))
+        loads = source.fetch_loads(TIMEOUT)
+    assert loads.quota_rates[1, ReplicaRole.LEADER].rate == 2_500_000
 
 
 def test_bytes_of_a_real_device_and_the_errors_of_a_real_server(

@@ -129,10 +129,21 @@ INVALID_RESOURCES = ExportedMetric(
 STALLED = ExportedMetric(
     "autothrottle_stalled_followers", "Brokers that copy nothing for three cycles although their links have room"
 )
+INEFFECTIVE = ExportedMetric(
+    "autothrottle_ineffective_throttles",
+    "Link sides that replicate above their throttle for two windows of 22 s: the broker does not apply it",
+)
 
 # Each broker in each of its roles in the reassignments.
 THROTTLE = ExportedMetric(
     "autothrottle_throttle_bytes_per_second", "Throttle of the broker in this role", _SIDE, "By/s"
+)
+QUOTA_RATE = ExportedMetric(
+    "autothrottle_throttled_replication_bytes_per_second",
+    "Throttled replication as the broker's own quota measures it, with the fetches of in-sync replicas in its lists; "
+    "absent: the exporter does not report it",
+    _SIDE,
+    "By/s",
 )
 CAPACITY = ExportedMetric("autothrottle_capacity_bytes_per_second", "Capacity of the link side", _SIDE, "By/s")
 UTILIZATION = ExportedMetric(

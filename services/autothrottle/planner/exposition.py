@@ -29,6 +29,7 @@ class _LastCycle:
     failures: Mapping[int, int]
     produced: Mapping[LinkSide, float]
     stalled: int
+    ineffective: int
     invalid: Mapping[str, int]
 
 
@@ -54,9 +55,16 @@ class PlannerMetrics:
         self.note_writes(record.outcomes)
         if record.error:
             return
-        produced, stalled = term.guards.growth, len(term.guards.stalled)
-        invalid = _invalid_resources(decision)
-        self._last = _LastCycle(record, decision.loads, decision.overrides, term.failures, produced, stalled, invalid)
+        self._last = _LastCycle(
+            record,
+            decision.loads,
+            decision.overrides,
+            term.failures,
+            produced=term.guards.growth,
+            stalled=len(term.guards.stalled),
+            ineffective=len(term.effect.ineffective),
+            invalid=_invalid_resources(decision),
+        )
         self._succeeded_at = self._clock()
 
     def note_writes(self, outcomes: Iterable[Outcome]) -> None:
@@ -93,6 +101,7 @@ def _of_cycle(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
     yield exported.FOREIGN_THROTTLES.sample(len(record.foreign_throttles))
     yield exported.TOPICS.sample(len(record.topics))
     yield exported.STALLED.sample(last.stalled)
+    yield exported.INEFFECTIVE.sample(last.ineffective)
     for kind, count in last.invalid.items():
         yield exported.INVALID_RESOURCES.sample(count, kind)
     if record.bytes_left is not None:
@@ -136,6 +145,8 @@ def _of_side(decision: Decision, last: _LastCycle) -> Iterator[tuple[ExportedMet
         exported.THROTTLE,
         decision.current_rate_bytes_per_second if last.record.shadow else decision.rate_bytes_per_second,
     )
+    quota_rate = last.loads.quota_rates.get((decision.broker_id, role))
+    yield exported.QUOTA_RATE, quota_rate.rate if quota_rate else None
     yield exported.CAPACITY, load.capacity.of(role) if load else None
     yield exported.UTILIZATION, load.of(role).rate if load else None
     yield exported.HEADROOM, decision.headroom_bytes_per_second

@@ -167,6 +167,8 @@ class Reporter:
         if not shadow:
             events = narration.events(decision.plan, snapshot, settled.applied, done)
             events += [Event("Reassignment stalled", "\n".join(decision.stalled))] if decision.stalled else []
+            ineffective = [text for text in decision.state.term.effect.findings if text not in reported.findings]
+            events += [Event("Throttle not in force", "\n".join(ineffective))] if ineffective else []
             if foreign and foreign != reported.foreign:
                 events.append(narration.foreign_event(foreign, self._settings.cleanup_foreign))
             for event in events:

@@ -188,6 +188,16 @@ class Configuration:
         "Series with the bytes that a broker receives, all summed up; from the exporter if empty",
         "bytesin_total,replicationbytesin_total",
     )
+    broker_leader_quota_series: tuple[SeriesName, ...] = kinds.series_names(
+        "broker-leader-quota-series",
+        "Series with the throttled replication that a broker sends, bytes/s; Kafka's own names if empty",
+        "kafka_server_LeaderReplication_byte_rate",
+    )
+    broker_follower_quota_series: tuple[SeriesName, ...] = kinds.series_names(
+        "broker-follower-quota-series",
+        "Series with the throttled replication that a broker receives, bytes/s; Kafka's own names if empty",
+        "kafka_server_FollowerReplication_byte_rate",
+    )
     net_devices: str = kinds.device_pattern(
         "Network devices whose bytes and speeds count, see docs/metrics-sources.md; from facts and names if empty"
     )
@@ -464,8 +474,9 @@ class Configuration:
     @property
     def exporter(self) -> Exporter:
         """The metrics of the brokers' exporters, with the operator's series and network devices."""
-        preset = EXPORTERS[self.broker_exporter]
-        return preset.with_net_devices(self.net_devices).with_series(self.broker_tx_series, self.broker_rx_series)
+        preset = EXPORTERS[self.broker_exporter].with_net_devices(self.net_devices)
+        quotas = preset.with_quota_rates(self.broker_leader_quota_series, self.broker_follower_quota_series)
+        return quotas.with_series(self.broker_tx_series, self.broker_rx_series)
 
     @property
     def tls(self) -> TlsFiles | None:

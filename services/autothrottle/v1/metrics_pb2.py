@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from autothrottle.v1 import access_pb2 as autothrottle_dot_v1_dot_access__pb2
+from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61utothrottle/v1/metrics.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n\x0fGetLoadsRequest\"\xc6\x01\n\x10GetLoadsResponse\x12,\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x1b.autothrottle.v1.BrokerLoad\x12\x41\n\x08problems\x18\x02 \x03(\x0b\x32/.autothrottle.v1.GetLoadsResponse.ProblemsEntry\x12\x10\n\x08warnings\x18\x03 \x03(\t\x1a/\n\rProblemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xec\x01\n\nBrokerLoad\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\"outbound_capacity_bytes_per_second\x18\x02 \x01(\x03\x12)\n!inbound_capacity_bytes_per_second\x18\x03 \x01(\x03\x12.\n\x08outbound\x18\x04 \x01(\x0b\x32\x1c.autothrottle.v1.Utilization\x12-\n\x07inbound\x18\x05 \x01(\x0b\x32\x1c.autothrottle.v1.Utilization\x12\x15\n\rinstance_type\x18\x06 \x01(\t\"\x8a\x01\n\x0bUtilization\x12\x1d\n\x15rate_bytes_per_second\x18\x01 \x01(\x03\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"=\n\x10PostEventRequest\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\"\x13\n\x11PostEventResponse2\xc1\x01\n\x0eMetricsService\x12U\n\x08GetLoads\x12 .autothrottle.v1.GetLoadsRequest\x1a!.autothrottle.v1.GetLoadsResponse\"\x04\xd8\xce\x18\x03\x12X\n\tPostEvent\x12!.autothrottle.v1.PostEventRequest\x1a\".autothrottle.v1.PostEventResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61utothrottle/v1/metrics.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x11\n\x0fGetLoadsRequest\"\xf7\x01\n\x10GetLoadsResponse\x12,\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x1b.autothrottle.v1.BrokerLoad\x12\x41\n\x08problems\x18\x02 \x03(\x0b\x32/.autothrottle.v1.GetLoadsResponse.ProblemsEntry\x12\x10\n\x08warnings\x18\x03 \x03(\t\x12/\n\x0bquota_rates\x18\x04 \x03(\x0b\x32\x1a.autothrottle.v1.QuotaRate\x1a/\n\rProblemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"z\n\tQuotaRate\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\x04role\x18\x02 \x01(\x0e\x32\x1c.autothrottle.v1.ReplicaRole\x12.\n\x08measured\x18\x03 \x01(\x0b\x32\x1c.autothrottle.v1.Utilization\"\xec\x01\n\nBrokerLoad\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12*\n\"outbound_capacity_bytes_per_second\x18\x02 \x01(\x03\x12)\n!inbound_capacity_bytes_per_second\x18\x03 \x01(\x03\x12.\n\x08outbound\x18\x04 \x01(\x0b\x32\x1c.autothrottle.v1.Utilization\x12-\n\x07inbound\x18\x05 \x01(\x0b\x32\x1c.autothrottle.v1.Utilization\x12\x15\n\rinstance_type\x18\x06 \x01(\t\"\x8a\x01\n\x0bUtilization\x12\x1d\n\x15rate_bytes_per_second\x18\x01 \x01(\x03\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"=\n\x10PostEventRequest\x12\r\n\x05title\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x03 \x03(\t\"\x13\n\x11PostEventResponse2\xc1\x01\n\x0eMetricsService\x12U\n\x08GetLoads\x12 .autothrottle.v1.GetLoadsRequest\x1a!.autothrottle.v1.GetLoadsResponse\"\x04\xd8\xce\x18\x03\x12X\n\tPostEvent\x12!.autothrottle.v1.PostEventRequest\x1a\".autothrottle.v1.PostEventResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,20 +40,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_METRICSSERVICE'].methods_by_name['GetLoads']._serialized_options = b'\330\316\030\003'
   _globals['_METRICSSERVICE'].methods_by_name['PostEvent']._loaded_options = None
   _globals['_METRICSSERVICE'].methods_by_name['PostEvent']._serialized_options = b'\330\316\030\003'
-  _globals['_GETLOADSREQUEST']._serialized_start=113
-  _globals['_GETLOADSREQUEST']._serialized_end=130
-  _globals['_GETLOADSRESPONSE']._serialized_start=133
-  _globals['_GETLOADSRESPONSE']._serialized_end=331
-  _globals['_GETLOADSRESPONSE_PROBLEMSENTRY']._serialized_start=284
-  _globals['_GETLOADSRESPONSE_PROBLEMSENTRY']._serialized_end=331
-  _globals['_BROKERLOAD']._serialized_start=334
-  _globals['_BROKERLOAD']._serialized_end=570
-  _globals['_UTILIZATION']._serialized_start=573
-  _globals['_UTILIZATION']._serialized_end=711
-  _globals['_POSTEVENTREQUEST']._serialized_start=713
-  _globals['_POSTEVENTREQUEST']._serialized_end=774
-  _globals['_POSTEVENTRESPONSE']._serialized_start=776
-  _globals['_POSTEVENTRESPONSE']._serialized_end=795
-  _globals['_METRICSSERVICE']._serialized_start=798
-  _globals['_METRICSSERVICE']._serialized_end=991
+  _globals['_GETLOADSREQUEST']._serialized_start=142
+  _globals['_GETLOADSREQUEST']._serialized_end=159
+  _globals['_GETLOADSRESPONSE']._serialized_start=162
+  _globals['_GETLOADSRESPONSE']._serialized_end=409
+  _globals['_GETLOADSRESPONSE_PROBLEMSENTRY']._serialized_start=362
+  _globals['_GETLOADSRESPONSE_PROBLEMSENTRY']._serialized_end=409
+  _globals['_QUOTARATE']._serialized_start=411
+  _globals['_QUOTARATE']._serialized_end=533
+  _globals['_BROKERLOAD']._serialized_start=536
+  _globals['_BROKERLOAD']._serialized_end=772
+  _globals['_UTILIZATION']._serialized_start=775
+  _globals['_UTILIZATION']._serialized_end=913
+  _globals['_POSTEVENTREQUEST']._serialized_start=915
+  _globals['_POSTEVENTREQUEST']._serialized_end=976
+  _globals['_POSTEVENTRESPONSE']._serialized_start=978
+  _globals['_POSTEVENTRESPONSE']._serialized_end=997
+  _globals['_METRICSSERVICE']._serialized_start=1000
+  _globals['_METRICSSERVICE']._serialized_end=1193
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from autothrottle.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -65,6 +66,7 @@ class GetLoadsResponse(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    QUOTA_RATES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerLoad]:
         """One entry for each broker whose load is complete."""
@@ -77,20 +79,57 @@ class GetLoadsResponse(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Problems that cannot be attributed to a known broker."""
 
+    @_builtins.property
+    def quota_rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaRate]:
+        """Throttled replication as the brokers' own quotas measure it. Absent: the metrics source does not report it."""
+
     def __init__(
         self,
         *,
         brokers: _abc.Iterable[Global___BrokerLoad] | None = ...,
         problems: _abc.Mapping[_builtins.int, _builtins.str] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        quota_rates: _abc.Iterable[Global___QuotaRate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "problems", b"problems", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "problems", b"problems", "quota_rates", b"quota_rates", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLoadsResponse: _TypeAlias = GetLoadsResponse  # noqa: Y015
+
+@_typing.final
+class QuotaRate(_message.Message):
+    """Throttled replication of one broker in one role, with the fetches of in-sync replicas in its replica lists."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    MEASURED_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The broker's id, >= 0."""
+    role: _types_pb2.ReplicaRole.ValueType
+    """Its role."""
+    @_builtins.property
+    def measured(self) -> Global___Utilization:
+        """The rate."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        role: _types_pb2.ReplicaRole.ValueType = ...,
+        measured: Global___Utilization | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["measured", b"measured"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "measured", b"measured", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaRate: _TypeAlias = QuotaRate  # noqa: Y015
 
 @_typing.final
 class BrokerLoad(_message.Message):

@@ -4,26 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import BROKER_IDS
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker, check_load
+from autothrottle.core.units import MAX_RATE
 from autothrottle.messages import Conversion
 from autothrottle.ports.telemetry import Event
-from autothrottle.v1 import metrics_pb2
+from autothrottle.v1 import metrics_pb2, types_pb2
 
 _MAX_WARNINGS = 100
 """Warnings in one message; a source with one warning for each of a million series must not exceed gRPC's limit."""
+
+
+_LOAD = Conversion(
+    names={Utilization: {"rate": "rate_bytes_per_second", "start": "start_time", "end": "end_time"}},
+)
+
+
+_ROLES = {types_pb2.REPLICA_ROLE_LEADER: ReplicaRole.LEADER, types_pb2.REPLICA_ROLE_FOLLOWER: ReplicaRole.FOLLOWER}
 
 
 def loads_to_message(loads: Loads) -> metrics_pb2.GetLoadsResponse:
     """Return the message. A load that it cannot hold is a problem of its broker; the other loads are in the message."""
     brokers, unsendable = by_broker(loads.brokers, lambda b: _load_to_message(check_load(loads.brokers[b])))
     problems = {**loads.problems, **unsendable}
+    sides = [side for side, measured in loads.quota_rates.items() if _is_quota_rate(side, measured)]
+    odd = [
+        f"broker {side[0]} [{side[1].value}]: its quota rate is out of range and ignored"
+        for side in loads.quota_rates
+        if side not in sides
+    ]
+    others = [reason for b, reason in problems.items() if not _is_broker_id(b)]
     return metrics_pb2.GetLoadsResponse(
         brokers=brokers.values(),
         problems={b: encodable(str(reason)) for b, reason in problems.items() if _is_broker_id(b)},
-        warnings=_warnings([*loads.warnings, *(reason for b, reason in problems.items() if not _is_broker_id(b))]),
+        warnings=_warnings([*loads.warnings, *others, *odd]),
+        quota_rates=[_quota_rate_to_message(side, loads.quota_rates[side]) for side in sides],
     )
+
+
+def _is_quota_rate(side: LinkSide, measured: Utilization) -> bool:
+    return _is_broker_id(side[0]) and 0 <= measured.rate <= MAX_RATE and measured.start <= measured.end
+
+
+def _quota_rate_to_message(side: LinkSide, measured: Utilization) -> metrics_pb2.QuotaRate:
+    return metrics_pb2.QuotaRate(
+        broker_id=side[0],
+        role=types_pb2.ReplicaRole.Value(f"REPLICA_ROLE_{side[1].name}"),
+        measured=_LOAD.to_message(metrics_pb2.Utilization, measured),
+    )
+
+
+def _quota_rates(message: metrics_pb2.GetLoadsResponse) -> dict[LinkSide, Utilization]:
+    """Return the quota rates that are in range; a metrics service of this version sends no others."""
+    rates = {
+        (rate.broker_id, _ROLES[rate.role]): _LOAD.from_message(Utilization, rate.measured)
+        for rate in message.quota_rates
+        if rate.role in _ROLES
+    }
+    return {side: measured for side, measured in rates.items() if _is_quota_rate(side, measured)}
 
 
 def _is_broker_id(value: object) -> bool:
@@ -40,12 +81,8 @@ def loads_from_message(message: metrics_pb2.GetLoadsResponse) -> Loads:
     """Return the loads. A load with a value outside its range is a problem of its broker."""
     loads = {load.broker_id: load for load in message.brokers}
     brokers, unusable = by_broker(loads, lambda b: check_load(_load_from_message(loads[b])))
-    return Loads(brokers, {**message.problems, **unusable}, tuple(message.warnings))
-
-
-_LOAD = Conversion(
-    names={Utilization: {"rate": "rate_bytes_per_second", "start": "start_time", "end": "end_time"}},
-)
+    problems = {**message.problems, **unusable}
+    return Loads(brokers, problems, tuple(message.warnings), quota_rates=_quota_rates(message))
 
 
 def _load_to_message(load: BrokerLoad) -> metrics_pb2.BrokerLoad:

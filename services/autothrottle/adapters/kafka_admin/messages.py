@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
@@ -361,8 +360,7 @@ def client_quotas(response: Any) -> Mapping[QuotaEntity, QuotaValues]:
         parts = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entry.entity}
         if not parts.keys() <= {"user", "client-id", "ip"}:
             continue
-        # Kafka compares with a value; NaN compares as false and limits nothing.
-        values = {QuotaKey(v.key): v.value for v in entry.values if v.key in key_names and not math.isnan(v.value)}
+        values = {QuotaKey(v.key): v.value for v in entry.values if v.key in key_names}
         if values:
             entity = QuotaEntity(parts.get("user"), parts.get("client-id"), parts.get("ip"))
             quotas[entity] = {key: stored_value(key, value) for key, value in values.items()}

@@ -16,11 +16,12 @@ from autothrottle.core.cluster.snapshot import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.broker_matching import BrokerMatching, host_of
 from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.exporters import QUOTA_SECONDS
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
 
 TX_QUERY, RX_QUERY = "prometheus-tx-query", "prometheus-rx-query"
-BROKERS_QUERY, _DEVICES = "kafka_broker_info", "network devices"
+BROKERS_QUERY, _DEVICES, _QUOTAS = "kafka_broker_info", "network devices", "quota rates"
 
 _TIME_FOR_CALLS = 0.95
 """Share of a timeout for the calls; the rest is for parsing the responses."""
@@ -46,6 +47,7 @@ class PrometheusMetrics:
             RX_QUERY: rx_query,
             BROKERS_QUERY: BROKERS_QUERY,
             _DEVICES: settings.exporter.devices_query(settings.selector),
+            _QUOTAS: settings.exporter.quota_rates_query(int(settings.window.total_seconds()), settings.selector),
         }
         self._queries = {name: query for name, query in queries.items() if query}
         self._client = PrometheusClient(settings, len(self._queries), self._server.note)
@@ -94,8 +96,10 @@ class PrometheusMetrics:
         devices = results[_DEVICES].as_series(None, window, offset) if _DEVICES in results else []
         facts = [device for device in devices if device.labels.get("__name__") in settings.exporter.facts]
         speeds = [device for device in devices if device.labels.get("__name__") not in settings.exporter.facts]
-        reading = SeriesReading(matching, self._limits, now - offset, series, speeds, facts, settings.exporter, names)
-        loads = reading.loads()
+        quotas = results[_QUOTAS].as_series(QUOTA_SECONDS, QUOTA_SECONDS, offset)
+        loads = SeriesReading(
+            matching, self._limits, now - offset, series, speeds, facts, settings.exporter, names, quotas
+        ).loads()
         return replace(loads, warnings=warnings + loads.warnings)
 
 

@@ -24,9 +24,15 @@ from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import Series
-from autothrottle.core.traffic.exporters import Exporter
+from autothrottle.core.traffic.exporters import QUOTA_SECONDS, Exporter
 from autothrottle.core.traffic.loads import Loads, Utilization, by_broker
-from autothrottle.core.traffic.series_loads import HostLoad, HostSeries, broker_utilization, loads_of
+from autothrottle.core.traffic.series_loads import (
+    HostLoad,
+    HostSeries,
+    broker_utilization,
+    loads_of,
+    with_quota_rates,
+)
 
 log = logging.getLogger(__name__)
 
@@ -95,12 +101,14 @@ class ScrapedMetrics:
 
     def _loads(self) -> Loads:
         hosts, problems = by_broker(sorted(self._targets), self._load)
-        return loads_of(hosts, problems, self._warnings)
+        quotas = {b: target.series("quota", QUOTA_SECONDS) for b, target in self._targets.items()}
+        loads = loads_of(hosts, problems, self._warnings)
+        return with_quota_rates(loads, quotas, self._settings.exporter, self._clock())
 
     def _load(self, broker_id: int) -> HostLoad:
         target, exporter = self._targets[broker_id], self._settings.exporter
         traffic = {kind: target.series(kind, exporter.mean_seconds) for kind in ("tx", "rx")}
-        host = HostSeries(traffic, target.series("speed", None), target.series("fact", None))
+        host = HostSeries(traffic, target.series("speed", None), target.series("fact", None), target.hosts)
 
         def measured(kind: str, series: Sequence[Series]) -> Utilization:
             return self._utilization(broker_id, target, kind, series)
@@ -168,6 +176,7 @@ class ScrapedMetrics:
             shared = tuple(b for b in urls if urls[b] == url) if counts[url] > 1 else ()
             same = known is not None and (known.url, known.shared_with) == (url, shared)
             found[broker_id] = known if known and same else Target(url, shared)
+            found[broker_id].hosts = tuple(registered.get(broker_id, ()))
         return found
 
     def _call(self, target: Target) -> Call:

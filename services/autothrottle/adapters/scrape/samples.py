@@ -14,7 +14,7 @@ from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import Exporter
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]
-"""`tx`, `rx`, `speed` or `fact`; name of the metric; its labels."""
+"""`tx`, `rx`, `speed`, `fact` or `quota`; name of the metric; its labels."""
 
 
 Scrape = Mapping[_Key, tuple[float, float]]
@@ -52,7 +52,10 @@ def scraped(text: str, exporter: Exporter, received: float) -> Scrape:
 def _kind(name: str, labels: Mapping[str, str], exporter: Exporter) -> str:
     if name == exporter.speed:
         return "speed"
-    return "fact" if name in exporter.facts else exporter.direction({**labels, "__name__": name})
+    if name in exporter.facts:
+        return "fact"
+    named = {**labels, "__name__": name}
+    return exporter.direction(named) or ("quota" if exporter.quota_role(named) else "")
 
 
 def _relevant(text: str, exporter: Exporter) -> str:
@@ -74,6 +77,8 @@ class Target:
     """Messages show `server` instead: the URL may hold a token."""
     shared_with: Sequence[int] = ()
     """Ids of all brokers with this URL, if there are several. It is not requested."""
+    hosts: Sequence[str] = ()
+    """The hosts in the broker's registration."""
     problem: str = ""
     """Why the last request failed; "": it did not."""
     scrapes: deque[Scrape] = field(default_factory=deque)
@@ -90,7 +95,7 @@ class Target:
             self.scrapes.popleft()
 
     def series(self, kind: str, mean_seconds: float | None) -> Sequence[Series]:
-        """Return the series of a kind, `tx`, `rx`, `speed` or `fact`, that the newest scrape contains.
+        """Return the series of a kind, `tx`, `rx`, `speed`, `fact` or `quota`, that the newest scrape contains.
 
         The name of the metric is the label `__name__`.
 

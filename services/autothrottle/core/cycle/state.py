@@ -10,9 +10,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.submission import (
-    SubmissionState,
-)
+from autothrottle.core.operators.submission import SubmissionState
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.quotas.temporary import TemporaryQuotas
 from autothrottle.core.quotas.yield_state import YieldState
@@ -20,6 +18,7 @@ from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.records import CatchUp, Pause
 from autothrottle.core.throttles.guards import GuardState
 from autothrottle.core.throttles.ramp_state import RampState, WriteHistory
+from autothrottle.core.throttles.throttle_effect import ThrottleEffect
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
@@ -93,6 +92,7 @@ class TermState:
     troubles: int = 0
     """Consecutive failed cycles."""
     guards: GuardState = GuardState()  # noqa: RUF009 (frozen)
+    effect: ThrottleEffect = field(default_factory=ThrottleEffect)
     submissions: SubmissionState = SubmissionState()  # noqa: RUF009 (frozen)
     may_own_quotas: bool = True
     """Whether the ledger may have client quotas, so that their state must be read."""

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.snapshot import Snapshot, link_sides_of_reassignments, participants
 from autothrottle.core.cycle.decision import (
     Action,
@@ -65,6 +66,12 @@ from autothrottle.core.throttles.guards import GuardState
 from autothrottle.core.throttles.ownership import foreign_throttles, lost_finding, with_lost_records
 from autothrottle.core.throttles.plan import HOLD_ALL, current_rates, had_reassignment, plan
 from autothrottle.core.throttles.ramp_state import WriteHistory, applied
+from autothrottle.core.throttles.throttle_effect import (
+    EffectObservation,
+    ThrottleEffect,
+    in_sync_rates,
+    throttled_link_sides,
+)
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
 IN_SHADOW = "the planner runs in shadow mode and does not change Kafka; restart it without --shadow"
@@ -108,6 +115,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         term, cycle = _with_loads(settings, term, cycle, observation)
         term, cycle = _with_plan(settings, state, term, cycle, observation)
     term, cycle = _with_stalls(term, cycle, observation.settings)
+    term, cycle = _with_effect(term, cycle, observation.settings.settings)
     cycle = replace(cycle, changes=recorded_first(cycle.changes, term.ledger, lost))
     term, cycle = _with_cleanup(settings, term, cycle)
     term, cycle = with_quotas(settings, term, cycle, observation)
@@ -125,7 +133,8 @@ def _with_clock(term: TermState, at: datetime, clock: float) -> tuple[TermState,
     if before is None or abs(origin - before) <= _MAX_CLOCK_DRIFT:
         return term, None
     yields = replace(term.yields, stepped_at=term.yields.stepped_at and at)
-    return replace(term, history=ThrottleHistory(), policy=None, guards=GuardState(), yields=yields), origin - before
+    term = replace(term, history=ThrottleHistory(), policy=None, guards=GuardState(), effect=ThrottleEffect())
+    return replace(term, yields=yields), origin - before
 
 
 def _with_sources(
@@ -303,6 +312,21 @@ def _with_stalls(term: TermState, cycle: CycleDecision, reading: SettingsReading
     complete = _complete_settings(reading, snapshot)
     guard_state, stalled = term.guards.watch(cycle.plan, snapshot, cycle.scheduled, complete)
     return replace(term, guards=guard_state), replace(cycle, stalled=stalled)
+
+
+def _with_effect(term: TermState, cycle: CycleDecision, settings: ClusterSettings) -> tuple[TermState, CycleDecision]:
+    """Add the throttles that are not in force. A pause decides no replica lists, so that nothing can be judged."""
+    if cycle.pause is not None:
+        return replace(term, effect=ThrottleEffect()), cycle
+    snapshot = cycle.view.to_throttle
+    sides = throttled_link_sides(snapshot, cycle.plan, cycle.changes, cycle.refused)
+    progress = snapshot.progress or Progress()
+    quota_rates = cycle.loads.quota_rates
+    in_sync = in_sync_rates(snapshot, quota_rates, term.guards.growth, cycle.loads)
+    effect = term.effect.observe(
+        EffectObservation(cycle.at, sides, term.history, progress, settings, quota_rates, in_sync)
+    )
+    return replace(term, effect=effect), replace(cycle, findings=(*cycle.findings, *effect.findings))
 
 
 def _complete_settings(reading: SettingsReading, snapshot: Snapshot) -> ClusterSettings | None:

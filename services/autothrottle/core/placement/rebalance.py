@@ -10,12 +10,22 @@ from autothrottle.core.placement.balancing import Balancing, MoveRules
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.leadership import even_leaders
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
-from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, RebuildOptions, Relocation, Strategy
+from autothrottle.core.placement.plan import (
+    PlacementPlan,
+    RebalanceOptions,
+    RebuildOptions,
+    Relocation,
+    Strategy,
+    gigabytes,
+)
 from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.replica_table import ReplicaTable
 from autothrottle.core.placement.sharing import keep_small_replicas
 from autothrottle.core.placement.statistics import StorageSpread, storage_spread
+
+_NAMED_BROKERS = 3
+"""Brokers that a sentence about exhausted storage names, the fullest ones."""
 
 
 def rebalance(
@@ -73,8 +83,10 @@ def _levelled(
         even_leaders(table.sets, [True] * table.count)
     plan = build_plan(table, table.result(), check_range=True)
     spread = plan.new_statistics.storage
+    exhausted = () if moved else _exhausted(table, free, targets, options)
     return replace(
         plan,
+        notes=(*plan.notes, *exhausted),
         relocations=moved,
         offload_targets=tuple(table.brokers[broker].id for broker in targets),
         tolerance=options.tolerance if options.tolerance is not None else _distance(spread),
@@ -114,6 +126,27 @@ def _offload_targets(table: ReplicaTable, free: Sequence[int], options: Rebalanc
     else:
         chosen = [broker for broker in old if free[broker] < spread.mean]
     return sorted(chosen, key=lambda broker: (free[broker], broker))
+
+
+def _exhausted(
+    table: ReplicaTable, free: Sequence[int], targets: Sequence[int], options: RebalanceOptions
+) -> tuple[str, ...]:
+    """Return a sentence if no broker has room for any replica that may leave the targets; none: no entry."""
+    others = [broker for broker in range(table.count) if table.receives[broker] and broker not in targets]
+    sizes = [
+        size
+        for size, replicas in zip(table.sizes, table.sets, strict=True)
+        if size >= max(options.partition_size_threshold, 1) and not set(targets).isdisjoint(replicas)
+    ]
+    if not sizes or not others or min(sizes) <= max(free[broker] for broker in others):
+        return ()
+    emptiest = max(others, key=lambda broker: (free[broker], -broker))
+    fullest = ", ".join(str(table.brokers[broker].id) for broker in targets[:_NAMED_BROKERS])
+    return (
+        f"storage is exhausted: the smallest replica that may leave broker {fullest} has {gigabytes(min(sizes))}, and "
+        f"broker {table.brokers[emptiest].id} has the most free storage and lacks "
+        f"{gigabytes(min(sizes) - free[emptiest])} for it; add brokers or storage",
+    )
 
 
 def relocations(old_map: PartitionMap, new_map: PartitionMap) -> tuple[Relocation, ...]:

@@ -107,11 +107,13 @@ def parse_value(key: QuotaKey, text: str) -> float:
 def stored_value(key: QuotaKey, number: float) -> float:
     """Return a number that Kafka stores, as an integer if the key takes only integers, at most `unlimited`.
 
-    Kafka stores doubles. Its "unlimited" byte rate, 2^63-1, is 2^63 as a double, which no 64-bit integer holds.
+    Kafka stores doubles. Its "unlimited" byte rate, 2^63-1, is 2^63 as a double, which no 64-bit integer holds. Kafka
+    accepts NaN, which delays no request.
 
     >>> stored_value(QuotaKey.PRODUCER_BYTE_RATE, 2.0**63), stored_value(QuotaKey.PRODUCER_BYTE_RATE, 1024.0)
     (9223372036854775807, 1024)
     """
+    number = key.unlimited if math.isnan(number) else number
     clamped = max(-key.unlimited, min(number, key.unlimited))
     return int(clamped) if key.is_integer else clamped
 

@@ -7,6 +7,7 @@ series without a fresh sample is a missing metric. The types to know are `Series
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -163,6 +164,19 @@ def _since_reset(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float
         if samples[index][1] < samples[index - 1][1]:
             return samples[index:]
     return samples
+
+
+def newest_rate(series: Iterable[Series], now: float) -> Utilization | None:
+    """Return the newest fresh rate of some series that report the same; None: none of them is fresh.
+
+    Raises:
+        Invalid: a sample is not a rate or has no usable time. The message is a predicate.
+    """
+    rates: list[Utilization] = []
+    for one in series:
+        with suppress(Missing):
+            rates.append(utilization([one], now))
+    return max(rates, key=lambda rate: rate.end, default=None)
 
 
 def largest(series: Iterable[Series]) -> float:

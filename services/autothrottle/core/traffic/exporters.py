@@ -7,14 +7,34 @@ to know is `Exporter`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.counters import Series, SeriesName
-from autothrottle.core.traffic.network_devices import FACTS, VIRTUAL_DEVICES, LinkDevices, link_devices
+from autothrottle.core.traffic.network_devices import (
+    ADDRESSES,
+    FACTS,
+    VIRTUAL_DEVICES,
+    LinkDevices,
+    link_devices,
+)
+from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW
+
+QUOTA_RATES: Mapping[ReplicaRole, Sequence[SeriesName]] = {
+    role: tuple(SeriesName(f"kafka_server_{name}_byte_rate") for name in (group, group.lower()))
+    for role, group in ((ReplicaRole.LEADER, "LeaderReplication"), (ReplicaRole.FOLLOWER, "FollowerReplication"))
+}
+"""Role -> names of its series.
+
+`kafka.server:type=LeaderReplication`, attribute `byte-rate`, and its sibling: as the JMX exporter spells them without a
+rule (also MSK), and in lower case (also Strimzi's metrics reporter)."""
+
+QUOTA_SECONDS = THROTTLE_WINDOW.total_seconds()
+"""A quota rate is the mean of so many seconds."""
 
 _POD = r".*(kafka|broker).*-[0-9]+"
 _POD_ID = r"pod=.*?([0-9]+)"
@@ -44,6 +64,8 @@ class Exporter:
     """None: the metrics are counters. Otherwise they are rates, each the mean of this many seconds."""
     speed: str = ""
     """Name of the metric with the speed of a device, bytes/s; "": none."""
+    quota_rates: Mapping[ReplicaRole, Sequence[SeriesName]] = field(default_factory=lambda: QUOTA_RATES)
+    """Role -> names of the series with the throttled replication in the broker's quota, bytes/s; one of them counts."""
     broker_label: str = ""
     """`LABEL=REGEX`: label with the broker id, see `broker_matching`; "": none."""
     port: int = 0
@@ -76,9 +98,23 @@ class Exporter:
         """Return the PromQL query for speeds and facts of devices; "": the exporter does not report them."""
         if not self.speed:
             return ""
-        names = f'__name__=~"{"|".join((self.speed, *self.facts))}"'
+        names = f'__name__=~"{"|".join((self.speed, *(fact for fact in self.facts if fact != ADDRESSES)))}"'
         matchers = [names, _matcher(self.device_label, self.where[self.device_label])]
-        return f"{{{','.join([*matchers, *([selector] if selector else [])])}}}"
+        further = [selector] if selector else []
+        # A bridge has the address of a host, and its bytes do not count.
+        addresses = [f'__name__="{ADDRESSES}"', 'scope!="link-local"']
+        queries = [matchers, addresses] if ADDRESSES in self.facts else [matchers]
+        return " or ".join(f"{{{','.join([*labels, *further])}}}" for labels in queries)
+
+    def quota_rates_query(self, window_seconds: int, selector: str = "") -> str:
+        """Return the PromQL query for the throttled replication in the brokers' quotas, as `query`."""
+        names = dict.fromkeys(name.metric for series in self.quota_rates.values() for name in series)
+        matchers = [f'__name__=~"{"|".join(names)}"', *([selector] if selector else [])]
+        return f"{{{','.join(matchers)}}}[{window_seconds}s]"
+
+    def quota_role(self, labels: Mapping[str, str]) -> ReplicaRole | None:
+        """Return the role whose quota a series with these labels, its `__name__` among them, measures; None: none."""
+        return next((r for r, names in self.quota_rates.items() if any(n.matches(labels) for n in names)), None)
 
     def names_of(self, direction: str) -> Sequence[SeriesName]:
         """Return the names of the series of `tx` or `rx`."""
@@ -92,11 +128,20 @@ class Exporter:
                 return ""
         return next((way for way in ("tx", "rx") if any(name.matches(labels) for name in self.names_of(way))), "")
 
-    def links(self, traffic: Iterable[Series], speeds: Iterable[Series], facts: Iterable[Series]) -> LinkDevices:
-        """Return the devices that count: among those with traffic, or with a speed if traffic has no devices."""
+    def links(
+        self, traffic: Iterable[Series], speeds: Iterable[Series], facts: Collection[Series], hosts: Collection[str]
+    ) -> LinkDevices:
+        """Return the devices that count: among those with traffic, or with a speed if traffic has no devices.
+
+        Args:
+            traffic: the counters.
+            speeds: the speeds.
+            facts: see `network_devices`.
+            hosts: the hosts in the broker's registration.
+        """
         names = self._devices(traffic) or self._devices(speeds)
         if not self.net_devices:
-            return link_devices(names, facts)
+            return link_devices(names, facts, hosts)
         counted = frozenset(name for name in names if re.fullmatch(self.net_devices, name))
         return LinkDevices(counted, counted)
 
@@ -109,6 +154,11 @@ class Exporter:
             return self
         return replace(self, where={**self.where, self.device_label: pattern}, net_devices=pattern)
 
+    def with_quota_rates(self, leader: Sequence[SeriesName], follower: Sequence[SeriesName]) -> Exporter:
+        """Return this exporter with the series of quota rates that the operator names; without names, unchanged."""
+        own = {role: names for role, names in zip(ReplicaRole, (leader, follower), strict=True) if names}
+        return replace(self, quota_rates={**self.quota_rates, **own})
+
     def with_series(self, tx: Sequence[SeriesName], rx: Sequence[SeriesName]) -> Exporter:
         """Return this exporter with the series that the operator names; without names, unchanged."""
         if not tx and not rx:
@@ -120,7 +170,8 @@ class Exporter:
     @cached_property
     def names(self) -> frozenset[str]:
         """All names of metrics, for a first look at a sample."""
-        return frozenset(chain((name.metric for name in (*self.tx, *self.rx)), [self.speed], self.facts)) - {""}
+        series = (*self.tx, *self.rx, *chain.from_iterable(self.quota_rates.values()))
+        return frozenset(chain((name.metric for name in series), [self.speed], self.facts)) - {""}
 
     @cached_property
     def _patterns(self) -> Mapping[str, re.Pattern[str]]:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MAX_RATE, BytesPerSecond
@@ -83,6 +84,9 @@ class Loads:
     """Problems that do not take a load from a known broker, for example a host without a broker id tag."""
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Broker id -> names of the network devices that count; absent: the source does not tell devices apart."""
+    quota_rates: Mapping[LinkSide, Utilization] = field(default_factory=dict)
+    """Link side -> its throttled replication, as the quota of the broker itself measures it; absent: not reported. It
+    contains what in-sync replicas in the replica lists fetch."""
 
 
 def is_byte_count(value: float) -> bool:

@@ -1,7 +1,8 @@
 """The network devices of a host whose bytes are the traffic of its links.
 
 A byte that a NIC sends is also counted by each device on top of it: bonds, VLANs, bridges and the devices of containers
-and virtual machines. Only NICs count. Facts of the exporter decide; without facts, names do. The type to know is
+and virtual machines. Only NICs count. If the exporter reports the devices of the broker's registered addresses, only
+the NICs below those devices count. Otherwise facts of the exporter decide; without facts, names do. The type to know is
 `LinkDevices`.
 
 Sources: Documentation/ABI/testing/sysfs-class-net of the Linux kernel; systemd.net-naming-scheme(7).
@@ -13,8 +14,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
+from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.traffic.counters import Series
 
 _FIELDS: Mapping[str, str] = {
@@ -23,8 +26,10 @@ _FIELDS: Mapping[str, str] = {
     "node_network_iface_id": "index",
     "node_network_iface_link": "link",
 }
-FACTS = tuple(_FIELDS)
-"""Metrics of node_exporter's netclass collector with facts of a device."""
+ADDRESSES = "node_network_address_info"
+"""Metric of node_exporter's netdev collector with IP addresses; it needs `--collector.netdev.address-info`."""
+FACTS = (*_FIELDS, ADDRESSES)
+"""Metrics of node_exporter with facts of a device: those of the netclass collector, and its addresses."""
 
 VIRTUAL_DEVICES = (
     r"lo|veth.*|docker.*|br-.*|br[0-9].*|virbr.*|vmbr.*|xenbr.*|lxdbr.*|lxcbr.*|incusbr.*|cbr0|kbr.*|podman.*|cali.*|"
@@ -47,6 +52,8 @@ _ACCELERATED_FUNCTION = re.compile(r"enP\d+(p\d+)?s\d+.*|.*nsby")
 """Names of a function below another NIC: accelerated networking of Azure, and the standby NIC of virtio's failover."""
 _VIRTUAL = re.compile(VIRTUAL_DEVICES)
 _ADDRESS = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5,}")
+_MOST_LEVELS = 4
+"""Levels of stacked devices that are followed, for example a VLAN on a bridge on a bond."""
 _PERMANENT, _SET = 0, 3
 """Values of `node_network_address_assign_type`. A bond sets the addresses of its members."""
 
@@ -84,7 +91,7 @@ class _Facts:
         return self.assign_type == _PERMANENT and has_address
 
 
-def link_devices(names: Collection[str], facts: Iterable[Series]) -> LinkDevices:
+def link_devices(names: Collection[str], facts: Collection[Series], hosts: Collection[str] = ()) -> LinkDevices:
     """Return the devices that count of a host with these devices.
 
     >>> sorted(link_devices(["eth0", "eth1", "bond0", "bond0.7", "vnet3"], []).counted)
@@ -92,9 +99,84 @@ def link_devices(names: Collection[str], facts: Iterable[Series]) -> LinkDevices
 
     Args:
         names: the devices that have byte counters, or a speed.
-        facts: samples of `FACTS` for these devices; absent: unknown.
+        facts: samples of `FACTS`; absent: unknown.
+        hosts: the hosts in the broker's registration, for all its listeners.
     """
     reported = _facts(facts)
+    links = _of_all_networks(names, reported)
+    below = _Below.of(frozenset(names), reported, links.counted)
+    carriers = [below.carriers(device) for device in _addressed(facts, hosts)]
+    if not carriers or not all(carriers):
+        return links
+    counted = frozenset().union(*carriers)
+    bonds = {name for name in links.speeds if (members := below.members(name)) and members <= counted}
+    speeds = bonds.union(name for name in counted if not reported.get(name, _Facts()).is_stacked)
+    return LinkDevices(counted, frozenset(speeds), links.counted - counted)
+
+
+def _addressed(facts: Iterable[Series], hosts: Collection[str]) -> set[str]:
+    """Return the devices with the addresses of a broker; none: a host is a name, or the address of another machine."""
+    devices: dict[object, set[str]] = {_ip(host_of(host)): set() for host in hosts}
+    for fact in facts if None not in devices else ():
+        if fact.labels.get("__name__") == ADDRESSES:
+            devices.get(_ip(fact.labels.get("address", "")), set()).add(fact.labels.get("device", ""))
+    return set().union(*devices.values()) if all(devices.values()) else set()
+
+
+def _ip(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Below:
+    """The devices of a host by what is below them."""
+
+    names: frozenset[str]
+    """The devices that have byte counters, or a speed."""
+    reported: Mapping[str, _Facts]
+    nics: frozenset[str]
+    by_index: Mapping[float | None, str]
+    """Index -> device."""
+    by_address: Mapping[str, frozenset[str]]
+    """Hardware address -> NICs."""
+
+    @classmethod
+    def of(cls, names: frozenset[str], reported: Mapping[str, _Facts], nics: frozenset[str]) -> _Below:
+        addresses: dict[str, set[str]] = {}
+        for name in nics:
+            addresses.setdefault(reported.get(name, _Facts()).address, set()).add(name)
+        addresses.pop("", None)
+        by_address = {address: frozenset(members) for address, members in addresses.items()}
+        return cls(names, reported, nics, {facts.index: name for name, facts in reported.items()}, by_address)
+
+    def carriers(self, device: str) -> frozenset[str]:
+        """Return the devices that carry the bytes of a device with an address, each byte once; empty: unknown."""
+        for _ in range(_MOST_LEVELS):
+            device = self._lower(device) or device
+        if device in self.nics:
+            return frozenset({device})
+        if members := self.members(device):
+            return members
+        is_link = device in self.names and not _VIRTUAL.fullmatch(device)
+        return frozenset({device}) if is_link else frozenset()
+
+    def members(self, device: str) -> frozenset[str]:
+        """Return the NICs below a bond or a bridge, which have its hardware address."""
+        return self.by_address.get(self.reported.get(device, _Facts()).address, frozenset())
+
+    def _lower(self, device: str) -> str:
+        """Return the device directly below another one; "": none, or it is in another network namespace."""
+        facts, base = self.reported.get(device, _Facts()), device.rpartition(".")[0]
+        if facts.is_stacked and facts.link in self.by_index:
+            return self.by_index[facts.link]
+        return base if base in self.names or base in self.reported else ""
+
+
+def _of_all_networks(names: Collection[str], reported: Mapping[str, _Facts]) -> LinkDevices:
+    """Return the devices that count if any of them may carry the broker's traffic."""
     devices = {name: reported.get(name, _Facts()) for name in names if not _VIRTUAL.fullmatch(name)}
     bonds = {name for name in devices if _BOND.fullmatch(name)}
     nics = {name: device for name, device in devices.items() if _is_nic(name, device)}

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import chain, pairwise, permutations
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise, permutations, product
 
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
-from autothrottle.core.traffic.counters import Series, SeriesName, largest, utilization
+from autothrottle.core.traffic.counters import Series, SeriesName, largest, newest_rate, utilization
 from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker
 from autothrottle.core.traffic.network_devices import LinkDevices
@@ -39,6 +41,8 @@ class HostSeries:
     """Speed of each device, bytes/s."""
     facts: Sequence[Series] = ()
     """Facts of each device, see `network_devices`."""
+    hosts: Sequence[str] = ()
+    """The hosts in the broker's registration; (): unknown."""
 
     def load(
         self,
@@ -64,7 +68,7 @@ class HostSeries:
             Invalid: a sample is invalid.
         """
         label, traffic = exporter.device_label, chain.from_iterable(self.traffic.values())
-        links = exporter.links(traffic, self.speeds, self.facts)
+        links = exporter.links(traffic, self.speeds, self.facts, self.hosts)
         counting = {
             query: list(series) if query in own_queries else [s for s in series if _is_of(s, label, links.counted)]
             for query, series in self.traffic.items()
@@ -139,6 +143,8 @@ class SeriesReading:
     exporter: Exporter = field(default_factory=lambda: EXPORTERS["node_exporter"])
     names: Mapping[str, Sequence[SeriesName]] = field(default_factory=dict)
     """Query -> the names of the series that it sums up; absent: a query of the operator, all of whose series count."""
+    quotas: Sequence[Series] = ()
+    """Throttled replication in the brokers' quotas, bytes/s."""
 
     def loads(self) -> Loads:
         """Return the loads. A registered broker without a series is a problem."""
@@ -153,12 +159,14 @@ class SeriesReading:
             def measured(query: str, series: Sequence[Series]) -> Utilization:
                 return self._utilization(broker_id, query, series, unmatched[query])
 
-            host = HostSeries(own, speeds.get(broker_id, ()), facts.get(broker_id, ()))
+            hosts = tuple(self.matching.registered.get(broker_id, ()))
+            host = HostSeries(own, speeds.get(broker_id, ()), facts.get(broker_id, ()), hosts)
             own_queries = self.series.keys() - self.names.keys()
             return host.load(broker_id, self.exporter, measured, self.limits, self.now, own_queries)
 
         hosts, problems = by_broker(sorted({*self.matching.registered, *matched}), load)
-        return loads_of(hosts, problems, self._warnings(traffic))
+        quotas = {b: series for b, series in self._by_broker(self.quotas).items() if b is not None}
+        return with_quota_rates(loads_of(hosts, problems, self._warnings(traffic)), quotas, self.exporter, self.now)
 
     def _by_broker(self, series: Iterable[Series]) -> dict[int | None, list[Series]]:
         """Return broker id -> its series; None -> the series without a broker."""
@@ -220,6 +228,27 @@ def loads_of(hosts: Mapping[int, HostLoad], problems: Mapping[int, str], warning
         (*warnings, *(text for host in hosts.values() for text in host.warnings)),
         {broker_id: host.devices for broker_id, host in hosts.items() if host.devices},
     )
+
+
+def with_quota_rates(loads: Loads, series: Mapping[int, Sequence[Series]], exporter: Exporter, now: float) -> Loads:
+    """Return the loads with the throttled replication in the brokers' quotas, as far as it is reported.
+
+    Args:
+        loads: the loads.
+        series: broker id -> its series of quota rates.
+        exporter: knows the role of a series.
+        now: seconds since the epoch, on the clock of the samples.
+    """
+    rates: dict[LinkSide, Utilization] = {}
+    warnings = []
+    for broker_id, role in product(sorted(series), ReplicaRole):
+        try:
+            rate = newest_rate([one for one in series[broker_id] if exporter.quota_role(one.labels) is role], now)
+        except Invalid as error:
+            warnings.append(f"broker {broker_id} [{role.value}]: the series of its quota rate {error}; it is ignored")
+        else:
+            rates |= {(broker_id, role): rate} if rate else {}
+    return replace(loads, quota_rates=rates, warnings=(*loads.warnings, *warnings))
 
 
 def broker_utilization(

@@ -121,6 +121,12 @@ class ThrottleHistory:
         total = sum(_value_at(steps, since) * (until - since).total_seconds() for since, until in pairwise(edges))
         return round(total / (end - start).total_seconds())
 
+    def highest(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond | None:
+        """Return the highest throttle of a link side between two times, bytes/s; None: it had none at some time."""
+        steps = self.steps.get((broker_id, role), ())
+        rates = [_value_at(steps, start), *(rate for when, rate in steps if start < when <= end)] if steps else [0]
+        return max(rates) if all(rates) else None
+
     def doubt(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond:
         """Return how far replication's mean over an interval may lie below the mean throttle, bytes/s.
 

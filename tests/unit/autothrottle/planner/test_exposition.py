@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from tests.builders import mb
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.traffic.loads import Utilization
+from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
 
 SIDES = {("1001", "leader"), ("1003", "follower")}
@@ -52,6 +56,25 @@ def test_each_link_side_in_a_reassignment_has_its_rates(bench: Bench) -> None:
     assert metrics["config_writes_total"]["brokers", "applied"] == 2
     assert metrics["config_writes_total"]["topics", "applied"] == 1
     assert metrics["reassigning_topics"] == {(): 1}
+
+
+def test_throttle_that_is_not_in_force_is_exported_and_posted_once(bench: Bench) -> None:
+    """A KRaft broker restarted, described its throttle and copied at link speed (KAFKA-20890). Nothing said so."""
+    bench.begin_reassignment()
+    for _ in range(4):
+        bench.cycle()
+        bench.seconds += 60
+        end = NOON + timedelta(seconds=bench.seconds)
+        measured = Utilization(mb(110), end - timedelta(seconds=11), end)
+        bench.metrics.loads = replace(bench.metrics.loads, quota_rates={(1003, ReplicaRole.FOLLOWER): measured})
+    record = bench.cycle()
+    metrics = exported(bench)
+    assert metrics["ineffective_throttles"] == {(): 1}
+    assert metrics["throttled_replication_bytes_per_second"] == {("1003", "follower"): mb(110)}
+    (finding,) = [text for text in record.findings if "not in force" in text]
+    bench.cycle()
+    bench.planner.stop()
+    assert [event.text for event in bench.metrics.events if event.title == "Throttle not in force"] == [finding]
 
 
 def test_brokers_that_leave_the_reassignments_have_no_sample_any_more(bench: Bench) -> None:

@@ -14,11 +14,11 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.throttles import ramp_state
 from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.cycle.step import ramp_steps, settle_ramp
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
+from autothrottle.core.throttles import ramp_state
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from autothrottle.core.throttles.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.planner.triggers import Trigger, Triggers

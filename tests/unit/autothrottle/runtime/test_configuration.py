@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.adapters.credentials.tls import TlsFiles
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
@@ -35,6 +37,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "broker-exporter": ["node_exporter", "strimzi", "jmx"],
     "broker-tx-series": ["a_total", 'a_total{name="BytesOutPerSec",x="y"},b:c_count', ""],
     "broker-rx-series": ["a_total", ""],
+    "broker-leader-quota-series": ["a_byte_rate", 'a_rate{type="LeaderReplication"}', ""],
+    "broker-follower-quota-series": ["a_byte_rate,b", ""],
     "net-devices": ["eth0|bond[0-9]+", ""],
     "broker-label": ["pod=.*-([0-9]+)", "instance=b-([0-9]+).*"],
     "broker-map": ['{"a":1}', '{"a":2}', '{"a:9100":1,"b":2}'],
@@ -142,6 +146,8 @@ BAD: Mapping[str, Sequence[str]] = {
     "broker-exporter": ["strimzi2", ""],
     "broker-tx-series": ["a b", "a{", "a{x=1}", ",a", 'a{x="\\""}', "1a"],
     "broker-rx-series": ["a-b", "a{x}"],
+    "broker-leader-quota-series": ["a-b", "a b"],
+    "broker-follower-quota-series": ["a{x}"],
     "net-devices": ["eth(", "!lo", "eth\n0"],
     "broker-label": ["pod", "pod=kafka", "pod=("],
     "broker-map": ["[]", '{"a":"b"}'],
@@ -774,6 +780,9 @@ def test_network_devices_and_series_are_those_of_the_exporter() -> None:
     exporter = parse(["--metrics-source=scrape", "--net-devices=data.*", *series], {}).exporter
     assert (exporter.net_devices, exporter.where["device"]) == ("data.*", "data.*")
     assert [*map(str, exporter.rx)] == ['b_total{way="in"}', "c_total"]
+    quotas = parse(["--broker-leader-quota-series=leader_rate"], {}).exporter.quota_rates
+    assert [*map(str, quotas[ReplicaRole.LEADER])] == ["leader_rate"]
+    assert quotas[ReplicaRole.FOLLOWER] == EXPORTERS["node_exporter"].quota_rates[ReplicaRole.FOLLOWER]
 
 
 def test_network_devices_without_an_exporter_of_devices_cause_a_warning() -> None:

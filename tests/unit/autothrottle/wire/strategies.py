@@ -137,7 +137,8 @@ def loads(draw: st.DrawFn) -> Loads:
         for broker_id in draw(st.sets(broker_ids, max_size=4))
     }
     missing = draw(st.dictionaries(broker_ids, text, max_size=3))
-    return Loads(brokers, missing, tuple(draw(st.lists(text, max_size=3))))
+    quota_rates = draw(st.dictionaries(st.tuples(broker_ids, st.sampled_from(ReplicaRole)), utilizations(), max_size=3))
+    return Loads(brokers, missing, tuple(draw(st.lists(text, max_size=3))), quota_rates=quota_rates)
 
 
 decisions = st.builds(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.ports.telemetry import Event
 from autothrottle.v1.metrics_pb2 import GetLoadsResponse
@@ -55,6 +56,22 @@ def test_one_odd_load_never_changes_the_loads_of_the_others(odd: BrokerLoad, key
     found = loads_from_message(message)
     assert {b: found.brokers[b] for b in _GOOD} == _GOOD
     assert all(max(map(len, texts), default=0) <= 1_000 for texts in (found.problems.values(), found.warnings))
+
+
+def test_quota_rates_round_trip_and_odd_ones_are_left_out() -> None:
+    good = _GOOD[1].outbound
+    odd = Utilization(2**63, good.start, good.end)
+    loads = Loads(
+        _GOOD,
+        quota_rates={(1, ReplicaRole.LEADER): good, (2, ReplicaRole.FOLLOWER): odd, (-1, ReplicaRole.LEADER): good},
+    )
+    message = GetLoadsResponse.FromString(loads_to_message(loads).SerializeToString())
+    received = loads_from_message(message)
+    assert (received.brokers, received.quota_rates) == (_GOOD, {(1, ReplicaRole.LEADER): good})
+    assert len(received.warnings) == 2
+    for rate in message.quota_rates:
+        rate.role = 7  # type: ignore[assignment]
+    assert loads_from_message(message).quota_rates == {}
 
 
 @pytest.mark.parametrize("rate", [-1, 2**63, math.nan])

@@ -75,7 +75,8 @@ def test_an_unreadable_reassignment_keeps_its_last_known_value() -> None:
         ("consumer_byte_rate", float("inf"), 2**63 - 1),
         ("producer_byte_rate", 1e19, 2**63 - 1),
         ("producer_byte_rate", -5.0, -5),
-        ("producer_byte_rate", float("nan"), None),
+        ("producer_byte_rate", float("nan"), 2**63 - 1),
+        ("request_percentage", float("nan"), sys.float_info.max),
         ("connection_creation_rate", float(2**31), 2**31 - 1),
         ("connection_creation_rate", -1e19, 1 - 2**31),
         ("request_percentage", float("inf"), sys.float_info.max),
@@ -83,7 +84,7 @@ def test_an_unreadable_reassignment_keeps_its_last_known_value() -> None:
     ],
 )
 def test_a_quota_beyond_its_range_limits_nothing_and_the_others_are_read(
-    key: str, value: float, expected: float | None
+    key: str, value: float, expected: float
 ) -> None:
     """Kafka's protocol has doubles. int() refuses infinity, and a message refuses 2^63: the quotas of all were lost."""
     entries = [
@@ -92,7 +93,7 @@ def test_a_quota_beyond_its_range_limits_nothing_and_the_others_are_read(
     ]
     found = messages.client_quotas(built(kafka.protocol.admin.DescribeClientQuotasResponse, {"entries": entries}))
     assert found[QuotaEntity("clean")] == {QuotaKey(key): 1024}
-    assert found.get(QuotaEntity("a"), {}).get(QuotaKey(key)) == expected
+    assert found[QuotaEntity("a")] == {QuotaKey(key): expected}
     for entity, values in found.items():
         assert values_from_message(quota_to_message(entity, values).values) == values
         assert {key: parse_value(key, format_value(key, value)) for key, value in values.items()} == values

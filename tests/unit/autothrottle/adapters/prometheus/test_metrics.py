@@ -21,10 +21,11 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
 from autothrottle.adapters.prometheus.responses import read_query
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.broker_matching import BrokerMatching, parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
-from autothrottle.core.traffic.exporters import EXPORTERS
+from autothrottle.core.traffic.exporters import EXPORTERS, parse_series_names
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.traffic.series_loads import SeriesReading
 from autothrottle.wire.metrics import loads_to_message
@@ -72,6 +73,42 @@ def test_problems_of_one_series_do_not_concern_the_others(server: ExporterEmulat
     assert (loads.brokers[1].outbound.rate, loads.brokers[1].inbound.rate) == (70, 70)
     assert [*loads.brokers] == [1]
     assert loads.problems[2].startswith('broker 2 ({pod="kafka-2"} in --prometheus-tx-query) has a sample of nan bytes')
+
+
+def test_quota_rates_are_read_where_an_exporter_offers_them(server: ExporterEmulator, cluster: MemoryCluster) -> None:
+    now = time.time()
+    pods = {"kafka-1": ["30", "40.5"], "kafka-2": ["NaN", "NaN"]}
+    names = ("kafka_server_LeaderReplication_byte_rate", "kafka_server_followerreplication_byte_rate")
+    quotas = [
+        {"metric": {"__name__": name, "pod": pod}, "values": [(now - 15, values[0]), (now - 1, values[1])]}
+        for name in names
+        for pod, values in pods.items()
+    ]
+    counters = [{"metric": {"pod": pod}, "values": growing(70, now)} for pod in pods]
+    text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": counters + quotas}})
+    server.answers[1] = lambda: text
+    with metrics(server, cluster, tx_query="x[2m]", rx_query="x[2m]") as source:
+        loads = source.fetch_loads(TIMEOUT)
+    assert {side: measured.rate for side, measured in loads.quota_rates.items()} == {
+        (1, ReplicaRole.LEADER): 40,
+        (1, ReplicaRole.FOLLOWER): 40,
+    }
+    measured = loads.quota_rates[1, ReplicaRole.LEADER]
+    assert (measured.end - measured.start).total_seconds() == 11
+    assert len([text for text in loads.warnings if text.startswith("broker 2 [leader]: the series of its quota")]) == 1
+
+
+def test_query_of_quota_rates_has_the_names_of_the_operator() -> None:
+    exporter = EXPORTERS["msk"]
+    assert exporter.quota_rates_query(120, 'job="jmx"') == (
+        '{__name__=~"kafka_server_LeaderReplication_byte_rate|kafka_server_leaderreplication_byte_rate|'
+        'kafka_server_FollowerReplication_byte_rate|kafka_server_followerreplication_byte_rate",job="jmx"}[120s]'
+    )
+    names = parse_series_names('rate{type="LeaderReplication"}', "--broker-leader-quota-series")
+    own = exporter.with_quota_rates(names, ())
+    assert own.quota_role({"__name__": "rate", "type": "LeaderReplication"}) is ReplicaRole.LEADER
+    assert own.quota_role({"__name__": "rate", "type": "Fetch"}) is None
+    assert own.quota_rates_query(60).startswith('{__name__=~"rate|kafka_server_Foll')
 
 
 _odd: st.SearchStrategy[object] = (

@@ -6,9 +6,10 @@ The counters start at 0; the texts in `exporter_texts` are those of 10 s later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -16,10 +17,12 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
 from autothrottle.adapters.scrape.samples import Target, scraped
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import SeriesName
-from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
+from autothrottle.core.traffic.exporters import EXPORTERS, QUOTA_SECONDS, Exporter
 from autothrottle.core.traffic.loads import Capacity, Loads
 from autothrottle.core.traffic.series_loads import SeriesReading
 
@@ -48,30 +51,37 @@ def target(text: str, exporter: Exporter) -> Target:
     return samples
 
 
-def loads_by_scraping(text: str, exporter: Exporter) -> Loads:
+def loads_by_scraping(text: str, exporter: Exporter, hosts: Sequence[str] = ("b1",)) -> Loads:
     source = ScrapedMetrics(
         ScrapeSettings("http://{host}/", exporter), LIMITS, BrokerHosts(MemoryCluster()), lambda: NOW
     )
     source.close()  # without its thread, which would request what no server answers
     source._targets, source._rounds = {1: target(text, exporter)}, 2
+    source._targets[1].hosts = hosts
     return source.fetch_loads(timedelta(seconds=1))
 
 
-def loads_by_prometheus(text: str, exporter: Exporter) -> Loads:
+def loads_by_prometheus(text: str, exporter: Exporter, hosts: Sequence[str] = ("b1",)) -> Loads:
     samples = target(text, exporter)
     series = {query: samples.series(query, exporter.mean_seconds) for query in ("tx", "rx")}
     for one in (one for of_query in series.values() for one in of_query):
-        one.labels["instance"] = "b1:9100"  # type: ignore[index]
+        one.labels["instance"] = f"{hosts[0]}:9100"  # type: ignore[index]
     speeds, facts = samples.series("speed", None), samples.series("fact", None)
-    for one in (*speeds, *facts):
-        one.labels["instance"] = "b1:9100"  # type: ignore[index]
+    quotas = samples.series("quota", QUOTA_SECONDS)
+    for one in (*speeds, *facts, *quotas):
+        one.labels["instance"] = f"{hosts[0]}:9100"  # type: ignore[index]
     names = {query: exporter.names_of(query) for query in series}
-    matching = BrokerMatching(registered={1: ["b1"]})
-    return SeriesReading(matching, LIMITS, NOW, series, speeds, facts, exporter, names).loads()
+    matching = BrokerMatching(registered={1: hosts})
+    return SeriesReading(matching, LIMITS, NOW, series, speeds, facts, exporter, names, quotas).loads()
 
 
 READINGS = pytest.mark.parametrize("read", [loads_by_scraping, loads_by_prometheus])
-Reading = Callable[[str, Exporter], Loads]
+
+
+class Reading(Protocol):
+    """Returns the loads from the text of an exporter of broker 1, which is registered with these hosts."""
+
+    def __call__(self, text: str, exporter: Exporter, hosts: Sequence[str] = ...) -> Loads: ...
 
 
 @READINGS
@@ -108,6 +118,81 @@ def test_load_and_capacity_are_those_of_the_links(
     assert load.capacity == Capacity(int(capacity * 1_000_000), int(capacity * 1_000_000))
     assert " ".join(loads.devices.get(1, ())) == devices
     assert loads.warnings == ()
+
+
+@READINGS
+@pytest.mark.parametrize(
+    ("preset", "text", "rates"),
+    [
+        ("msk_jmx", "msk_jmx", {(1, ReplicaRole.LEADER): 30_000_000, (1, ReplicaRole.FOLLOWER): 20_500_000}),
+        ("strimzi_reporter", "strimzi_reporter", {(1, ReplicaRole.LEADER): 8_000_000}),
+        ("bitnami", "bitnami", {}),
+        ("node_exporter", "azure", {}),
+    ],
+)
+def test_quota_rates_are_read_where_an_exporter_offers_them(
+    read: Reading, preset: str, text: str, rates: dict[LinkSide, int]
+) -> None:
+    loads = read(recorded(text), EXPORTERS[preset])
+    assert {side: measured.rate for side, measured in loads.quota_rates.items()} == rates
+    assert (loads.warnings, loads.problems) == ((), {})
+
+
+@READINGS
+def test_quota_rate_that_is_no_number_concerns_nothing_else(read: Reading) -> None:
+    text = recorded("msk_jmx").replace("byte_rate 2.05E7", "byte_rate NaN")
+    loads = read(text, EXPORTERS["msk_jmx"])
+    assert [*loads.quota_rates] == [(1, ReplicaRole.LEADER)]
+    (warning,) = loads.warnings
+    assert warning.startswith("broker 1 [follower]: the series of its quota rate has a sample of nan bytes/s")
+    assert [*loads.brokers] == [1]
+
+
+@READINGS
+@pytest.mark.parametrize(
+    ("text", "addresses", "hosts", "sent", "capacity", "devices"),
+    [
+        ("bridge_and_management", {}, ["10.20.0.7"], 40, 1250, "eno1"),
+        ("bridge_and_management", {}, ["10.20.0.7", "192.168.0.7"], 55, 1250, "eno1 eno2"),
+        ("bridge_and_management", {}, ["kafka7.example"], 55, 1250, "eno1 eno2"),
+        ("bare_metal_bond_vlans", {"bond0.100": "10.0.0.7"}, ["10.0.0.7"], 70, 2500, "eno1np0 eno2np1"),
+        ("bare_metal_own_names", {"mgmt0": "10.9.0.7", "bond0": "10.0.0.7"}, ["10.0.0.7"], 70, 2500, "bond0"),
+        ("eks_vpc_cni", {"ens5": "10.0.0.7"}, ["10.0.0.7"], 40, 20, "ens5"),
+        ("azure", {"eth0": "10.0.0.7"}, ["10.0.0.7"], 40, 5000, "eth0"),
+        ("proxmox", {"vmbr0": "10.0.0.7"}, ["10.0.0.7"], 40, 1250, "eno1"),
+        ("ovn_kubernetes", {"br-ex": "10.0.0.7"}, ["10.0.0.7"], 40, 1250, "enp1s0"),
+        ("libvirt_names_only", {"br0": "10.0.0.7"}, ["10.0.0.7"], 40, 1250, "enp65s0f0"),
+        ("node_exporter", {"eth1": "10.0.0.7"}, ["10.0.0.7"], 700, 1250, "eth1"),
+    ],
+)
+def test_device_with_the_registered_address_names_the_links_that_count(
+    read: Reading,
+    text: str,
+    addresses: dict[str, str],
+    hosts: Sequence[str],
+    sent: float,
+    capacity: float,
+    devices: str,
+) -> None:
+    """The network for management counted beside that of Kafka: the load was too high, and the capacity wrong."""
+    lines = [
+        f'node_network_address_info{{address="{address}",device="{device}",netmask="24",scope="global"}} 1\n'
+        for device, address in addresses.items()
+    ]
+    loads = read(recorded(text) + "".join(lines), EXPORTERS["node_exporter"], hosts)
+    assert loads.problems == {}
+    load = loads.brokers[1]
+    assert load.outbound.rate / 1e6 == pytest.approx(sent)
+    assert load.capacity.outbound / 1e6 == pytest.approx(capacity)
+    assert " ".join(loads.devices[1]) == devices
+
+
+@READINGS
+def test_network_that_carries_more_than_that_of_the_registered_address_is_named(read: Reading) -> None:
+    address = 'node_network_address_info{address="10.0.0.7",device="eth0"} 1\n'
+    loads = read(node_text(eth0=(10, 10), eth1=(50, 50)) + address, EXPORTERS["node_exporter"], ["10.0.0.7"])
+    (warning,) = loads.warnings
+    assert "the network device eth1 does not count, and it carries 100000000 bytes/s, more than eth0" in warning
 
 
 def node_text(**devices: Sequence[float]) -> str:

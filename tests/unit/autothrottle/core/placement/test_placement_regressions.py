@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -329,6 +330,22 @@ def test_a_rise_that_replicas_of_leaving_brokers_cause_is_a_note() -> None:
     plan = decommission(across_racks(size=100), six_brokers(free=10_000), [1006])
     assert plan.warnings == ()
     assert [note for note in plan.notes if note.startswith("the range of free storage grows from 0 bytes to ")]
+
+
+@pytest.mark.parametrize("plan_of", [rebalance, scale])
+def test_exhausted_storage_is_why_nothing_moves_in_a_rebalance_or_scale(plan_of: Callable[..., PlacementPlan]) -> None:
+    """Broker 1 was full, and no other broker had room for one of its replicas. The plan was empty and silent."""
+    rows = [PartitionReplicas("t", number, (1,), 50 * GB) for number in range(4)]
+    given = [PlacementBroker(1, "a", 0), PlacementBroker(2, "b", 20 * GB), PlacementBroker(3, "c", 10 * GB, new=True)]
+    plan = plan_of(rows, given)
+    assert (plan.relocations, plan.warnings) == ((), ())
+    assert plan.notes == (
+        "storage is exhausted: the smallest replica that may leave broker 1 has 50.00GB, and broker 2 has the most "
+        "free storage and lacks 30.00GB for it; add brokers or storage",
+    )
+    roomy = plan_of(rows, [*given, PlacementBroker(4, "d", 200 * GB, new=True)])
+    assert roomy.relocations != ()
+    assert not any("exhausted" in note for note in roomy.notes)
 
 
 def test_exhausted_storage_names_the_brokers_and_what_they_lack() -> None:

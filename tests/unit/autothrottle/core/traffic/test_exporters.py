@@ -56,6 +56,7 @@ def test_query_of_devices_leaves_out_those_of_containers() -> None:
     assert query.startswith('{__name__=~"node_network_speed_bytes|node_network_info|node_network_address_assign_type|')
     assert ',device!~"lo|veth.*|' in query
     assert query.endswith('",job="kafka"}')
+    assert query.endswith(' or {__name__="node_network_address_info",scope!="link-local",job="kafka"}')
     assert EXPORTERS["jmx"].devices_query() == ""
     assert ',device=~"data.*"}' in EXPORTERS["node_exporter"].with_net_devices("data.*").devices_query()
 

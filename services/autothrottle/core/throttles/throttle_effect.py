@@ -1,0 +1,180 @@
+"""Throttles that Kafka describes but a broker does not apply, judged by their effect: replication above the throttle.
+
+After a restart, a broker may report a config that is not active (KAFKA-20890). Kafka's own bursts are no reason for a
+finding. The quota limits the mean over its window, and one round of fetch responses may exceed it. Only replicas in the
+replica lists count, and in-sync replicas are never held back. The type to know is `ThrottleEffect`.
+
+Source: KIP-73.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.flows import LinkSide, LinkTraffic, Progress
+from autothrottle.core.cluster.snapshot import Snapshot, in_sync_followers, link_sides_of_reassignments
+from autothrottle.core.records import Outcome
+from autothrottle.core.throttles.changes import Change
+from autothrottle.core.throttles.plan import Plan, current_rates
+from autothrottle.core.traffic.loads import Loads, Utilization
+from autothrottle.core.traffic.replication import Replication
+from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW, ThrottleHistory
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+WINDOW = 2 * THROTTLE_WINDOW
+"""Two of these windows in succession must be above the throttle; the throttle must be in place for one more."""
+
+LEAST_EXCESS = 1.25
+"""Replication above this multiple of the throttle is more than the quota's inaccuracy."""
+
+_MOST_FLOWS = 10_000
+"""With more flows than this, only the brokers' own quota rates are compared: summing the counts takes too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectObservation:
+    """The throttles of a cycle, and what replicates under them."""
+
+    at: datetime
+    """UTC."""
+    sides: Collection[LinkSide]
+    """The link sides to judge, see `throttled_link_sides`."""
+    history: ThrottleHistory
+    progress: Progress
+    settings: ClusterSettings
+    quota_rates: Mapping[LinkSide, Utilization] = field(default_factory=dict)
+    """Link side -> its throttled replication as the broker's quota measures it; absent: not reported."""
+    in_sync: Mapping[LinkSide, float] = field(default_factory=dict)
+    """Link side -> bytes/s in its quota rate that in-sync replicas fetch."""
+
+    def highest_rate(self, side: LinkSide, start: datetime, end: datetime) -> BytesPerSecond | None:
+        """Return the highest rate that a throttle which is in force allows between two times; None: not throttled."""
+        throttle = self.history.highest(*side, start - THROTTLE_WINDOW, end)
+        if not throttle:
+            return None
+        own = self.settings.of(side[0])
+        fetches = [own] if side[1] is ReplicaRole.FOLLOWER else self.settings.brokers.values() or [own]
+        traffic = self.progress.link_traffic.get(side, LinkTraffic())
+        burst = sum(count.bytes_left > 0 for count in traffic.counts) * max(s.response_max_bytes for s in fetches)
+        return round(LEAST_EXCESS * throttle + burst / own.window_seconds)
+
+
+def throttled_link_sides(
+    snapshot: Snapshot, plan: Plan, changes: Iterable[Change], refused: Iterable[Outcome]
+) -> frozenset[LinkSide]:
+    """Return the link sides in reassignment that have a throttle, and whose topics need no change of a replica list."""
+    resources = [change.resource for change in changes if change.edits] + [outcome.resource for outcome in refused]
+    changing = {resource.name for resource in resources if resource.type is ResourceType.TOPIC}
+    throttled = {topic for topic, lists in plan.replicas.items() if not lists.free} - changing
+    unthrottled = [topic.copying for topic in snapshot.reassignments if topic.topic not in throttled]
+    leaders = {(b, ReplicaRole.LEADER) for copying in unthrottled for b in copying.leaders}
+    followers = {(b, ReplicaRole.FOLLOWER) for copying in unthrottled for b in copying.followers}
+    rates = {side for side, rate in current_rates(snapshot).items() if rate > 0}
+    return link_sides_of_reassignments(snapshot) & rates - leaders - followers
+
+
+def in_sync_rates(
+    snapshot: Snapshot, sides: Iterable[LinkSide], growth: Mapping[LinkSide, float], loads: Loads
+) -> dict[LinkSide, float]:
+    """Return link side -> bytes/s that in-sync replicas of its partitions fetch, at most; infinite: unknown.
+
+    Args:
+        snapshot: the snapshot of the cycle.
+        sides: the link sides.
+        growth: link side -> produce rate of its flows, bytes/s.
+        loads: their inbound traffic is at least the produce rate, if log sizes are not read.
+    """
+    followers = in_sync_followers(snapshot)
+    rates: dict[LinkSide, float] = {}
+    for side in sides:
+        broker_id, role = side
+        produced = growth.get(side, 0.0)
+        if snapshot.progress is None and role is ReplicaRole.LEADER:
+            produced = loads.brokers[broker_id].inbound.rate if broker_id in loads.brokers else math.inf
+        in_sync = followers.get(broker_id, 0.0) if role is ReplicaRole.LEADER else 1
+        rates[side] = produced * in_sync if in_sync else 0.0
+    return rates
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleEffect:
+    """What a term remembers of the effect of its throttles; immutable, `observe` returns the next one."""
+
+    since: Mapping[LinkSide, datetime] = field(default_factory=dict)
+    """Link side -> first of the successive cycles that judged it."""
+    above: Mapping[LinkSide, datetime] = field(default_factory=dict)
+    """Link side -> end of the first of the successive quota rates that are above the throttle."""
+    ineffective: Mapping[LinkSide, str] = field(default_factory=dict)
+    """Link side with a throttle that is not in force -> the finding, which keeps its first text."""
+    compared: datetime | None = None
+    """When the bytes copied were last compared: for 10,000 flows it takes 0.4 s, so it is not done in each cycle."""
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """One sentence for each throttle that is not in force."""
+        return tuple(self.ineffective.values())
+
+    def observe(self, observation: EffectObservation) -> ThrottleEffect:
+        """Return the state after a cycle."""
+        since = {side: self.since.get(side, observation.at) for side in observation.sides}
+        above: dict[LinkSide, datetime] = {}
+        is_due = self.compared is None or observation.at - self.compared >= THROTTLE_WINDOW
+        ineffective = {} if is_due else {side: text for side, text in self.ineffective.items() if side in since}
+        replication = Replication(observation.progress)
+        for side in sorted(since, key=lambda side: (side[0], side[1].value)):
+            rate = self._quota_excess(side, since[side], observation, above)
+            if rate is None and is_due:
+                rate = _copied_excess(side, since[side], observation, replication)
+            if rate is not None:
+                throttle = observation.history.highest(*side, observation.at, observation.at) or 0
+                ineffective[side] = self.ineffective.get(side) or _finding(side, rate, throttle)
+        return ThrottleEffect(since, above, ineffective, observation.at if is_due else self.compared)
+
+    def _quota_excess(
+        self, side: LinkSide, since: datetime, observation: EffectObservation, above: dict[LinkSide, datetime]
+    ) -> BytesPerSecond | None:
+        """Return the quota's own rate if it is above the throttle for two windows; note it in `above` if for one."""
+        measured = observation.quota_rates.get(side)
+        if measured is None or measured.start - WINDOW < since:
+            return None
+        highest = observation.highest_rate(side, measured.start, measured.end)
+        if highest is None or measured.rate - observation.in_sync.get(side, 0.0) <= highest:
+            return None
+        above[side] = self.above.get(side, measured.end)
+        return measured.rate if measured.end - above[side] >= THROTTLE_WINDOW else None
+
+
+def _copied_excess(
+    side: LinkSide, since: datetime, observation: EffectObservation, replication: Replication
+) -> BytesPerSecond | None:
+    """Return the rate at which bytes were copied if it is above the throttle for two windows."""
+    end = observation.progress.at
+    if end is None or end - 3 * WINDOW < since or len(observation.progress.flows) > _MOST_FLOWS:
+        return None
+    rates = []
+    for start in (end - WINDOW, end - 2 * WINDOW):
+        mean = replication.mean(*side, start, start + WINDOW)
+        highest = observation.highest_rate(side, start, start + WINDOW) if mean else None
+        if mean is None or highest is None or mean.rate - mean.off <= highest:
+            return None
+        rates.append(mean.rate)
+    return min(rates)
+
+
+def _finding(side: LinkSide, rate: BytesPerSecond, throttle: BytesPerSecond) -> str:
+    broker_id, role = side
+    return (
+        f"broker {broker_id} [{role.value}]: its throttle is not in force. It replicates {_shown(rate)}, "
+        f"and Kafka reports a throttle of {_shown(throttle)} ({ConfigResource.broker(broker_id)}, "
+        f"{role.rate_key}). autothrottle continues to set throttles. Fix: set another rate with throttlectl set RATE "
+        f"--broker {broker_id}, so that the broker reads its config again. If that has no effect, restart the broker"
+    )
+
+
+def _shown(rate: BytesPerSecond) -> str:
+    return f"{rate / MEGABYTE:.1f} MB/s" if rate >= MEGABYTE / 10 else f"{rate} bytes/s"

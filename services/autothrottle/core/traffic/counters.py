@@ -6,14 +6,13 @@ series without a fresh sample is a missing metric. The types to know are `Series
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.loads import (
-    MAX_LINK_RATE,
     Utilization,
     is_byte_count,
     is_time,
@@ -163,9 +162,3 @@ def _since_reset(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float
         if samples[index][1] < samples[index - 1][1]:
             return samples[index:]
     return samples
-
-
-def largest(series: Iterable[Series]) -> float:
-    """Return the largest of the newest samples that can be the speed of a link; without such samples, 0."""
-    newest = (device.newest for device in series)
-    return max((value for value in newest if 0 < value <= MAX_LINK_RATE), default=0.0)

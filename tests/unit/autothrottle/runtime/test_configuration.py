@@ -715,7 +715,7 @@ def test_a_rate_may_have_its_unit(text: str) -> None:
     assert (c.limits.min_rate, c.static_rate, c.capacities.default) == (
         50_000_000,
         50_000_000,
-        Capacity(*[50_000_000] * 2),
+        Capacity(50_000_000, 50_000_000),
     )
 
 

@@ -14,6 +14,7 @@ from autothrottle.adapters.memory.membership import MemoryMembers, MemoryMembers
 from autothrottle.adapters.memory.metrics import MemoryMetrics
 from autothrottle.adapters.memory.overrides import MemoryOverrides
 from autothrottle.adapters.memory.pauses import MemoryPauses
+from autothrottle.adapters.memory.permissions import MemoryPermissions
 from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
 from autothrottle.adapters.memory.request_quotas import MemoryRequestQuotas
 from autothrottle.adapters.memory.temporary_quotas import MemoryTemporaryQuotas
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryMetrics",
     "MemoryOverrides",
     "MemoryPauses",
+    "MemoryPermissions",
     "MemoryPlacementCluster",
     "MemoryRequestQuotas",
     "MemorySpan",

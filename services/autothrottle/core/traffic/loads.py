@@ -37,7 +37,7 @@ class Capacity:
 
     outbound: BytesPerSecond
     inbound: BytesPerSecond
-    origin: str = field(default="", compare=False)
+    origin: str = field(default="", compare=False, repr=False)
     """Where the value comes from, such as `--cap-map` or the speed of a device; "": unknown. It does not cross the
     wire."""
 

@@ -48,6 +48,8 @@ _PATIENCE = timedelta(seconds=3)
 _LEAST_INTERVAL = timedelta(seconds=3)
 _POLL_SECONDS = 0.5
 
+_UNREACHABLE = "check its address and credentials, and that it runs"
+
 _METRICS, _CLUSTER, _SNAPSHOT = "metrics", "Kafka", "Kafka, throttles"
 
 T = TypeVar("T")
@@ -120,7 +122,7 @@ def _in_parallel(reads: Mapping[str, Callable[[], T]], limit: timedelta) -> dict
         try:
             readings[name] = source()
         except AutothrottleError as error:
-            readings[name] = finding(name, str(error))
+            readings[name] = finding(name, str(error), _UNREACHABLE)
         except Exception as error:  # one check must not take the others down
             readings[name] = _defect(name, error)
 

@@ -194,6 +194,7 @@ class PermissionSource(Protocol):
 
         Raises:
             Unavailable: the other side does not answer in time.
+            Incomplete: the resources do not exist.
             Invalid: it refuses the request or our credentials.
         """
         ...

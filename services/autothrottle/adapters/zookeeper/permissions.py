@@ -19,6 +19,7 @@ from kazoo.security import Permissions
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.errors import Incomplete
 
 _NAMES = {
     Permissions.READ: "read",
@@ -68,6 +69,8 @@ class ZooKeeperPermissions:
 
     def _kafka(self, kafka: KafkaPaths, deadline: float) -> Iterator[tuple[str, int]]:
         """Yield the znodes of Kafka and the permissions that they need."""
+        if not self._exists(kafka.broker_ids, deadline):
+            raise Incomplete(kafka.absent)
         yield kafka.broker_ids, Permissions.READ
         yield kafka.topics, Permissions.READ
         yield kafka.change_notification.rpartition("/")[0], Permissions.CREATE

@@ -20,6 +20,7 @@ from autothrottle.core.control.ownership import foreign_throttles
 from autothrottle.core.control.plan import plan
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.policy.adaptive import OLD_SECONDS
+from autothrottle.core.policy.headroom import headroom
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
@@ -28,7 +29,6 @@ from autothrottle.core.units import MEGABYTE, BytesPerSecond
 _DIRECTIONS = {ReplicaRole.LEADER: "outbound", ReplicaRole.FOLLOWER: "inbound"}
 _SUBJECT = re.compile(r"broker (\d+)(?: \[(?:leader|follower)\])?:? (?=\S)")
 _FIX = re.compile(r"[.;,]? Fix: |\. (?=If )")
-_UNNAMED_FIX = "see docs/runbook.md"
 _TOPICS_SHOWN = 3
 
 
@@ -44,8 +44,10 @@ class Finding:
     """What the operator can do; "": the value is a fact, and nothing is wrong."""
 
 
-def finding(subject: str, sentence: str) -> Finding:
+def finding(subject: str, sentence: str, otherwise: str = "see docs/runbook.md") -> Finding:
     """Return the finding in a sentence of the product. The subject is the broker with which the sentence begins.
+
+    `otherwise` is the fix of a sentence without one.
 
     >>> finding("metrics", "broker 7 has no sample; check --scrape-url")
     Finding(subject='broker 7', value='has no sample', fix='check --scrape-url')
@@ -56,7 +58,7 @@ def finding(subject: str, sentence: str) -> Finding:
     parts = _FIX.split(text, maxsplit=1)
     if len(parts) == 1:
         parts = text.rsplit("; ", 1)
-    fix = re.sub("^If ", "if ", parts[1]) if len(parts) == 2 else _UNNAMED_FIX
+    fix = re.sub("^If ", "if ", parts[1]) if len(parts) == 2 else otherwise
     return Finding(subject, parts[0].rstrip("."), fix)
 
 
@@ -85,24 +87,42 @@ def loads_inspected(loads: Loads, registered: Collection[int], limits: Limits, n
 def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
     subject = f"broker {load.broker_id}"
     age = max((now - max(load.outbound.end, load.inbound.end)) / timedelta(seconds=1), 0)
-    rates = {way: f"{way} {_megabytes(load.of(role).rate)} MB/s" for role, way in _DIRECTIONS.items()}
-    yield Finding(subject, f"load {', '.join(rates.values())}, measured until {age:.0f} s ago")
-    origin = f", from {load.capacity.origin}" if load.capacity.origin else ""
-    both = {way: f"{_megabytes(load.capacity.of(role))} MB/s" for role, way in _DIRECTIONS.items()}
-    shown = both["outbound"] if len({*both.values()}) == 1 else ", ".join(f"{way} {rate}" for way, rate in both.items())
-    yield Finding(subject, f"capacity {shown}{origin}")
+    rates = _both({role: load.of(role).rate for role in ReplicaRole})
+    yield Finding(subject, f"load {rates}, measured until {age:.0f} s ago")
+    yield Finding(subject, f"capacity {_both({role: load.capacity.of(role) for role in ReplicaRole})}{_origin(load)}")
+    yield Finding(subject, f"if this is the load of clients, replication gets {_both(_free(load, limits))}")
     if age > OLD_SECONDS:
         fix = "let the metrics source deliver newer samples, or choose --metrics-source scrape"
         yield Finding(subject, f"the load was measured {age:.0f} s ago; the margins for clients grow with the age", fix)
     for role, way in _DIRECTIONS.items():
         capacity, rate = load.capacity.of(role), load.of(role).rate
         fix = "correct the capacity with --broker-cap-map, or name the links with --net-devices"
+        shown = f"capacity of {_megabytes(capacity)}{_origin(load)}"
         if rate > capacity:
-            value = f"carries {rates[way]}, more than its capacity of {both[way]}{origin}"
-            yield Finding(subject, value, fix)
+            yield Finding(subject, f"carries {_megabytes(rate)} {way}, more than its {shown}", fix)
         elif capacity < limits.min_rate:
-            value = f"its {way} capacity of {both[way]}{origin} is below --min-rate, {_megabytes(limits.min_rate)} MB/s"
+            value = f"its {way} {shown} is below --min-rate, {_megabytes(limits.min_rate)}"
             yield Finding(subject, value, f"{fix}, or lower --min-rate")
+
+
+def _free(load: BrokerLoad, limits: Limits) -> Mapping[ReplicaRole, BytesPerSecond]:
+    """Return the rates of the original's formula, for a load without replication."""
+    return {
+        role: headroom(load.of(role).rate, 0, load.capacity.of(role), limits.max_ratio(role), limits.floor)
+        for role in ReplicaRole
+    }
+
+
+def _origin(load: BrokerLoad) -> str:
+    return f", from {load.capacity.origin}" if load.capacity.origin else ""
+
+
+def _both(rates: Mapping[ReplicaRole, BytesPerSecond]) -> str:
+    """Return the rates of both directions; a common one once."""
+    shown = {role: _megabytes(rate) for role, rate in rates.items()}
+    if len({*shown.values()}) == 1:
+        return next(iter(shown.values()))
+    return ", ".join(f"{shown[role]} {way}" for role, way in _DIRECTIONS.items())
 
 
 def racks_inspected(racks: Mapping[int, str], partitions: Iterable[PartitionReplicas]) -> Iterator[Finding]:
@@ -113,6 +133,8 @@ def racks_inspected(racks: Mapping[int, str], partitions: Iterable[PartitionRepl
         partitions: the partitions of the cluster.
     """
     names = {rack for rack in racks.values() if rack}
+    if not racks:
+        return
     if not names:
         yield Finding("racks", "no broker has a rack, so placement plans do not separate replicas by rack")
         return
@@ -189,7 +211,7 @@ def snapshot_inspected(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _megabytes(rate: BytesPerSecond) -> str:
-    return f"{rate / MEGABYTE:.2f}"
+    return f"{rate / MEGABYTE:.2f} MB/s"
 
 
 def _some(names: Collection[str]) -> str:

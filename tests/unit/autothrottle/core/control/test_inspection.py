@@ -65,8 +65,9 @@ def measured(load: BrokerLoad) -> Loads:
 def test_facts_name_load_age_capacity_with_its_origin_and_devices() -> None:
     capacity = Capacity(mb(125), mb(100), "the speed of eth0")
     assert inspected(measured(replace(LOAD, capacity=capacity))) == [
-        Finding("broker 1", "load outbound 40.00 MB/s, inbound 30.00 MB/s, measured until 7 s ago"),
-        Finding("broker 1", "capacity outbound 125.00 MB/s, inbound 100.00 MB/s, from the speed of eth0"),
+        Finding("broker 1", "load 40.00 MB/s outbound, 30.00 MB/s inbound, measured until 7 s ago"),
+        Finding("broker 1", "capacity 125.00 MB/s outbound, 100.00 MB/s inbound, from the speed of eth0"),
+        Finding("broker 1", "if this is the load of clients, replication gets 76.50 MB/s outbound, 63.00 MB/s inbound"),
         Finding("broker 1", "network devices that count: eth0, eth1"),
     ]
 
@@ -74,7 +75,7 @@ def test_facts_name_load_age_capacity_with_its_origin_and_devices() -> None:
 @pytest.mark.parametrize(
     ("capacity", "expected"),
     [
-        (35, ["carries outbound 40.00 MB/s, more than its capacity of 35.00 MB/s, from --default-capacity"]),
+        (35, ["carries 40.00 MB/s outbound, more than its capacity of 35.00 MB/s, from --default-capacity"]),
         (41, []),
     ],
 )
@@ -129,6 +130,7 @@ def test_racks_that_topics_share_without_need_and_brokers_without_racks_are_find
         ),
     ]
     assert warnings(racks_inspected({1: "", 2: ""}, MAP)) == []
+    assert not list(racks_inspected({}, ()))
 
 
 SETTINGS = ClusterSettings({1: FetchSettings(), 2: FetchSettings(), 3: FetchSettings(65_536)})

@@ -14,6 +14,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import Permissions
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
@@ -28,6 +29,7 @@ _NAMES = {
     Permissions.DELETE: "delete",
 }
 _IN_FLIGHT = 1_000
+_NO_TIME = "their ACLs cannot be read in time. Fix: check them again while ZooKeeper is less busy"
 _SHOWN = 5
 """Maximum number of entries of an ACL in a sentence."""
 _ALL = Permissions.READ | Permissions.WRITE | Permissions.CREATE | Permissions.DELETE
@@ -94,6 +96,9 @@ class ZooKeeperPermissions:
                         entries = answer.get(timeout=seconds_left(deadline))[0]
                     except NoNodeError:
                         continue
+                    except KazooTimeoutError:
+                        yield f"{path} and later znodes", _NO_TIME
+                        return
                 if absent := needed[path] & ~_allowed(entries, address):
                     yield path, _sentence(absent, entries)
 

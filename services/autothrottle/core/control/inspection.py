@@ -96,7 +96,8 @@ def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
         yield Finding(subject, f"the load was measured {age:.0f} s ago; the margins for clients grow with the age", fix)
     for role, way in _DIRECTIONS.items():
         capacity, rate = load.capacity.of(role), load.of(role).rate
-        fix = "correct the capacity with --broker-cap-map, or name the links with --net-devices"
+        option = load.capacity.origin.split()[0] if load.capacity.origin.startswith("--") else "--broker-cap-map"
+        fix = f"correct the capacity with {option}, or name the devices of the link with --net-devices"
         shown = f"capacity of {_megabytes(capacity)}{_origin(load)}"
         if rate > capacity:
             yield Finding(subject, f"carries {_megabytes(rate)} {way}, more than its {shown}", fix)

@@ -1,9 +1,9 @@
 """The command line: what each command starts, and its exit status.
 
 `autothrottle <service>` runs one service. `autothrottle run` runs all of them in one process: the same code over the
-same gRPC surface. `autothrottle demo` shows a recovery on a simulated cluster. `autothrottle uninstall` removes
-everything that autothrottle has written. `composition` builds the services, `runtime.command_line` describes the
-commands.
+same gRPC surface. `autothrottle check` reads what `run` would read and prints what is wrong. `autothrottle demo` shows
+a recovery on a simulated cluster. `autothrottle uninstall` removes everything that autothrottle has written.
+`composition` builds the services, `runtime.command_line` describes the commands.
 """
 
 from __future__ import annotations
@@ -224,6 +224,8 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
         log.error("%s", error)
         return EXIT_USAGE
     try:
+        if command == "check":
+            return _check(configuration)
         return _uninstall(configuration) if command == "uninstall" else _until_stopped(command, configuration)
     except AutothrottleError as error:
         log.error("%s", error)
@@ -249,6 +251,20 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
         log.info("Stopping")
         take_back()
     return EXIT_FAILED if shutdown.failed else 0
+
+
+def _check(configuration: Configuration) -> int:
+    from autothrottle.check import CheckComposition, print_findings
+
+    log_standard_error()
+    with Shutdown() as shutdown:
+        lines = CheckComposition(configuration, shutdown).findings()
+        try:
+            print_findings(lines, configuration.output)
+        except BrokenPipeError:
+            discard_output()
+            return EXIT_BROKEN_PIPE
+    return EXIT_FAILED if any(line.fix for line in lines) else 0
 
 
 def _uninstall(configuration: Configuration) -> int:

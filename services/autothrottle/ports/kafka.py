@@ -185,6 +185,22 @@ class FetchSettingsSource(Protocol):
         ...
 
 
+class PermissionSource(Protocol):
+    """Reads what this client may do, without doing it."""
+
+    def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
+        """Return resource -> the operations that this client needs there and may not do, and the fix, one sentence.
+
+        A resource that this client may not see is absent.
+
+        Raises:
+            Unavailable: the other side does not answer in time.
+            Incomplete: the resources do not exist.
+            Invalid: it refuses the request or our credentials.
+        """
+        ...
+
+
 class LogSizeSource(Protocol):
     """Reads the sizes of given logs from many brokers at once."""
 

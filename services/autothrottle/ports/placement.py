@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from autothrottle.core.errors import Incomplete
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionMap, TopicPartitionKey
 
@@ -41,6 +42,18 @@ class PlacementCluster:
     """All partitions, after reassignments in progress and without topics that wait for their deletion (T11)."""
     storage_total: Mapping[int, int] = field(default_factory=dict)
     """Broker id -> bytes of its log directories; absent: unknown."""
+    problems: tuple[str, ...] = ()
+    """Brokers and topics that cannot be read and are absent, one sentence each."""
+
+    def complete(self) -> PlacementCluster:
+        """Return the cluster: a plan needs all of it.
+
+        Raises:
+            Incomplete: a part of it cannot be read.
+        """
+        if self.problems:
+            raise Incomplete(self.problems[0])
+        return self
 
     def with_storage(self, metrics: StorageMetrics) -> PlacementCluster:
         """Return the cluster with sizes and free storage; what the sample lacks stays unknown."""
@@ -67,6 +80,14 @@ class ClusterSource(Protocol):
         Raises:
             Unavailable: the cluster does not answer in time.
             Incomplete: a part of it cannot be read.
+        """
+        ...
+
+    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
+        """Return the parts of the cluster that can be read, and the problems of the others.
+
+        Raises:
+            Unavailable: the cluster does not answer in time.
         """
         ...
 

@@ -44,11 +44,18 @@ _SERVER = _METERED | _named("listen", "metrics-listen", "advertise", _C.SECURITY
 _CLIENT = _SERVER | {"tls-server-name"}
 _KAFKA = _named(_C.KAFKA) | {"zk-prefix"}
 
+_RUN = frozenset(OPTIONS) - _named(_C.ADDRESSES, _C.CHECK) | {"api-listen", "grpc-listen", "advertise"}
+
 COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "all services in one process",
-        frozenset(OPTIONS) - _named(_C.ADDRESSES) | {"api-listen", "grpc-listen", "advertise"},
+        _RUN,
         "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key",
+    ),
+    "check": Command(
+        "reads what `run` with the same options would read, writes nothing, and prints what is wrong with the fix",
+        _RUN | _named(_C.CHECK),
+        "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key -o json",
     ),
     "discovery": Command(
         "reports reassignments and the current throttles",
@@ -175,7 +182,8 @@ def add_options(parser: ArgumentParser, used: Iterable[Option[Any]], completion:
             kind: dict[str, Any] = {"choices": option.choices or None, "metavar": metavar}
             kind = {"action": "store_true"} if option.boolean else kind
             text = option.meaning if completion else _help(option)
-            group.add_argument(f"--{option.name}", help=text.replace("%", "%%"), **kind)
+            short = [f"-{option.short}"] if option.short else []
+            group.add_argument(f"--{option.name}", *short, help=text.replace("%", "%%"), **kind)
 
 
 def _help(option: Option[Any]) -> str:

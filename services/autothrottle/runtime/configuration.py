@@ -62,6 +62,9 @@ class PolicyName(StrEnum):
     """One rate for all brokers."""
 
 
+OUTPUTS = ("text", "json")
+"""Formats of findings."""
+
 METRICS_SOURCES: Mapping[str, tuple[str, ...]] = {
     "datadog": ("api-key", "app-key"),
     "prometheus": ("prometheus-url",),
@@ -156,6 +159,11 @@ class Configuration:
     version: bool = kinds.boolean("Print the version and exit")
     log_format: str = kinds.choice("text", "Format of log lines", FORMATS)
     log_level: str = kinds.choice("info", "Lowest level of log lines", LEVELS)
+
+    CHECK: ClassVar[str] = "Check"
+    output: str = kinds.choice(
+        "text", "Format of the findings of `autothrottle check`; -o is its short form", OUTPUTS, short="o"
+    )
 
     METRICS: ClassVar[str] = "Metrics"
     metrics_source: str = option(

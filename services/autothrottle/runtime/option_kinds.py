@@ -65,6 +65,8 @@ class Option(Generic[T]):
     """True: the value is the path of a file."""
     secret: bool = False
     """True: messages never show the value."""
+    short: str = ""
+    """Letter that also names the flag; "": none."""
     name: str = ""
     """Flag name without dashes, and key in the TOML file; `configuration` sets it, and the group."""
     group: str = ""
@@ -227,8 +229,8 @@ def tags(meaning: str) -> tuple[str, ...]:
     return option(parse, "", meaning, "a comma-separated list of tags", example="team:kafka,env:prod")
 
 
-def choice(default: str, meaning: str, choices: Iterable[Word]) -> Word:
-    """Declare a choice of one of several words."""
+def choice(default: str, meaning: str, choices: Iterable[Word], short: str = "") -> Word:
+    """Declare a choice of one of several words; `short` is the letter of its short flag."""
     words = {str(word): word for word in choices}
 
     def parse(text: str) -> Word:
@@ -236,7 +238,7 @@ def choice(default: str, meaning: str, choices: Iterable[Word]) -> Word:
             raise Refused("is not one of them")
         return words[text]
 
-    return option(parse, default, meaning, f"one of {', '.join(words)}", choices=tuple(words))
+    return option(parse, default, meaning, f"one of {', '.join(words)}", choices=tuple(words), short=short)
 
 
 def choices(meaning: str, choices: Iterable[str]) -> tuple[str, ...]:

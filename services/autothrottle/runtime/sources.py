@@ -79,6 +79,7 @@ class Flags:
 
     def _take(self, name: str, text: str | None, words: list[str]) -> None:
         """Record one flag; its value may be the next word."""
+        name = next((long for long, option in self.options.items() if option.short == name), name)
         option = self.options.get(name)
         if option is None:
             self.problems.append(_unknown(f"flag --{name}", name, "--", self.options))

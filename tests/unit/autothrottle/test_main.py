@@ -20,7 +20,7 @@ from autothrottle.__main__ import main
 from autothrottle.runtime.command_line import help_text
 from tests.paths import ROOT
 
-COMMANDS = ("run", "discovery", "metrics", "planner", "applier", "admin", "gateway", "uninstall")
+COMMANDS = ("run", "check", "discovery", "metrics", "planner", "applier", "admin", "gateway", "uninstall")
 SECONDS = 60
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 SCENARIO = ROOT / "deploy" / "scenario.toml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
@@ -81,13 +81,13 @@ class LoadReading:
         return BrokerLoad(broker_id, self._capacity(broker_id, host, tags), outbound, inbound, instance_type)
 
     def _capacity(self, broker_id: int, host: str, tags: HostTags) -> Capacity:
-        own = self.limits.by_broker.get(broker_id)
-        if own is not None:  # then wrong tags do not matter
-            return own
+        if broker_id in self.limits.by_broker:  # then wrong tags do not matter
+            return capacity_of(broker_id, None, None, self.limits)
         name = self.settings.capacity_tag or ""
         tagged = _only(tags.capacities, broker_id, host, name)
         if tagged is not None:
-            return parse_capacity(tagged, f"broker {broker_id}: the tag {name} of host {host}")
+            capacity = parse_capacity(tagged, f"broker {broker_id}: the tag {name} of host {host}")
+            return replace(capacity, origin=f"the tag {name} of host {host}")
         instance_type = _only(tags.instance_types, broker_id, host, self.settings.instance_type_tag)
         return capacity_of(broker_id, instance_type, None, self.limits)
 

@@ -170,6 +170,17 @@ class KafkaAdmin:
         answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
         return _split({b: _read(answer, partial(messages.log_dirs, b)) for b, answer in answers.items()})
 
+    def permitted_operations(
+        self, *, timeout: timedelta | None = None
+    ) -> tuple[frozenset[str], Answers[str, frozenset[str]]]:
+        """Return the ACL operations that this client may do on the cluster, and topic -> those on each visible topic.
+
+        Without an authorizer, these are all operations.
+        """
+        return messages.permitted_operations(
+            self._routing.ask_any(messages.describe_operations, self._deadline(timeout))
+        )
+
     def client_quotas(self, *, timeout: timedelta | None = None) -> ClientQuotas:
         """Return entity -> its client quotas, for all entities."""
         response = self._routing.ask_any(messages.describe_client_quotas, self._deadline(timeout))

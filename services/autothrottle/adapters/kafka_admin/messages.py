@@ -142,6 +142,41 @@ def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
     return partitions
 
 
+# Permissions
+
+
+_OPERATIONS = {7: "Alter", 8: "Describe", 10: "DescribeConfigs", 11: "AlterConfigs"}
+"""Kafka's number of an ACL operation -> its name in kafka-acls."""
+
+
+def describe_operations() -> Any:
+    """Build a request for the operations that this client may do on the cluster and on each topic (KIP-430)."""
+    return kafka.protocol.metadata.MetadataRequest(
+        topics=None,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+        min_version=8,
+        max_version=10,  # later versions have only those of topics
+    )
+
+
+@_checked
+def permitted_operations(response: Any) -> tuple[frozenset[str], Answers[str, frozenset[str]]]:
+    """Return the operations that this client may do on the cluster, and topic -> those on the topic."""
+    return _operations(response.authorized_operations), _by_topic(response.topics, _topic_operations)
+
+
+def _topic_operations(topic: Any) -> frozenset[str]:
+    if topic.error_code:
+        raise code_error(topic.error_code, None, f"topic {topic.name}")
+    return _operations(topic.authorized_operations)
+
+
+def _operations(numbers: Collection[int]) -> frozenset[str]:
+    return frozenset(name for number, name in _OPERATIONS.items() if number in numbers)
+
+
 # Configs
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigValue, LogDirs
-from autothrottle.core.errors import Incomplete, Missing, Unavailable
+from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
 from autothrottle.ports.placement import PlacementCluster, StorageMetrics
@@ -25,6 +25,9 @@ class AdminClusterSource:
         self._kafka = kafka
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
+        return self.fetch_readable_cluster(timeout).complete()
+
+    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         racks = self._kafka.racks(timeout=timeout)
         listing = self._kafka.reassignments(timeout=time_left(deadline))
@@ -35,17 +38,21 @@ class AdminClusterSource:
         }
         answers = self._kafka.partitions(None, timeout=time_left(deadline))
         # A topic that is deleted between two requests is missing.
-        for topic, failure in (*listing.failures.items(), *answers.failures.items()):
-            if not isinstance(failure, Missing):
-                raise Incomplete(f"topic {topic} cannot be read: {failure}")
+        failures = {
+            topic: failure
+            for topic, failure in (*listing.failures.items(), *answers.failures.items())
+            if not isinstance(failure, Missing)
+        }
         current = (
             PartitionReplicas(topic, partition, row.replicas)
             for topic, partitions in answers.values.items()
+            if topic not in failures
             for partition, row in partitions.items()
         )
         cordoned = self._cordoned(racks, time_left(deadline))
         brokers = {id: PlacementBroker(id, rack, cordoned=id in cordoned) for id, rack in sorted(racks.items())}
-        return PlacementCluster(brokers, settled(current, reassigning))
+        problems = tuple(f"topic {topic} cannot be read: {failure}" for topic, failure in failures.items())
+        return PlacementCluster(brokers, settled(current, reassigning), problems=problems)
 
     def _cordoned(self, broker_ids: Collection[int], timeout: timedelta) -> frozenset[int]:
         """Return the brokers whose log directories are all cordoned (KIP-1066); one that does not answer is not."""

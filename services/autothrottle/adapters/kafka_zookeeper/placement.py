@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
+from typing import TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -15,10 +16,13 @@ from autothrottle.adapters.zookeeper.codec import TopicNode, parse_reassignments
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import broker_id_of
-from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
 from autothrottle.ports.placement import PlacementCluster
+
+_Name = TypeVar("_Name")
+_Value = TypeVar("_Value")
 
 
 class ZooKeeperClusterSource:
@@ -28,24 +32,34 @@ class ZooKeeperClusterSource:
         self._client, self._kafka = client, kafka
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
+        return self.fetch_readable_cluster(timeout).complete()
+
+    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         with translated_errors("reading brokers and topics"):
             brokers = self._nodes(self._kafka.broker_ids, deadline)
             topics = self._nodes(self._kafka.topics, deadline)
             deleting = self._children(self._kafka.topics_to_delete, deadline)
             requested = read_nodes(self._client, [self._kafka.reassign_partitions], deadline)[0]
-        nodes = {name: self._topic(name, data) for name, data in topics.items()}
+        nodes, problems = _parsed(topics, lambda name: parse_topic(topics[name]), self._kafka.topic)
         targets = dict(_targets(nodes))
-        if requested and requested[0]:
-            targets |= parse_reassignments(requested[0])
+        path, submitted = self._kafka.reassign_partitions, requested[0] if requested else None
+        requests, unreadable = _parsed(
+            [path] if submitted else [], lambda _: parse_reassignments(submitted or b""), str
+        )
+        problems += unreadable
+        targets |= requests.get(path, {})
         current = (
             PartitionReplicas(topic, partition, replicas)
             for topic, node in nodes.items()
             for partition, replicas in node.replicas.items()
         )
-        racks = {id: _rack(id, data) for name, data in brokers.items() if (id := broker_id_of(name)) is not None}
-        placement_brokers = {id: PlacementBroker(id, racks[id]) for id in sorted(racks)}
-        return PlacementCluster(placement_brokers, settled(current, targets, frozenset(deleting)))
+        ids = {id: name for name in brokers if (id := broker_id_of(name)) is not None}
+        racks, unreadable = _parsed(sorted(ids), lambda id: registered_rack(brokers[ids[id]]), "broker {}".format)
+        placement_brokers = {id: PlacementBroker(id, rack) for id, rack in racks.items()}
+        return PlacementCluster(
+            placement_brokers, settled(current, targets, frozenset(deleting)), problems=(*problems, *unreadable)
+        )
 
     def _nodes(self, parent: str, deadline: float) -> Mapping[str, bytes]:
         """Return the name -> data of each child; one that disappears meanwhile is absent."""
@@ -60,12 +74,6 @@ class ZooKeeperClusterSource:
             return []
         return children
 
-    def _topic(self, name: str, data: bytes) -> TopicNode:
-        try:
-            return parse_topic(data)
-        except Invalid as error:
-            raise Incomplete(f"{self._kafka.topic(name)}: {error}") from None
-
 
 def _targets(nodes: Mapping[str, TopicNode]) -> Iterator[tuple[TopicPartitionKey, tuple[int, ...]]]:
     for topic, node in nodes.items():
@@ -75,8 +83,15 @@ def _targets(nodes: Mapping[str, TopicNode]) -> Iterator[tuple[TopicPartitionKey
             yield (topic, partition), tuple(b for b in replicas if b not in removing)
 
 
-def _rack(broker_id: int, data: bytes) -> str:
-    try:
-        return registered_rack(data)
-    except Invalid as error:
-        raise Incomplete(f"broker {broker_id}: {error}") from None
+def _parsed(
+    names: Iterable[_Name], parse: Callable[[_Name], _Value], shown: Callable[[_Name], str]
+) -> tuple[dict[_Name, _Value], list[str]]:
+    """Return name -> value of the nodes that can be parsed, and the problems of the others."""
+    values: dict[_Name, _Value] = {}
+    problems = []
+    for name in names:
+        try:
+            values[name] = parse(name)
+        except Invalid as error:
+            problems.append(f"{shown(name)}: {error}")
+    return values, problems

@@ -224,10 +224,7 @@ class ZooKeeperSnapshots:
         """
         # A broker creates this node when it first starts, and it is never removed.
         if not self._mirror.is_there(self._kafka.broker_ids):
-            raise Incomplete(
-                f"{self._kafka.broker_ids} does not exist in ZooKeeper, so Kafka is not there, or has not started yet. "
-                "Fix: check zk-prefix, Kafka's chroot, and zk-addr; Kafka without ZooKeeper needs kafka-backend admin"
-            )
+            raise Incomplete(self._kafka.absent)
 
     def _brokers(self) -> frozenset[int]:
         ids = (broker_id_of(name) for name in self._mirror.children(self._kafka.broker_ids))

@@ -14,6 +14,7 @@ from autothrottle.adapters.memory.membership import MemoryMembers, MemoryMembers
 from autothrottle.adapters.memory.metrics import MemoryMetrics
 from autothrottle.adapters.memory.overrides import MemoryOverrides
 from autothrottle.adapters.memory.pauses import MemoryPauses
+from autothrottle.adapters.memory.permissions import MemoryPermissions
 from autothrottle.adapters.memory.placement import MemoryPlacementCluster, MemoryStorageMetrics
 from autothrottle.adapters.memory.tracing import MemorySpan, MemoryTracer
 
@@ -30,6 +31,7 @@ __all__ = [
     "MemoryMetrics",
     "MemoryOverrides",
     "MemoryPauses",
+    "MemoryPermissions",
     "MemoryPlacementCluster",
     "MemorySpan",
     "MemoryStorageMetrics",

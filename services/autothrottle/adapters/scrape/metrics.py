@@ -117,7 +117,7 @@ class ScrapedMetrics:
             _check_owner(broker_id, target)
             return host.load(broker_id, exporter, measured, self._limits, self._clock())
         except AutothrottleError as error:
-            raise type(error)(f"{error}; the target {target.problem}" if target.problem else str(error)) from None
+            raise type(error)(_with_cause(str(error), target.problem)) from None
 
     def _utilization(self, broker_id: int, target: Target, kind: str, series: Sequence[Series]) -> Utilization:
         names = self._settings.exporter.names_of(kind)
@@ -204,6 +204,12 @@ def _check_owner(broker_id: int, target: Target) -> None:
             f"broker {broker_id}: {target.server} is the target of the brokers {ids}. Fix: use {{broker}} in "
             "--scrape-url, or give their hosts in --broker-map"
         )
+
+
+def _with_cause(sentence: str, problem: str) -> str:
+    """Insert the problem of the target before the fix."""
+    end = sentence.find(". Fix: ") if ". Fix: " in sentence else sentence.rfind("; ")
+    return f"{sentence[:end]}; the target {problem}{sentence[end:]}" if problem else sentence
 
 
 def _in_url(host: str) -> str:

@@ -36,6 +36,14 @@ class KafkaPaths:
         self.change_notification = f"{self.configs}/changes/config_change_"
         """Prefix of the sequential nodes that notify brokers of a changed config."""
 
+    @property
+    def absent(self) -> str:
+        """One sentence for a prefix without Kafka."""
+        return (
+            f"{self.broker_ids} does not exist in ZooKeeper, so Kafka is not there, or has not started yet. "
+            "Fix: check zk-prefix, Kafka's chroot, and zk-addr; Kafka without ZooKeeper needs kafka-backend admin"
+        )
+
     def topic(self, name: str) -> str:
         """A topic's assignment and reassignment."""
         return f"{self.topics}/{name}"

@@ -238,8 +238,33 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
         settings: the brokers' settings. For a broker that did not report them, Kafka's defaults count, but only for
             the quota window, and the warning says so.
     """
+    found = large_responses(plan, snapshot, settings)
+    return found[0].warning(len(found) - 1) if found else ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LargeResponse:
+    """Fetch responses of one follower that are too large for its throttle."""
+
+    fitting: int
+    """A `replica.fetch.response.max.bytes` that fits, bytes."""
+    follower: int
+    text: str
+
+    def warning(self, others: int = 0) -> str:
+        """Return a sentence with the fix; `others`: the number of further followers with such responses."""
+        more = f" and {others} more" if others else ""
+        return (
+            f"broker {self.follower} [follower]: {self.text}; set replica.fetch.response.max.bytes={self.fitting} and "
+            f"replica.fetch.max.bytes={self.fitting // 2} in server.properties of this broker{more}, and restart: "
+            "Kafka does not change them dynamically"
+        )
+
+
+def large_responses(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> list[LargeResponse]:
+    """Return the followers of `fetch_warning`, those that need the smallest responses first."""
     if _surely_fit(plan, snapshot, settings):
-        return ""
+        return []
     quotas = {d.broker_id: d.rate_bytes_per_second for d in plan.decisions if d.role is ReplicaRole.LEADER}
     followers = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
     leaders: dict[int, list[int]] = {}
@@ -265,16 +290,8 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
         most = largest_response(count, quota, network, size.window_seconds) // 2
         origin = "" if follower in settings.brokers else " (Kafka's defaults: its settings are unknown)"
         text = f"the responses to one round of fetches, {count} x {size.response_max_bytes} bytes{origin}, {effect}"
-        found.append((min(fitting_response(count, rate), most), follower, text))
-    if not found:
-        return ""
-    fitting, follower, text = min(found)
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return (
-        f"broker {follower} [follower]: {text}; set replica.fetch.response.max.bytes={fitting} and "
-        f"replica.fetch.max.bytes={fitting // 2} in server.properties of this broker{more}, and restart: "
-        "Kafka does not change them dynamically"
-    )
+        found.append(LargeResponse(min(fitting_response(count, rate), most), follower, text))
+    return sorted(found)
 
 
 def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bool:

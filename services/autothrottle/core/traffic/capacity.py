@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from autothrottle.core.cluster.snapshot import parse_broker_id
@@ -44,16 +44,21 @@ def capacity_of(broker_id: int, instance_type: str | None, tagged: Capacity | No
     Args:
         broker_id: the broker.
         instance_type: instance type of the broker's host; None: unknown.
-        tagged: capacity from the host's tag; None: it has no such tag.
+        tagged: capacity from the host's tag or of its device, with its origin; None: it has none.
         limits: the operator's settings.
 
     Raises:
         Missing: none of them gives a capacity; the message names the fix.
     """
     by_type = None if instance_type is None else limits.by_instance_type.get(instance_type)
-    for capacity in (limits.by_broker.get(broker_id), tagged, by_type, limits.default):
+    for capacity, origin in (
+        (limits.by_broker.get(broker_id), "--broker-cap-map"),
+        (tagged, tagged.origin if tagged else ""),
+        (by_type, f"--cap-map for {instance_type}"),
+        (limits.default, "--default-capacity"),
+    ):
         if capacity is not None:
-            return capacity
+            return replace(capacity, origin=origin)
     raise Missing(_no_capacity(broker_id, instance_type))
 
 

@@ -14,7 +14,6 @@ from statistics import median
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.loads import (
-    MAX_LINK_RATE,
     Utilization,
     is_byte_count,
     is_time,
@@ -177,9 +176,3 @@ def newest_rate(series: Iterable[Series], now: float) -> Utilization | None:
         with suppress(Missing):
             rates.append(utilization([one], now))
     return max(rates, key=lambda rate: rate.end, default=None)
-
-
-def largest(series: Iterable[Series]) -> float:
-    """Return the largest of the newest samples that can be the speed of a link; without such samples, 0."""
-    newest = (device.newest for device in series)
-    return max((value for value in newest if 0 < value <= MAX_LINK_RATE), default=0.0)

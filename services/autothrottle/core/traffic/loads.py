@@ -38,6 +38,9 @@ class Capacity:
 
     outbound: BytesPerSecond
     inbound: BytesPerSecond
+    origin: str = field(default="", compare=False, repr=False)
+    """Where the value comes from, such as `--cap-map` or the speed of a device; "": unknown. It does not cross the
+    wire."""
 
     def of(self, role: ReplicaRole) -> BytesPerSecond:
         """Return the direction that a role uses: a leader sends, a follower receives."""

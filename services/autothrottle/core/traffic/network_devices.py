@@ -51,6 +51,7 @@ _KERNEL_NAME = re.compile(r"eth\d+")
 _ACCELERATED_FUNCTION = re.compile(r"enP\d+(p\d+)?s\d+.*|.*nsby")
 """Names of a function below another NIC: accelerated networking of Azure, and the standby NIC of virtio's failover."""
 _VIRTUAL = re.compile(VIRTUAL_DEVICES)
+_VLAN = re.compile(r"vlan.*|.*\..*")
 _ADDRESS = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5,}")
 _MOST_LEVELS = 4
 """Levels of stacked devices that are followed, for example a VLAN on a bridge on a bond."""
@@ -191,6 +192,16 @@ def _of_all_networks(names: Collection[str], reported: Mapping[str, _Facts]) -> 
     others = {name: device for name, device in devices.items() if name not in nics and not device.is_stacked}
     bonds |= {name for name, device in others.items() if device.address and members[device.address] > 1}
     return LinkDevices(counted, counted | bonds, frozenset(devices.keys() - nics.keys() - counted))
+
+
+def is_virtual(device: str) -> bool:
+    """Whether a name is that of a virtual device, which counts only if the operator names it."""
+    return bool(_VIRTUAL.fullmatch(device))
+
+
+def is_vlan(device: str) -> bool:
+    """Whether a name is that of a VLAN, whose speed is that of the device below it."""
+    return bool(_VLAN.fullmatch(device))
 
 
 def _without_nics(devices: Mapping[str, _Facts], bonds: Collection[str]) -> LinkDevices:

@@ -16,10 +16,10 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
-from autothrottle.core.traffic.counters import Series, SeriesName, largest, newest_rate, utilization
+from autothrottle.core.traffic.counters import Series, SeriesName, newest_rate, utilization
 from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
-from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker
-from autothrottle.core.traffic.network_devices import LinkDevices
+from autothrottle.core.traffic.loads import MAX_LINK_RATE, BrokerLoad, Capacity, Loads, Utilization, by_broker
+from autothrottle.core.traffic.network_devices import LinkDevices, is_virtual, is_vlan
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
 """Labels that differ between series of one broker, which are summed up; all others name the target."""
@@ -78,11 +78,20 @@ class HostSeries:
             if counting[query]:
                 _check_devices(broker_id, query, devices[other] - devices[query])
         outbound, inbound = (measured(query, series) for query, series in counting.items())
-        speed = largest(one for one in self.speeds if _is_of(one, label, links.speeds))
-        load = broker_load(broker_id, outbound, inbound, speed, limits)
+        device = self._fastest(label, links.speeds)
+        load = BrokerLoad(broker_id, capacity_of(broker_id, None, device, limits), outbound, inbound)
         counted = set().union(*devices.values())
-        findings = self._findings(label, counted, links, now)
+        virtual = _virtual_devices(counted, load.capacity) if exporter.net_devices else []
+        findings = [*virtual, *self._findings(label, counted, links, now)]
         return HostLoad(load, tuple(sorted(counted)), tuple(f"broker {broker_id}: {text}" for text in findings))
+
+    def _fastest(self, label: str, devices: Collection[str]) -> Capacity | None:
+        """Return the speed of the fastest of these devices; None: unknown."""
+        speeds = [(s.newest, s.labels.get(label, "")) for s in self.speeds if _is_of(s, label, devices)]
+        speed, device = max(
+            ((speed, device) for speed, device in speeds if 1 <= speed <= MAX_LINK_RATE), default=(0, "")
+        )
+        return Capacity(round(speed), round(speed), f"the speed of {device or 'its network device'}") if speed else None
 
     def _findings(self, label: str, counted: Collection[str], links: LinkDevices, now: float) -> list[str]:
         """Name devices that probably count twice, and a device that probably should count."""
@@ -265,16 +274,20 @@ def broker_utilization(
         raise type(error)(f"broker {broker_id} ({where}) {error}") from None
 
 
-def broker_load(
-    broker_id: int, outbound: Utilization, inbound: Utilization, speed: float, limits: CapacityLimits
-) -> BrokerLoad:
-    """Return the load of a broker; `speed` of its device is bytes/s, 0 if unknown.
-
-    Raises:
-        Missing: the capacity is unknown.
-    """
-    device = Capacity(round(speed), round(speed)) if speed >= 1 else None
-    return BrokerLoad(broker_id, capacity_of(broker_id, None, device, limits), outbound, inbound)
+def _virtual_devices(counted: Collection[str], capacity: Capacity) -> list[str]:
+    """Name virtual devices that count beside a NIC, or whose speed is the capacity, because the operator names them."""
+    virtual = sorted(filter(is_virtual, counted))
+    if virtual and len(virtual) < len(counted):
+        return [
+            f"--net-devices matches {_shown(virtual)}, the names of virtual devices. Their bytes are also those of a "
+            "NIC, so they count twice, and their speed is not that of a link. Fix: let --net-devices match NICs alone"
+        ]
+    if capacity.origin.endswith(tuple(f" {device}" for device in virtual if not is_vlan(device))):
+        return [
+            f"--net-devices matches only {_shown(virtual)}, and the capacity is {capacity.origin}. The speed of a "
+            "virtual device is not that of a link. Fix: give --broker-cap-map, or let --net-devices match NICs"
+        ]
+    return []
 
 
 def _is_of(series: Series, label: str, devices: Collection[str]) -> bool:

@@ -106,6 +106,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "open-endpoints": ["health", "health,reflection"],
     "insecure-listen": ["true", "false"],
     "log-format": ["text", "json"],
+    "output": ["text", "json"],
     "log-level": ["debug", "warning", "error"],
 }
 """Option -> accepted texts, each with a different meaning."""
@@ -206,6 +207,7 @@ BAD: Mapping[str, Sequence[str]] = {
     "decisions-min-free": ["-1", "1.5", "1000001"],
     "cluster-name": ["a/b", "-a", "x" * 101],
     "log-format": ["xml"],
+    "output": ["xml", ""],
     "log-level": ["INFO"],
 }
 """Option -> refused texts."""
@@ -721,7 +723,7 @@ def test_a_rate_may_have_its_unit(text: str) -> None:
     assert (c.limits.min_rate, c.static_rate, c.capacities.default) == (
         50_000_000,
         50_000_000,
-        Capacity(*[50_000_000] * 2),
+        Capacity(50_000_000, 50_000_000),
     )
 
 
@@ -797,3 +799,9 @@ def test_prometheus_has_one_kind_of_credentials_and_keeps_them_secret() -> None:
     (warning,) = parse([files[0], "--prometheus-url=http://prometheus:9090"], {}).warnings
     assert "the credentials are readable on the network" in warning
     assert parse([files[0], "--prometheus-url=http://localhost:9090"], {}).warnings == ()
+
+
+def test_short_form_of_a_flag_means_the_same() -> None:
+    assert parse(["-o", "json"], {}).output == parse(["-o=json"], {}).output == "json"
+    with pytest.raises(InvalidConfiguration, match="output: flag --output is given twice"):
+        parse(["-o", "json", "--output=text"], {})

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from autothrottle.adapters.kafka_zookeeper.placement import _rack, _targets
-from autothrottle.adapters.zookeeper.codec import TopicNode
-from autothrottle.core.errors import Incomplete
+from autothrottle.adapters.kafka_zookeeper.placement import _parsed, _targets
+from autothrottle.adapters.zookeeper.codec import TopicNode, registered_rack
 
 
 def test_a_reassigning_partition_ends_without_its_removing_replicas() -> None:
@@ -14,7 +11,9 @@ def test_a_reassigning_partition_ends_without_its_removing_replicas() -> None:
     assert dict(_targets({"t": node})) == {("t", 0): (3, 1), ("t", 2): (2,)}
 
 
-def test_a_rack_is_read_from_the_registration() -> None:
-    assert (_rack(1, b'{"rack":"a"}'), _rack(1, b'{"rack":null}'), _rack(1, b"{}")) == ("a", "", "")
-    with pytest.raises(Incomplete, match="broker 7"):
-        _rack(7, b"[]")
+def test_an_unreadable_registration_is_a_problem_of_its_broker_alone() -> None:
+    """One broker with a malformed registration hid the racks of all others."""
+    nodes = {1: b'{"rack":"a"}', 2: b'{"rack":null}', 3: b"{}", 7: b"[]"}
+    racks, problems = _parsed(nodes, lambda id: registered_rack(nodes[id]), "broker {}".format)
+    assert racks == {1: "a", 2: "", 3: ""}
+    assert [problem.partition(":")[0] for problem in problems] == ["broker 7"]

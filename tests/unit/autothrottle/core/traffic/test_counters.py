@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.traffic.counters import Series, largest, utilization
+from autothrottle.core.traffic.counters import Series, utilization
 from autothrottle.core.traffic.loads import Utilization
 
 NOW = 1_800_000_000.0
@@ -111,10 +111,3 @@ def test_rate_is_the_growth_over_the_time(growths: list[int], spacing: int) -> N
     found = utilization([counter(*samples)], NOW)
     seconds = spacing * (len(growths) - 1)
     assert found == Utilization(round((total - growths[0]) / seconds), at(-seconds), at(0))
-
-
-def test_largest_ignores_unknown_speeds() -> None:
-    """The kernel reports -1 Mbit/s for a virtual device and one that is down."""
-    speeds = [Series({}, [(NOW, value)]) for value in (-125_000.0, math.nan, math.inf, 9e18, 1.25e9)]
-    assert largest(speeds) == 1.25e9
-    assert largest(speeds[:4]) == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -118,6 +119,44 @@ def test_capacity_is_the_speed_of_the_fastest_device_unless_set_for_the_broker(
     ]
     found = loads([series(5, instance="b1:9100")], {1: ["b1"]}, limits, speeds)
     assert found.brokers[1].capacity == Capacity(capacity, capacity)
+    assert found.brokers[1].capacity.origin == ("--broker-cap-map" if capacity == 7 else "the speed of bond0")
+
+
+def test_speeds_that_no_link_has_are_unknown() -> None:
+    """The kernel reports -1 Mbit/s for a virtual device and one that is down."""
+    speeds = [Series({"instance": "b1:9100"}, [(NOW, value)]) for value in (-125_000.0, math.nan, math.inf, 9e18, 7e7)]
+    capacities = [
+        loads([series(5, instance="b1:9100")], {1: ["b1"]}, LINK, some).brokers[1].capacity
+        for some in (speeds, speeds[:4])
+    ]
+    assert [(each.inbound, each.origin) for each in capacities] == [
+        (70_000_000, "the speed of its network device"),
+        (100_000_000, "--default-capacity"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "speed", "text"),
+    [
+        ("eth.*|veth.*", 1.25e9, "matches veth1a2b, the names of virtual devices"),
+        ("veth.*", 1.25e9, "matches only veth1a2b, and the capacity is the speed of veth1a2b"),
+        ("veth.*", 0, ""),
+        ("eth0", 1.25e9, ""),
+    ],
+)
+def test_virtual_devices_that_the_operator_names_are_a_finding(pattern: str, speed: float, text: str) -> None:
+    """A veth always reports 10 Gbit/s, so that --net-devices could raise the capacity tenfold without a word."""
+    devices = [device for device in ("eth0", "veth1a2b") if re.fullmatch(pattern, device)]
+    traffic = [
+        series(rate, instance="b1:9100", device=device) for rate, device in zip((2e6, 5e6), devices, strict=False)
+    ]
+    speeds = [Series({"instance": "b1:9100", "device": "veth1a2b"}, [(NOW, speed)])]
+    exporter = EXPORTERS["node_exporter"].with_net_devices(pattern)
+    reading = SeriesReading(
+        BrokerMatching(registered={1: ["b1"]}), LINK, NOW, {TX: traffic, RX: traffic}, speeds, exporter=exporter
+    )
+    assert text in "".join(reading.loads().warnings)
+    assert bool(text) == any("--net-devices matches" in warning for warning in reading.loads().warnings)
 
 
 def test_broker_without_a_known_capacity_is_a_problem() -> None:

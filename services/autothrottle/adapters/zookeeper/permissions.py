@@ -1,0 +1,157 @@
+"""What the ACLs of znodes let this client do; asking changes nothing.
+
+autothrottle does not authenticate with ZooKeeper, so only entries for everybody and for its address concern it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import Permissions
+
+from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.core.errors import Incomplete
+
+_NAMES = {
+    Permissions.READ: "read",
+    Permissions.WRITE: "write",
+    Permissions.CREATE: "create",
+    Permissions.DELETE: "delete",
+}
+_IN_FLIGHT = 1_000
+_NO_TIME = "their ACLs cannot be read in time. Fix: check them again while ZooKeeper is less busy"
+_SHOWN = 5
+"""Maximum number of entries of an ACL in a sentence."""
+_ALL = Permissions.READ | Permissions.WRITE | Permissions.CREATE | Permissions.DELETE
+_PARENT = Permissions.READ | Permissions.CREATE | Permissions.DELETE
+
+
+class ZooKeeperPermissions:
+    """The ACLs of autothrottle's own znodes, or of Kafka's; a `PermissionSource`."""
+
+    def __init__(self, client: KazooClient, paths: OwnPaths | KafkaPaths, submits: bool = True) -> None:
+        """Prepare.
+
+        Args:
+            client: connected.
+            paths: the znodes to check.
+            submits: whether reassignments are submitted through Kafka's znodes.
+        """
+        self._client, self._paths, self._submits = client, paths, submits
+
+    def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
+        deadline = time.monotonic() + timeout.total_seconds()
+        with translated_errors("reading the ACLs of znodes"):
+            if isinstance(self._paths, OwnPaths):
+                needed = dict(self._own(self._paths, deadline))
+            else:
+                needed = dict(self._kafka(self._paths, deadline))
+            return dict(self._missing(needed, deadline))
+
+    def _own(self, own: OwnPaths, deadline: float) -> Iterator[tuple[str, int]]:
+        """Yield the znodes of the state and the permissions that they need; without a state, the place to create it."""
+        if not self._exists(own.root, deadline):
+            yield self._nearest(own.root, deadline), Permissions.READ | Permissions.CREATE
+            return
+        yield own.root, _PARENT
+        for path in self._children(own.root, deadline):
+            yield path, _ALL
+        for path in self._children(own.ledger, deadline):
+            yield path, _ALL
+
+    def _kafka(self, kafka: KafkaPaths, deadline: float) -> Iterator[tuple[str, int]]:
+        """Yield the znodes of Kafka and the permissions that they need."""
+        if not self._exists(kafka.broker_ids, deadline):
+            raise Incomplete(kafka.absent)
+        yield kafka.broker_ids, Permissions.READ
+        yield kafka.topics, Permissions.READ
+        yield kafka.change_notification.rpartition("/")[0], Permissions.CREATE
+        if self._submits:
+            yield kafka.reassign_partitions.rpartition("/")[0], Permissions.CREATE
+        for kind in ("brokers", "topics"):
+            parent = kafka.entity_config(kind)
+            yield parent, Permissions.READ | Permissions.CREATE
+            for path in self._children(parent, deadline):
+                yield path, Permissions.READ | Permissions.WRITE
+
+    def _missing(self, needed: Mapping[str, int], deadline: float) -> Iterator[tuple[str, str]]:
+        paths, address = list(needed), self._address()
+        for start in range(0, len(paths), _IN_FLIGHT):
+            batch = paths[start : start + _IN_FLIGHT]
+            answers = [self._client.get_acls_async(path) for path in batch]
+            for path, answer in zip(batch, answers, strict=True):
+                entries: Sequence[Any] = ()
+                with suppress(NoAuthError):  # it needs the permission to read, which this client lacks
+                    try:
+                        entries = answer.get(timeout=seconds_left(deadline))[0]
+                    except NoNodeError:
+                        continue
+                    except KazooTimeoutError:
+                        yield f"{path} and later znodes", _NO_TIME
+                        return
+                if absent := needed[path] & ~_allowed(entries, address):
+                    yield path, _sentence(absent, entries)
+
+    def _exists(self, path: str, deadline: float) -> bool:
+        return self._client.exists_async(path).get(timeout=seconds_left(deadline)) is not None
+
+    def _nearest(self, path: str, deadline: float) -> str:
+        """Return the lowest parent of a path that exists."""
+        while not self._exists(path := path.rpartition("/")[0] or "/", deadline) and path != "/":
+            continue
+        return path
+
+    def _children(self, path: str, deadline: float) -> list[str]:
+        """Return the children of a znode; without permission to read it, none: the znode itself is a finding."""
+        with suppress(NoNodeError, NoAuthError):
+            names = self._client.get_children_async(path).get(timeout=seconds_left(deadline))
+            return [f"{path}/{name}" for name in sorted(names)]
+        return []
+
+    def _address(self) -> str:
+        """Return the address of this client in its connection; "": unknown."""
+        with suppress(OSError, AttributeError):
+            return str(self._client._connection._socket.getsockname()[0])
+        return ""
+
+
+def _allowed(entries: Sequence[Any], address: str) -> int:
+    """Return the permissions that the entries give to a client without credentials."""
+    allowed = 0
+    for entry in entries:
+        is_everybody = (entry.id.scheme, entry.id.id) == ("world", "anyone")
+        if is_everybody or (entry.id.scheme == "ip" and _is_in(address, entry.id.id)):
+            allowed |= entry.perms
+    return allowed
+
+
+def _is_in(address: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _sentence(absent: int, entries: Sequence[Any]) -> str:
+    operations = " and ".join(name for bit, name in _NAMES.items() if bit & absent)
+    shown = ", ".join(f"{entry.id.scheme}:{entry.id.id[:40]} {_letters(entry.perms)}" for entry in entries[:_SHOWN])
+    reason = f"its ACL is {shown}" if shown else "it hides its ACL"
+    return (
+        f"this client may not {operations}: {reason}. Fix: allow it in the znode's ACL, or use another ensemble with "
+        "--kafka-backend admin; autothrottle does not authenticate, see docs/security.md"
+    )
+
+
+def _letters(permissions: int) -> str:
+    """Return permissions as zkCli shows them, ADMIN included."""
+    return "".join(letter for bit, letter in enumerate("rwcda") if permissions & 1 << bit)

@@ -1,0 +1,220 @@
+"""What is wrong with a deployment before its first reassignment: findings and facts from readings.
+
+The command `check` reads, and these functions judge. Each function judges every resource on its own. Sentences of the
+metrics source and of the planner stay as they are: `finding` splits them into subject, value and fix. The type to know
+is `Finding`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.core.policy.adaptive import OLD_SECONDS
+from autothrottle.core.policy.headroom import headroom
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.throttles.guards import large_responses
+from autothrottle.core.throttles.ownership import foreign_throttles
+from autothrottle.core.throttles.plan import plan
+from autothrottle.core.traffic.loads import BrokerLoad, Loads
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+_DIRECTIONS = {ReplicaRole.LEADER: "outbound", ReplicaRole.FOLLOWER: "inbound"}
+_SUBJECT = re.compile(r"broker (\d+)(?: \[(?:leader|follower)\])?:? (?=\S)")
+_FIX = re.compile(r"[.;,]? Fix: |\. (?=If )")
+_TOPICS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `autothrottle check`."""
+
+    subject: str
+    """The resource, such as `broker 1003`, `topic payments`, `metrics` or `/config/changes`."""
+    value: str
+    """What is wrong with it, or a fact about it."""
+    fix: str = ""
+    """What the operator can do; "": the value is a fact, and nothing is wrong."""
+
+
+def finding(subject: str, sentence: str, otherwise: str = "see docs/runbook.md") -> Finding:
+    """Return the finding in a sentence of the product. The subject is the broker with which the sentence begins.
+
+    `otherwise` is the fix of a sentence without one.
+
+    >>> finding("metrics", "broker 7 has no sample; check --scrape-url")
+    Finding(subject='broker 7', value='has no sample', fix='check --scrape-url')
+    """
+    if broker := _SUBJECT.match(sentence):
+        subject, sentence = f"broker {broker[1]}", sentence[broker.end() :]
+    text = sentence.strip().rstrip(".")
+    parts = _FIX.split(text, maxsplit=1)
+    if len(parts) == 1:
+        parts = text.rsplit("; ", 1)
+    fix = re.sub("^If ", "if ", parts[1]) if len(parts) == 2 else otherwise
+    return Finding(subject, parts[0].rstrip("."), fix)
+
+
+def loads_inspected(loads: Loads, registered: Collection[int], limits: Limits, now: datetime) -> Iterator[Finding]:
+    """Yield what the metrics source reports of each broker: its load and age, capacity and devices, or what is missing.
+
+    Args:
+        loads: the newest sample.
+        registered: ids of the brokers in Kafka; (): unknown.
+        limits: the operator's limits.
+        now: UTC.
+    """
+    for broker_id in sorted({*registered, *loads.brokers, *loads.problems}):
+        if load := loads.brokers.get(broker_id):
+            yield from _load(load, limits, now)
+        elif broker_id in loads.problems:
+            yield finding(f"broker {broker_id}", loads.problems[broker_id])
+        else:
+            fix = "give its host the tag or the label with its broker id, see docs/metrics-sources.md"
+            yield Finding(f"broker {broker_id}", "has no series in the metrics source", fix)
+        if devices := loads.devices.get(broker_id):
+            yield Finding(f"broker {broker_id}", f"network devices that count: {', '.join(devices)}")
+    yield from (finding("metrics", warning) for warning in loads.warnings)
+
+
+def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
+    subject = f"broker {load.broker_id}"
+    age = max((now - max(load.outbound.end, load.inbound.end)) / timedelta(seconds=1), 0)
+    rates = _both({role: load.of(role).rate for role in ReplicaRole})
+    yield Finding(subject, f"load {rates}, measured until {age:.0f} s ago")
+    yield Finding(subject, f"capacity {_both({role: load.capacity.of(role) for role in ReplicaRole})}{_origin(load)}")
+    yield Finding(subject, f"if this is the load of clients, replication gets {_both(_free(load, limits))}")
+    if age > OLD_SECONDS:
+        fix = "let the metrics source deliver newer samples, or choose --metrics-source scrape"
+        yield Finding(subject, f"the load was measured {age:.0f} s ago; the margins for clients grow with the age", fix)
+    for role, way in _DIRECTIONS.items():
+        capacity, rate = load.capacity.of(role), load.of(role).rate
+        option = load.capacity.origin.split()[0] if load.capacity.origin.startswith("--") else "--broker-cap-map"
+        fix = f"correct the capacity with {option}, or name the devices of the link with --net-devices"
+        shown = f"capacity of {_megabytes(capacity)}{_origin(load)}"
+        if rate > capacity:
+            yield Finding(subject, f"carries {_megabytes(rate)} {way}, more than its {shown}", fix)
+        elif capacity < limits.min_rate:
+            value = f"its {way} {shown} is below --min-rate, {_megabytes(limits.min_rate)}"
+            yield Finding(subject, value, f"{fix}, or lower --min-rate")
+
+
+def _free(load: BrokerLoad, limits: Limits) -> Mapping[ReplicaRole, BytesPerSecond]:
+    """Return the rates of the original's formula, for a load without replication."""
+    return {
+        role: headroom(load.of(role).rate, 0, load.capacity.of(role), limits.max_ratio(role), limits.floor)
+        for role in ReplicaRole
+    }
+
+
+def _origin(load: BrokerLoad) -> str:
+    return f", from {load.capacity.origin}" if load.capacity.origin else ""
+
+
+def _both(rates: Mapping[ReplicaRole, BytesPerSecond]) -> str:
+    """Return the rates of both directions; a common one once."""
+    shown = {role: _megabytes(rate) for role, rate in rates.items()}
+    if len({*shown.values()}) == 1:
+        return next(iter(shown.values()))
+    return ", ".join(f"{shown[role]} {way}" for role, way in _DIRECTIONS.items())
+
+
+def racks_inspected(racks: Mapping[int, str], partitions: Iterable[PartitionReplicas]) -> Iterator[Finding]:
+    """Yield brokers without a rack while others have one, and topics whose replicas share racks without need.
+
+    Args:
+        racks: broker id -> its rack; "": it has none.
+        partitions: the partitions of the cluster.
+    """
+    names = {rack for rack in racks.values() if rack}
+    if not racks:
+        return
+    if not names:
+        yield Finding("racks", "no broker has a rack, so placement plans do not separate replicas by rack")
+        return
+    yield Finding("racks", f"{sum(map(bool, racks.values()))} of {len(racks)} brokers are in racks: {_some(names)}")
+    for broker_id in sorted(broker_id for broker_id, rack in racks.items() if not rack):
+        value = "has no rack, although other brokers have one; a plan may put all replicas of its partitions into one"
+        yield Finding(f"broker {broker_id}", value, "set broker.rack in its server.properties, and restart it")
+    counts: dict[str, int] = {}
+    shared: dict[str, list[PartitionReplicas]] = {}
+    for entry in partitions:
+        counts[entry.topic] = counts.get(entry.topic, 0) + 1
+        if _shares_a_rack(entry.replicas, racks, len(names)):
+            shared.setdefault(entry.topic, []).append(entry)
+    for topic, entries in sorted(shared.items()):
+        first = entries[0]
+        where = ", ".join(f"{broker_id} in {racks.get(broker_id) or 'none'}" for broker_id in first.replicas)
+        value = f"{len(entries)} of {counts[topic]} partitions have replicas that share a rack"
+        fix = f"topicmappr rebuild --topics '^{re.escape(topic)}$' --brokers -2 --force-rebuild"
+        yield Finding(f"topic {topic}", f"{value}, such as partition {first.partition} on brokers {where}", fix)
+
+
+def _shares_a_rack(replicas: Collection[int], racks: Mapping[int, str], rack_count: int) -> bool:
+    """Return whether replicas share a rack although there are racks without one of them."""
+    named = [racks[broker_id] for broker_id in replicas if racks.get(broker_id)]
+    return len({*named}) < min(len(named), rack_count)
+
+
+def fetches_inspected(
+    partitions: Iterable[PartitionReplicas],
+    loads: Loads,
+    settings: ClusterSettings,
+    limits: Limits,
+    policy: Policy,
+) -> Iterator[Finding]:
+    """Yield the brokers whose fetch responses would be too large if all their replicas were copied now.
+
+    Each follower copies from the preferred leaders of its partitions, at the rates that the planner would give. This
+    is the load of a broker that is replaced. Brokers without settings or without a load are left out.
+
+    Args:
+        partitions: the partitions of the cluster.
+        loads: the newest sample of the metrics source.
+        settings: the brokers' settings.
+        limits: the operator's limits.
+        policy: a policy without learned state.
+    """
+    judged = settings.brokers.keys() & (loads.brokers if policy.fixed_rate is None else settings.brokers).keys()
+    pairs = sorted(
+        {(e.replicas[0], b) for e in partitions for b in e.replicas[1:] if b in judged and e.replicas[0] >= 0}
+    )
+    leaders, followers = tuple(leader for leader, _ in pairs), tuple((follower,) for _, follower in pairs)
+    isr, removing = tuple((leader,) for leader in leaders), ((),) * len(pairs)
+    copies = TopicReassignment("all", tuple(range(len(pairs))), leaders, isr, followers, removing)
+    snapshot = Snapshot(1, frozenset(leaders), (copies,) if pairs else ())
+    decided = plan(snapshot, loads, limits, policy=policy)
+    for response in sorted(large_responses(decided, snapshot, settings), key=lambda each: each.follower):
+        answer = finding("fetch sizes", response.warning())
+        yield Finding(answer.subject, f"if all its replicas were copied now, {answer.value}", answer.fix)
+
+
+def snapshot_inspected(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield what the planner finds in the cluster: unreadable parts, and throttles that other parties left."""
+    for problem in (*snapshot.problems, *snapshot.unreadable_configs.values()):
+        yield finding(problem.path, problem.reason)
+    moving = len(snapshot.reassignments)
+    yield Finding("Kafka", f"{len(snapshot.brokers)} brokers; topics in reassignment: {moving}")
+    for resource, keys in foreign_throttles(snapshot).items() if not moving else ():
+        shown = ", ".join(f"{key}={value[:60]}" for key, value in keys.items())
+        fix = "remove it, or give --cleanup-foreign, which removes it after --cleanup-after intervals"
+        yield Finding(str(resource), f"a throttle of another party is set, although nothing moves: {shown}", fix)
+    for key, value in snapshot.default_throttles.items():
+        fix = "remove it from the default broker config, unless it is intended"
+        yield Finding("brokers/<default>", f"a throttle of another party is set: {key}={value[:60]}", fix)
+
+
+def _megabytes(rate: BytesPerSecond) -> str:
+    return f"{rate / MEGABYTE:.2f} MB/s"
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)[:_TOPICS_SHOWN]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

@@ -1,0 +1,168 @@
+"""Findings and facts about a deployment, from readings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
+from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.snapshot import Problem, Snapshot
+from autothrottle.core.inspection import (
+    Finding,
+    fetches_inspected,
+    finding,
+    loads_inspected,
+    racks_inspected,
+    snapshot_inspected,
+)
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads
+from tests import builders
+from tests.builders import limits, mb
+
+LOAD = builders.load(1, mb(40), mb(30))
+NOW = LOAD.inbound.end + timedelta(seconds=7)
+
+
+def warnings(lines: object) -> list[tuple[str, str]]:
+    return [(line.subject, line.value) for line in lines if line.fix]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        (
+            "broker 7 has no sample of x; check --scrape-url",
+            Finding("broker 7", "has no sample of x", "check --scrape-url"),
+        ),
+        ("broker 7 [follower]: a, b: c; set x", Finding("broker 7", "a, b: c", "set x")),
+        ("broker 7 (h, rx) has no series s. Fix: add it", Finding("broker 7", "(h, rx) has no series s", "add it")),
+        (
+            "the clock differs; check it; or not. Fix: do",
+            Finding("metrics", "the clock differs; check it; or not", "do"),
+        ),
+        ("a and b count. If one is below, drop it", Finding("metrics", "a and b count", "if one is below, drop it")),
+        ("brokers are odd", Finding("metrics", "brokers are odd", "see docs/runbook.md")),
+    ],
+)
+def test_sentence_becomes_subject_value_and_fix(sentence: str, expected: Finding) -> None:
+    assert finding("metrics", sentence) == expected
+
+
+def inspected(loads: Loads, *registered: int) -> list[Finding]:
+    return list(loads_inspected(loads, registered, limits(min_rate=mb(10)), NOW))
+
+
+def measured(load: BrokerLoad) -> Loads:
+    return Loads({load.broker_id: load}, devices={load.broker_id: ("eth0", "eth1")})
+
+
+def test_facts_name_load_age_capacity_with_its_origin_and_devices() -> None:
+    capacity = Capacity(mb(125), mb(100), "the speed of eth0")
+    assert inspected(measured(replace(LOAD, capacity=capacity))) == [
+        Finding("broker 1", "load 40.00 MB/s outbound, 30.00 MB/s inbound, measured until 7 s ago"),
+        Finding("broker 1", "capacity 125.00 MB/s outbound, 100.00 MB/s inbound, from the speed of eth0"),
+        Finding("broker 1", "if this is the load of clients, replication gets 76.50 MB/s outbound, 63.00 MB/s inbound"),
+        Finding("broker 1", "network devices that count: eth0, eth1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "expected"),
+    [
+        (35, ["carries 40.00 MB/s outbound, more than its capacity of 35.00 MB/s, from --default-capacity"]),
+        (41, []),
+    ],
+)
+def test_capacity_below_the_load_is_implausible(capacity: float, expected: list[str]) -> None:
+    load = replace(LOAD, capacity=Capacity(mb(capacity), mb(capacity), "--default-capacity"))
+    assert warnings(inspected(measured(load))) == [("broker 1", text) for text in expected]
+
+
+def test_capacity_below_the_lowest_throttle_is_implausible() -> None:
+    load = replace(builders.load(1, mb(1), mb(1)), capacity=Capacity(mb(9), mb(500)))
+    assert warnings(inspected(measured(load))) == [
+        ("broker 1", "its outbound capacity of 9.00 MB/s is below --min-rate, 10.00 MB/s")
+    ]
+
+
+def test_brokers_without_a_load_do_not_hide_one_another() -> None:
+    """Datadog reports nothing about a host without the tag, so that its broker was in no list at all."""
+    loads = replace(measured(LOAD), problems={2: "broker 2 has no series s. Fix: add it"}, warnings=("odd; do it",))
+    assert warnings(inspected(loads, 1, 2, 3)) == [
+        ("broker 2", "has no series s"),
+        ("broker 3", "has no series in the metrics source"),
+        ("metrics", "odd"),
+    ]
+
+
+def test_old_loads_are_a_finding() -> None:
+    lines = loads_inspected(measured(LOAD), (), limits(min_rate=mb(10)), NOW + timedelta(minutes=6))
+    assert warnings(lines) == [
+        ("broker 1", "the load was measured 367 s ago; the margins for clients grow with the age")
+    ]
+
+
+MAP = (
+    PartitionReplicas("apart", 0, (1, 2)),
+    PartitionReplicas("shared", 0, (1, 2)),
+    PartitionReplicas("shared", 1, (2, 3)),
+    PartitionReplicas("three", 0, (1, 2, 3)),
+    PartitionReplicas("rackless", 0, (1, 4)),
+)
+
+
+def test_racks_that_topics_share_without_need_and_brokers_without_racks_are_findings() -> None:
+    """Three replicas in two racks must share one, and a broker without a rack conflicts with none."""
+    assert warnings(racks_inspected({1: "a", 2: "b", 3: "b", 4: ""}, MAP)) == [
+        (
+            "broker 4",
+            "has no rack, although other brokers have one; a plan may put all replicas of its partitions into one",
+        ),
+        (
+            "topic shared",
+            "1 of 2 partitions have replicas that share a rack, such as partition 1 on brokers 2 in b, 3 in b",
+        ),
+    ]
+    assert warnings(racks_inspected({1: "", 2: ""}, MAP)) == []
+    assert not list(racks_inspected({}, ()))
+
+
+SETTINGS = ClusterSettings({1: FetchSettings(), 2: FetchSettings(), 3: FetchSettings(65_536)})
+
+
+def test_fetch_sizes_are_judged_for_each_broker_by_the_rates_of_the_planner() -> None:
+    loads = Loads({b: replace(builders.load(b, mb(10), mb(10)), capacity=Capacity(mb(60), mb(60))) for b in (1, 2, 3)})
+    partitions = (*MAP[:4], PartitionReplicas("gone", 0, (-1, 2)), PartitionReplicas("back", 0, (2, 1)))
+    lines = list(fetches_inspected(partitions, loads, SETTINGS, limits(), HeadroomPolicy()))
+    assert [subject for subject, _ in warnings(lines)] == ["broker 1", "broker 2"]
+    assert lines[0].value.startswith("if all its replicas were copied now, the responses to one round of fetches, 1 x")
+    assert "set replica.fetch.response.max.bytes=" in lines[0].fix
+
+
+def test_fetch_sizes_are_judged_without_loads_only_by_a_static_rate() -> None:
+    assert not list(fetches_inspected(MAP, Loads(), SETTINGS, limits(), HeadroomPolicy()))
+    static = fetches_inspected(MAP, Loads(), SETTINGS, limits(), StaticPolicy(mb(20)))
+    assert [line.subject for line in static] == ["broker 2"]
+    assert not list(fetches_inspected((), Loads(), SETTINGS, limits(), StaticPolicy(mb(20))))
+
+
+def test_leftover_throttles_and_unreadable_parts_are_findings() -> None:
+    resource, topic = ConfigResource.broker(2), ConfigResource.topic("t")
+    snapshot = Snapshot(
+        1,
+        frozenset({1, 2}),
+        throttles={resource: {LEADER_RATE: "5"}},
+        unreadable_configs={topic: Problem("topics/t", "it is not JSON; repair it")},
+        problems=(Problem("brokers/1", "broker 1 is unreachable: no answer. Fix: start it"),),
+    )
+    assert warnings(snapshot_inspected(snapshot)) == [
+        ("broker 1", "is unreachable: no answer"),
+        ("topics/t", "it is not JSON"),
+        ("brokers/2", f"a throttle of another party is set, although nothing moves: {LEADER_RATE}=5"),
+    ]

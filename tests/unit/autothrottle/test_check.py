@@ -1,0 +1,133 @@
+"""`autothrottle check` over sources in memory: one that fails is one finding."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics, MemoryPermissions, MemoryPlacementCluster
+from autothrottle.check import CheckSettings, CheckSources, check, print_findings
+from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.errors import Unavailable
+from autothrottle.core.inspection import Finding
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.core.traffic.loads import BrokerLoad
+from autothrottle.ports.placement import PlacementCluster
+from tests import builders
+from tests.builders import limits, mb
+
+SETTINGS = CheckSettings(limits(), source="memory", limit=timedelta(seconds=5))
+CLUSTER = PlacementCluster(
+    {id: PlacementBroker(id, rack) for id, rack in ((1, "a"), (2, "b"))}, (PartitionReplicas("t", 0, (1, 2)),)
+)
+
+
+def load(broker_id: int) -> BrokerLoad:
+    return builders.load(broker_id, mb(1), mb(1), capacity=mb(1000), end=datetime.now(UTC))
+
+
+def sources(
+    cluster: PlacementCluster = CLUSTER, denied: Mapping[str, str] | None = None, metrics: MemoryMetrics | None = None
+) -> CheckSources:
+    kafka = MemoryCluster(brokers=(1, 2))
+    kafka.settings = ClusterSettings({1: FetchSettings(), 2: FetchSettings()})
+    return CheckSources(
+        cluster=lambda: MemoryPlacementCluster(cluster),
+        snapshots=lambda: kafka,
+        loads=lambda: metrics or MemoryMetrics(load(1), load(2)),
+        settings=lambda: kafka,
+        permissions={"state store": lambda: MemoryPermissions(denied)},
+    )
+
+
+def warnings(checked: CheckSources, settings: CheckSettings = SETTINGS) -> list[tuple[str, str]]:
+    return [(line.subject, line.value) for line in check(checked, settings) if line.fix]
+
+
+def refuse() -> Any:
+    raise Unavailable("no server answers; check --zk-addr")
+
+
+def test_sound_deployment_has_facts_and_no_findings() -> None:
+    lines = check(sources(), SETTINGS)
+    assert not [line for line in lines if line.fix]
+    assert {"state store", "racks", "Kafka", "metrics", "broker 1", "broker 2"} == {line.subject for line in lines}
+
+
+@pytest.mark.parametrize("name", ["cluster", "snapshots", "loads", "settings"])
+def test_source_that_is_unreachable_is_one_finding(name: str) -> None:
+    changed: Any = {name: refuse}
+    found = warnings(replace(sources(denied={"topic t": "this client may not x. Fix: allow it"}), **changed))
+    others = [("topic t", "this client may not x")]
+    assert [line for line in found if line in others] == others
+    assert [value for _, value in found if value not in "this client may not x"] == ["no server answers"]
+
+
+def test_two_sources_that_fail_for_one_reason_are_one_finding() -> None:
+    checked = replace(sources(), snapshots=refuse, permissions={"state store": refuse})
+    assert warnings(checked) == [("state store", "no server answers")]
+
+
+def test_source_that_hangs_is_one_finding_after_the_limit() -> None:
+    """A metrics source that accepted the connection and never answered would block a check for ever."""
+    released = threading.Event()
+
+    def hang() -> Any:
+        released.wait()
+        refuse()
+
+    found = warnings(replace(sources(), loads=hang), replace(SETTINGS, limit=timedelta(seconds=0.1)))
+    released.set()
+    assert found == [("metrics", "no answer within 0.1 s, so it is not checked")]
+
+
+def test_defect_in_one_source_does_not_end_the_others() -> None:
+    def fail() -> Any:
+        raise ZeroDivisionError("odd")
+
+    assert warnings(replace(sources(), cluster=fail)) == [
+        ("Kafka", "an unexpected ZeroDivisionError ended this check: odd")
+    ]
+
+
+def test_unreadable_broker_does_not_hide_the_racks_of_the_others() -> None:
+    cluster = replace(CLUSTER, problems=("broker 3: its registration is not an object; correct it",))
+    shared = replace(cluster, partitions=(PartitionReplicas("t", 0, (1, 4)), *cluster.partitions))
+    broker = PlacementBroker(4, "a")
+    metrics = MemoryMetrics(load(1), load(2), load(4))
+    found = warnings(sources(replace(shared, brokers={**shared.brokers, 4: broker}), metrics=metrics))
+    assert [subject for subject, _ in found] == ["broker 3", "topic t", "broker 4"]
+    assert found[2] == ("broker 4", "does not report its fetch sizes")
+
+
+def test_metrics_source_that_collects_samples_gets_time_for_them() -> None:
+    """The first rounds of a scraper had one sample, which every broker then had as a finding."""
+    metrics = MemoryMetrics(load(1))
+    metrics.lose(2, "broker 2 has one sample; a rate needs two")
+    timer = threading.Timer(0.2, metrics.set_loads, [load(2)])
+    timer.start()
+    assert warnings(sources(metrics=metrics), replace(SETTINGS, patience=timedelta(seconds=5))) == []
+    timer.join()
+
+
+LINES = [Finding("broker 1", "capacity 5 MB/s"), Finding("topic a\x1b", "is odd", "rename it")]
+
+
+def test_findings_are_one_line_each_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    print_findings(LINES, "text")
+    assert capsys.readouterr().out == "INFO broker 1: capacity 5 MB/s\nWARN topic a\\x1b: is odd. Fix: rename it\n"
+
+
+def test_json_has_the_same_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    print_findings(LINES, "json")
+    assert json.loads(capsys.readouterr().out) == [
+        {"level": "info", "subject": "broker 1", "value": "capacity 5 MB/s", "fix": ""},
+        {"level": "warn", "subject": "topic a\x1b", "value": "is odd", "fix": "rename it"},
+    ]

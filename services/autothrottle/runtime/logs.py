@@ -64,7 +64,7 @@ def configure_logs(format: str = "text", level: str = "info", stream: TextIO | N
         level: "debug", "info", "warning" or "error", for autothrottle's own records.
         stream: destination; None: standard error.
     """
-    # No format shows where a line was logged, or by which thread. To determine that takes a third of the time of a line.
+    # No format shows these. To determine where a line was logged takes a third of its time.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     threshold = getattr(logging, level.upper())

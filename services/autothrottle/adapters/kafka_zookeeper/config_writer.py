@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -60,13 +60,8 @@ class _PreparedWrite:
     change: Change
     operations: tuple[tuple[str, tuple[Any, ...]], ...]
     """(transaction method, arguments)."""
-
-    @property
-    def size(self) -> int:
-        return sum(
-            _OPERATION_BYTES + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
-            for _, arguments in self.operations
-        )
+    size: int
+    """Bytes of the operations in a transaction."""
 
 
 class ZooKeeperConfigWriter:
@@ -108,16 +103,16 @@ class ZooKeeperConfigWriter:
         prepared = []
         for change, config, ledger in self._read(changes, deadline):
             try:
-                operations = self._operations(change, config, ledger)
+                operations = tuple(self._operations(change, config, ledger))
             except Invalid as error:
                 outcomes[change.resource.path] = _refused(change, str(error))
                 continue
-            write = _PreparedWrite(change, tuple(operations))
-            if write.size > _MAX_REQUEST_BYTES:
+            size = _size(operations)
+            if size > _MAX_REQUEST_BYTES:
                 # The server would drop the connection, and with it the writes of all other resources.
-                outcomes[change.resource.path] = _refused(change, _TOO_LARGE.format(write.size))
+                outcomes[change.resource.path] = _refused(change, _TOO_LARGE.format(size))
             elif operations:
-                prepared.append(write)
+                prepared.append(_PreparedWrite(change, operations, size))
             else:
                 outcomes[change.resource.path] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
         return prepared
@@ -293,6 +288,13 @@ def _edited(path: str, current: dict[str, str], edits: Sequence[Edit]) -> dict[s
         else:
             edited[edit.key] = edit.value
     return edited
+
+
+def _size(operations: Iterable[tuple[str, tuple[Any, ...]]]) -> int:
+    return sum(
+        _OPERATION_BYTES + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
+        for _, arguments in operations
+    )
 
 
 def _batches(prepared: Sequence[_PreparedWrite]) -> Iterator[list[_PreparedWrite]]:

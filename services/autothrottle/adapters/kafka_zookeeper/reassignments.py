@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import chain
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
@@ -58,7 +57,7 @@ class ReassignmentNodes:
         self._kafka, self._nodes, self._states = kafka, nodes, states
         self._root = kafka.topics + "/"
         self._topics: dict[str, _Topic] = {}
-        self._shared = SharedValues()
+        self._parse = partial(parse_topic, shared=SharedValues())
         self._targets: dict[str, dict[int, tuple[int, ...]]] = {}
         self._reassigning: dict[str, _Reassigning] = {}
         self._touched: set[str] = set()
@@ -99,33 +98,11 @@ class ReassignmentNodes:
 
     def _absorb_topic(self, path: str) -> str:
         topic = path.removeprefix(self._root)
-        if (node := self._nodes.value(path, parse_topic)) is not None:
-            self._topics[topic] = self._columns(node)
+        if (node := self._nodes.value(path, self._parse)) is not None:
+            self._topics[topic] = _columns(node)
         elif path not in self._nodes.problems:
             self._topics.pop(topic, None)
         return topic
-
-    def _columns(self, node: TopicNode) -> _Topic:
-        moving = sorted(node.adding_replicas.keys() | node.removing_replicas.keys())
-        rows = sorted(node.replicas.items())
-        return _Topic(
-            _shared_partitions(tuple([p for p, _ in rows])),
-            self._shared_column([replicas for _, replicas in rows]),
-            _Reassigning(
-                _shared_partitions(tuple(moving)),
-                self._shared_column([node.adding_replicas.get(p, ()) for p in moving]),
-                self._shared_column([node.removing_replicas.get(p, ()) for p in moving]),
-            ),
-        )
-
-    def _shared_column(self, column: Sequence[_Replicas]) -> tuple[_Replicas, ...]:
-        """The same column, whose broker ids other partitions share. Most partitions add and remove one broker."""
-        share, sizes = self._shared.__getitem__, set(map(len, column))
-        if sizes <= {0, 1}:
-            return tuple(map(share, column))
-        if len(sizes) == 1:
-            return tuple(zip(*[iter(map(share, chain.from_iterable(column)))] * sizes.pop(), strict=True))
-        return tuple([tuple(map(share, replicas)) for replicas in column])
 
     def _absorb_reassignments(self, topic: str) -> None:
         """Determine which partitions of a topic are being reassigned, and follow their states."""
@@ -222,6 +199,20 @@ class ReassignmentNodes:
         )
 
 
+def _columns(node: TopicNode) -> _Topic:
+    moving = _ascending(tuple(node.adding_replicas.keys() | node.removing_replicas.keys()))
+    partitions = _ascending(tuple(node.replicas))
+    return _Topic(
+        partitions,
+        tuple(map(node.replicas.__getitem__, partitions)),
+        _Reassigning(
+            moving,
+            tuple([node.adding_replicas.get(p, ()) for p in moving]),
+            tuple([node.removing_replicas.get(p, ()) for p in moving]),
+        ),
+    )
+
+
 def _index(partitions: Sequence[int], partition: int) -> int | None:
     """The index of a partition in an ascending column; None: it is absent."""
     index = bisect_left(partitions, partition)
@@ -229,8 +220,8 @@ def _index(partitions: Sequence[int], partition: int) -> int | None:
 
 
 @lru_cache(maxsize=256)  # most topics have the partitions 0 to n - 1
-def _shared_partitions(partitions: tuple[int, ...]) -> tuple[int, ...]:
-    return partitions
+def _ascending(partitions: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(partitions))
 
 
 def _outside(replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:

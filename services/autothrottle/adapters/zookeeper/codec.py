@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
@@ -179,13 +179,14 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def _require_int32(numbers: Iterable[Any]) -> None:
+def _require_int32(numbers: Collection[Any]) -> None:
     """Refuse what Kafka cannot read as broker ids or partition numbers; it does not fit into a message either."""
-    values = list(numbers)
-    if not _INTEGERS.issuperset(map(type, values)):
+    if not _INTEGERS.issuperset(map(type, numbers)):
         raise TypeError("a broker id or partition is not an integer")
-    if values and not 0 <= min(values) <= max(values) <= MAX_BROKER_ID:
-        raise ValueError(f"{min(min(values), 0) or max(values)} is not a broker id or partition in 0..{MAX_BROKER_ID}")
+    distinct = set(numbers)
+    first, last = min(distinct, default=0), max(distinct, default=0)
+    if not 0 <= first <= last <= MAX_BROKER_ID:
+        raise ValueError(f"{min(first, 0) or last} is not a broker id or partition in 0..{MAX_BROKER_ID}")
 
 
 def _broker_ids(value: Any) -> tuple[int, ...]:
@@ -195,28 +196,53 @@ def _broker_ids(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _replica_map(value: Any, data: bytes) -> dict[int, tuple[int, ...]]:
+def _replica_map(value: Any, data: bytes, shared: SharedValues) -> dict[int, tuple[int, ...]]:
     with _malformed("partitions of the topic are malformed", data, "repair the node"):
         lists = value.values()
-        if not _LISTS.issuperset(map(type, lists)) or not all(map(_PARTITION.fullmatch, value)):
+        if not _LISTS.issuperset(map(type, lists)):
             raise TypeError(f"{value!r} does not map partitions to lists")
-        _require_int32(chain.from_iterable(lists))
-        partitions = list(map(int, value))
-        _require_int32(partitions)
-        return dict(zip(partitions, map(tuple, lists), strict=True))
+        broker_ids = list(chain.from_iterable(lists))
+        _require_int32(broker_ids)
+        return dict(zip(_partitions(tuple(value)), _rows(lists, broker_ids, shared), strict=True))
 
 
-def parse_topic(data: bytes) -> TopicNode:
+@lru_cache(maxsize=64)  # most topics have the partitions 0 to n - 1
+def _partitions(names: tuple[str, ...]) -> tuple[int, ...]:
+    """Parse the names of partitions, or raise TypeError or ValueError if one is not a number in the range."""
+    if not all(map(_PARTITION.fullmatch, names)):
+        raise TypeError("the name of a partition is not a number")
+    partitions = tuple(map(int, names))
+    _require_int32(partitions)
+    return partitions
+
+
+def _rows(
+    lists: Collection[Sequence[int]], broker_ids: Iterable[int], shared: SharedValues
+) -> Iterable[tuple[int, ...]]:
+    """Return lists of broker ids as tuples, whose ids other nodes share; `broker_ids` has those of all lists."""
+    share, sizes = shared.__getitem__, set(map(len, lists))
+    if sizes <= {0, 1}:
+        return map(share, map(tuple, lists))
+    if len(sizes) == 1:
+        return zip(*[iter(map(share, broker_ids))] * sizes.pop(), strict=True)
+    return (tuple(map(share, row)) for row in lists)
+
+
+def parse_topic(data: bytes, shared: SharedValues | None = None) -> TopicNode:
     """Parse a topic's assignment.
+
+    Args:
+        data: the node.
+        shared: broker ids that all topics share, to save memory; None: none.
 
     Raises:
         Invalid: a Kafka controller does not write such text.
     """
-    value = _json_object(data, "the topic's assignment")
+    value, shared = _json_object(data, "the topic's assignment"), SharedValues() if shared is None else shared
     return TopicNode(
-        _replica_map(value.get("partitions"), data),
-        _replica_map(value.get("adding_replicas") or {}, data),
-        _replica_map(value.get("removing_replicas") or {}, data),
+        _replica_map(value.get("partitions"), data, shared),
+        _replica_map(value.get("adding_replicas") or {}, data, shared),
+        _replica_map(value.get("removing_replicas") or {}, data, shared),
     )
 
 
@@ -268,12 +294,8 @@ def parse_states(data: Sequence[bytes], shared: SharedValues) -> list[StateNode]
         return None
     if min(leaders) < NO_LEADER or min(followers, default=0) < 0 or max(chain(leaders, followers)) > MAX_BROKER_ID:
         return None
-    share, sizes = shared.__getitem__, set(map(len, isr))
-    if len(sizes) == 1 and (size := sizes.pop()):
-        rows: Iterable[tuple[int, ...]] = zip(*[iter(map(share, followers))] * size, strict=True)
-    else:
-        rows = (tuple(map(share, row)) for row in isr)
-    return list(map(_new_state, zip(map(share, leaders), rows, strict=True)))
+    rows = _rows(isr, followers, shared)
+    return list(map(_new_state, zip(map(shared.__getitem__, leaders), rows, strict=True)))
 
 
 def text(value: Any) -> str:

@@ -218,8 +218,12 @@ def desired_replicas(
         held_brokers: brokers whose entries may not be removed in any case.
     """
     exact = lists.text(role)
-    if ours and _is_all_ours(current, ours) and (ours.written == exact or lists.of(role) == ours.owned):
-        return DesiredKey(current, ours)
+    if ours and _is_all_ours(current, ours):
+        if current and not (exact or lists.of(role) or hold or held_brokers):
+            # The end of a reassignment, detected without parsing 100,000 entries.
+            return DesiredKey(ours.before, None)
+        if ours.written == exact or lists.of(role) == ours.owned:
+            return DesiredKey(current, ours)
     if ours is None and current is None and exact and len(exact) <= MAX_VALUE_BYTES:
         # The start of a reassignment, detected without comparing 100,000 entries.
         return DesiredKey(exact, LedgerKey(None, exact))

@@ -150,6 +150,14 @@ def test_reassignments_are_parsed_as_kafkas_tools_write_them(targets: dict[tuple
     assert parse_reassignments(encoded({"version": 1, "partitions": entries})) == expected
 
 
+@pytest.mark.parametrize("lists", [{"0": [70001, 70002]}, {"0": [70001], "1": []}, {"0": [70001], "1": [70001, 70002]}])
+def test_topics_share_broker_ids(lists: dict[str, list[int]]) -> None:
+    shared = SharedValues()
+    first, second = (parse_topic(encoded({"partitions": lists}), shared).replicas for _ in range(2))
+    assert first == second == {int(partition): tuple(ids) for partition, ids in lists.items()}
+    assert all(a is b for p in first for a, b in zip(first[p], second[p], strict=True))
+
+
 def test_topic_before_kafka_2_4_has_no_adding_or_removing_replicas() -> None:
     assert parse_topic(b'{"version":1,"partitions":{"0":[1001]}}') == TopicNode({0: (1001,)}, {}, {})
 

@@ -24,7 +24,8 @@ from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
-from autothrottle.core.throttles.plan import plan, previous_rate
+from autothrottle.core.throttles.ownership import DesiredKey, desired_replicas
+from autothrottle.core.throttles.plan import DesiredReplicas, plan, previous_rate
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE
 
@@ -643,6 +644,16 @@ def test_intent_is_released_when_the_reassignment_is_over(written: bool, before:
     kafka = interrupted(Kafka({resource: dict(keys) for resource, keys in initial.items()}), written)
     assert kafka.end().findings == ()
     assert (kafka.current(), kafka.ledger) == (initial, {})
+
+
+@pytest.mark.parametrize("before", [None, ""])
+@pytest.mark.parametrize("text", ["0:1,0:2", "*"])
+def test_unneeded_list_of_ours_is_released_unless_it_is_held(before: str | None, text: str) -> None:
+    ours, nothing = LedgerKey(before, text), DesiredReplicas()
+    assert desired_replicas(nothing, ReplicaRole.LEADER, text, ours, False) == DesiredKey(before, None)
+    assert desired_replicas(nothing, ReplicaRole.LEADER, text, ours, True) == DesiredKey(text, ours)
+    held = desired_replicas(nothing, ReplicaRole.LEADER, text, ours, False, frozenset({1}))
+    assert held.value == ("*" if text == "*" else "0:1")
 
 
 @both

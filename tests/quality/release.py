@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, frozenset[str]] = {
     "metricsfetcher --help": SERVICE,
     "autothrottle score --help": SCORE,
     "autothrottle demo --help": LAB,
-    "autothrottle simulate --help": LAB,
+    "autothrottle simulate --help": SERVICE,
 }
 """Command -> the extras with which it answers. With any other extra it names one of these in one line."""
 

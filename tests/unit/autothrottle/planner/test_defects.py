@@ -33,7 +33,7 @@ from autothrottle.ports.kafka import Term
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2_grpc
 from tests import builders
-from tests.builders import eventually, mb
+from tests.builders import AT_ONCE, eventually, mb
 from tests.unit.autothrottle.planner.bench import BROKERS, FOLLOWER, LEADER, Bench
 
 RATES = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
@@ -254,7 +254,7 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
             request_seconds = fastest(lambda: stub.RequestCycle(admin_pb2.RequestCycleRequest(), timeout=60))
             state_seconds = fastest(lambda: stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=60))
             assert bench.planner.state().last_cycle is None, "the cycle still hangs"
-            assert max(set_seconds, request_seconds, state_seconds) < 5, "the cycle hangs for half a minute"
+            assert max(set_seconds, request_seconds, state_seconds) < AT_ONCE, "the cycle hangs for half a minute"
             bench.metrics.read_gate.set()
             eventually(lambda: bench.rate(1003, FOLLOWER) == 50.0)
         client.close()

@@ -22,9 +22,10 @@ from autothrottle.core.control.plan import Reason
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.loop import Planner
+from autothrottle.planner.triggers import SPACING
 from autothrottle.ports.kafka import Term
 from tests import builders
-from tests.builders import eventually, mb
+from tests.builders import AT_ONCE, at_once, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
 SLACK = timedelta(seconds=60)
@@ -940,16 +941,18 @@ def test_a_snapshot_is_at_least_as_new_as_the_last_event() -> None:
 
 
 def test_events_start_cycles_at_once_regardless_of_the_interval(real: Bench) -> None:
+    limit = SPACING.total_seconds() + AT_ONCE
     real.planner.start(ADDRESS)
     assert real.planner.next_cycle(None, SLACK) is not None
     real.begin_reassignment()
-    eventually(lambda: real.rates() == RATES)
+    at_once(lambda: real.rates() == RATES, limit)
     real.overrides.set_override(1003, mb(50), autoremove=False)
-    eventually(lambda: real.rate(1003, FOLLOWER) == 50.0)
+    at_once(lambda: real.rate(1003, FOLLOWER) == 50.0, limit)
     real.overrides.remove_override(1003)
-    eventually(lambda: real.rates() == RATES)
+    at_once(lambda: (real.rate(1003, FOLLOWER) or 0) > 50, limit)
+    eventually(lambda: real.rates() == RATES)  # after a ramp
     real.cluster.finish("t1")
-    eventually(real.is_clean)
+    at_once(real.is_clean, limit)
 
 
 def test_a_slow_watcher_gets_every_cycle_in_order(real: Bench) -> None:

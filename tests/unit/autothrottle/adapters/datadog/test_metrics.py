@@ -37,7 +37,7 @@ from autothrottle.core.traffic.loads import Capacity, Loads
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from autothrottle.wire.metrics import loads_to_message
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator, Fault
-from tests.builders import eventually
+from tests.builders import AT_ONCE, Stopwatch, eventually
 
 NOW = 1_700_000_040.0
 """A multiple of 120 s, so that a complete bucket ends here."""
@@ -519,9 +519,9 @@ def test_unreadable_tags_of_a_host_are_a_warning(lab: Lab) -> None:
 def test_slow_lookup_affects_only_its_host(lab: Lab) -> None:
     lab.add("h3", 1003, has_tagged_series=False)
     lab.emulator.fail("hang", path=f"{TAGS}/h3")
-    began = time.monotonic()
+    stopwatch = Stopwatch()
     loads = lab.metrics().fetch_loads(timedelta(seconds=4))
-    assert time.monotonic() - began < 15
+    assert stopwatch.seconds < 4 + AT_ONCE
     assert set(loads.brokers) == {1001, 1002}
     assert "in time" in loads.warnings[0]
 
@@ -532,10 +532,10 @@ def test_slow_lookup_affects_only_its_host(lab: Lab) -> None:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_d19_error_status_is_unavailable_at_once_without_retries(lab: Lab, status: int) -> None:
     lab.emulator.fail(status, path=QUERY)
-    began = time.monotonic()
+    stopwatch = Stopwatch()
     with pytest.raises(Unavailable, match=str(status)):
         lab.metrics().fetch_loads(timedelta(seconds=30))
-    assert time.monotonic() - began < 10
+    assert stopwatch.seconds < AT_ONCE
     queries = [request.query["query"] for request in lab.emulator.requests if request.path == QUERY]
     assert len(queries) == len(set(queries)), "each query is sent once"
 
@@ -543,24 +543,24 @@ def test_d19_error_status_is_unavailable_at_once_without_retries(lab: Lab, statu
 def test_d19_one_failed_query_ends_the_read_while_the_other_hangs(lab: Lab) -> None:
     lab.emulator.fail(503, times=1, path=QUERY)
     lab.emulator.fail("hang", times=1, path=QUERY)
-    began = time.monotonic()
+    stopwatch = Stopwatch()
     with pytest.raises(Unavailable, match="503"):
         lab.metrics().fetch_loads(timedelta(seconds=30))
-    assert time.monotonic() - began < 10
+    assert stopwatch.seconds < AT_ONCE
 
 
 @pytest.mark.parametrize("fault", ["hang", "dribble"])
 def test_d19_slow_server_does_not_delay_a_read_beyond_its_timeout(lab: Lab, fault: Fault) -> None:
     lab.emulator.fail(fault, path=QUERY)
     metrics = lab.metrics()
-    began = time.monotonic()
+    stopwatch = Stopwatch()
     with pytest.raises(Unavailable, match=r"in time|does not answer"):
         metrics.fetch_loads(timedelta(seconds=1))
-    assert time.monotonic() - began < 10
+    assert stopwatch.seconds < 1 + AT_ONCE
     # The server is still sending, but our thread and socket are free.
-    began = time.monotonic()
+    stopwatch = Stopwatch()
     metrics.close()
-    assert time.monotonic() - began < 30
+    assert stopwatch.seconds < AT_ONCE
 
 
 def test_failed_read_leaves_no_connection_open(lab: Lab) -> None:
@@ -621,12 +621,12 @@ def test_d19_endless_headers_do_not_delay_a_read_beyond_its_timeout() -> None:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         metrics = DatadogMetrics(settings(url), LIMITS)
-        began = time.monotonic()
+        stopwatch = Stopwatch()
         with pytest.raises(Unavailable):
             metrics.fetch_loads(timedelta(seconds=1))
-        assert time.monotonic() - began < 10
+        assert stopwatch.seconds < 1 + AT_ONCE
         metrics.close()
-        assert time.monotonic() - began < 10
+        assert stopwatch.seconds < 1 + 2 * AT_ONCE
     finally:
         stop.set()
         listener.shutdown(socket.SHUT_RDWR)
@@ -680,9 +680,9 @@ def test_close_ends_a_tls_handshake_without_an_answer() -> None:
         read = pool.submit(metrics.fetch_loads, timedelta(seconds=60))
         connection, _ = frozen.accept()
         assert connection.recv(1)
-        start = time.monotonic()
+        stopwatch = Stopwatch()
         metrics.close()
-        assert time.monotonic() - start < 10
+        assert stopwatch.seconds < AT_ONCE
         with pytest.raises(Unavailable):
             read.result(30)
         connection.close()
@@ -909,10 +909,10 @@ def test_long_event_text_is_cut_to_the_limit_of_datadog(lab: Lab) -> None:
 @pytest.mark.parametrize("fault", ["hang", "dribble"])
 def test_d19_event_is_abandoned_at_its_timeout(lab: Lab, fault: Fault) -> None:
     lab.emulator.fail(fault)
-    began = time.monotonic()
+    stopwatch = Stopwatch()
     with pytest.raises(Unavailable, match="event"):
         lab.metrics().post_event(Event("title", "text"), timedelta(seconds=0.8))
-    assert time.monotonic() - began < 10
+    assert stopwatch.seconds < 0.8 + AT_ONCE
 
 
 def test_refused_event_is_unavailable_and_not_retried(lab: Lab) -> None:

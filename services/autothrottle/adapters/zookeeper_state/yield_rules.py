@@ -62,7 +62,7 @@ def _parse(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
         author=text(value["author"]),
         time=time_of(value["time"]),
     )
-    return name, validate_rule(rule, i_mean_it=True)
+    return name, validate_rule(rule, force=True)
 
 
 def _format(rules: YieldRules) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test test-unit test-all chaos fuzz check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock helm clean java
+.PHONY: help install demo score test test-unit test-all chaos fuzz check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock release helm clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -139,6 +139,9 @@ lock: ## resolve requirements.txt anew from pyproject.toml, and the parts of it 
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --group fuzz \
 	  --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 	  --output-file tests/fuzz/requirements.txt
+
+release: $(STAMP) ## build sdist and wheel in dist/, and try the wheel in empty environments, one for each extra
+	$(BIN)/python -m tests.quality.release $(ARGS)
 
 helm: ## build helm with go in the cache, for the checks and tests of the chart
 	GOBIN="$${XDG_CACHE_HOME:-$$HOME/.cache}/autothrottle/helm" go install helm.sh/helm/v3/cmd/helm@v3.22.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
@@ -178,6 +180,46 @@ def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"the condition did not hold within {seconds:g} s"
+        time.sleep(0.01)
+
+
+AT_ONCE = 1.0
+"""Longest time for what the product does at once, in seconds on an idle machine."""
+
+SERVER_SECONDS = 1.5
+"""How much later an answer of a server process may come on a busy machine."""
+
+
+class Stopwatch:
+    """Measures seconds without those for which a thread of this process waited for a CPU, as on a busy machine.
+
+    A wait of the product for a timer, a lock or an answer counts.
+    """
+
+    def __init__(self) -> None:
+        self._start, self._waits = time.monotonic(), _cpu_waits()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        waited = sum(max(0.0, wait - self._waits.get(thread, 0.0)) for thread, wait in _cpu_waits().items())
+        return time.monotonic() - self._start - waited
+
+
+def _cpu_waits() -> dict[str, float]:
+    """Thread of this process -> seconds for which it was ready to run and had no CPU; empty unless on Linux."""
+    waits = {}
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # the thread has ended
+            waits[file.parent.name] = int(file.read_text().split()[1]) / 1e9
+    return waits
+
+
+def at_once(holds: Callable[[], object], seconds: float = AT_ONCE) -> None:
+    """Wait until a condition holds; fail if the product needs longer than that for it."""
+    stopwatch = Stopwatch()
+    while not holds():
+        assert stopwatch.seconds < seconds, f"the condition did not hold within {seconds:g} s"
         time.sleep(0.01)
 
 

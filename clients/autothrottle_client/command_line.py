@@ -232,7 +232,7 @@ def _add_quotas(command: _AddCommand) -> None:
     _value(quota, "--connection-creation-rate", "RATE", int, "set: connections per second on each broker, with --ip")
     _value(quota, "--at-most", "LIMIT", _limit_or_share, f"rule set: highest quota on each broker, {_AT_MOST}")
     _value(quota, "--floor", "RATE", _byte_rate, f"rule set: lowest quota on each broker, {_BYTE_RATE}")
-    _switch(quota, "--i-mean-it", "rule set: confirm a rule that matches every client")
+    _switch(quota, "--force", "rule set: confirm a rule that matches every client")
     _value(quota, "--keys", "KEY[,KEY]", _words, "remove, rule set: keys like producer_byte_rate (default all)")
     _value(quota, "--etag", "ETAG", str, "set, remove: change only this version, as list shows it (default any)")
     _value(quota, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), f"set: {_EXPIRY}")
@@ -255,6 +255,10 @@ def _add_operation(command: _AddCommand) -> None:
 
     command("state", commands.state)
     _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
+
+
+_RENAMED = {"--i-mean-it": "--force"}
+"""Option of an earlier version -> its name now."""
 
 
 class _Once(argparse.Action):
@@ -296,7 +300,7 @@ class _Parser(argparse.ArgumentParser):
         wrong = found[1] if found else ""
         names = [str(name) for action in self._actions for name in (*action.option_strings, *(action.choices or ()))]
         known = [name for name in names if name.startswith("-") == wrong.startswith("-") and name != wrong]
-        similar = difflib.get_close_matches(wrong, known, n=1)
+        similar = [_RENAMED[wrong]] if wrong in _RENAMED else difflib.get_close_matches(wrong, known, n=1)
         super().error(message + (f"; did you mean {similar[0]}?" if similar else ""))
 
 

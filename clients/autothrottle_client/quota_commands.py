@@ -52,7 +52,7 @@ _QUOTA_OPTIONS = {
     "set": (*_QUOTA_PARTS, *_QUOTA_VALUES, "etag", "dry_run", "expires", "until_recovered"),
     "remove": (*_QUOTA_PARTS, "keys", "etag", "dry_run"),
     "rule list": (),
-    "rule set": ("name", "user", "client_id", "at_most", "floor", "keys", "dry_run", "i_mean_it"),
+    "rule set": ("name", "user", "client_id", "at_most", "floor", "keys", "dry_run", "force"),
     "rule remove": ("name", "dry_run"),
 }
 """Operation -> the options that it takes."""
@@ -130,7 +130,7 @@ def _set_rule(call: Call) -> None:
         keys=given.get("keys", ()),
     )
     dry_run = call.arguments.dry_run
-    found = call.admin.quotas.set_rule(rule, dry_run, call.arguments.i_mean_it)
+    found = call.admin.quotas.set_rule(rule, dry_run, call.arguments.force)
     before = f" (before: {found.before.sentence})" if found.before else ""
     text = f"{found.rule.name}{' would be' if dry_run else ''}: {found.rule.sentence}{before}"
     call.show(found, text, found.warnings)

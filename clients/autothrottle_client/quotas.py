@@ -234,20 +234,20 @@ class QuotaCalls:
         found = self._unary(lambda stub: stub.ListYieldRules, quotas_pb2.ListYieldRulesRequest())
         return tuple(from_message(YieldRule, one) for one in found.rules)
 
-    def set_rule(self, rule: YieldRule, validate_only: bool = False, i_mean_it: bool = False) -> YieldRuleChange:
+    def set_rule(self, rule: YieldRule, validate_only: bool = False, force: bool = False) -> YieldRuleChange:
         """Add a rule, or replace the one of this name.
 
         Args:
             rule: the rule.
             validate_only: check the request only.
-            i_mean_it: confirms a rule that matches every client.
+            force: confirms a rule that matches every client.
 
         Raises:
-            Invalid: a value is wrong, or the rule matches every client without `i_mean_it`.
+            Invalid: a value is wrong, or the rule matches every client without `force`.
             Conflict: there would be more than 100 rules.
         """
         request = quotas_pb2.SetYieldRuleRequest(
-            rule=quotas_pb2.YieldRule(**asdict(rule)), validate_only=validate_only, i_mean_it=i_mean_it
+            rule=quotas_pb2.YieldRule(**asdict(rule)), validate_only=validate_only, force=force
         )
         return from_message(YieldRuleChange, self._unary(lambda stub: stub.SetYieldRule, request))
 

@@ -24,6 +24,7 @@ from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_scrip
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
+from autothrottle.runtime.extras import WITH_EXTRAS, start
 from autothrottle.runtime.garbage_collection import collect_rarely
 from autothrottle.runtime.logs import configure_logs, log_standard_error
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
@@ -123,13 +124,6 @@ _SERVICES: dict[str, Callable[[Composition], None]] = {
 _ROLES = ("discovery", "metrics", "planner", "applier", "admin", "gateway")
 """The roles that `run` has in the list of members."""
 
-_WITH_EXTRAS = {
-    "demo": ("autothrottle_lab.demo.command", "lab"),
-    "simulate": ("autothrottle_lab.simulate.command", "lab"),
-    "score": ("autothrottle.scorer.command", "score"),
-}
-"""Command -> (module with its `main` and `make_parser`, the extra that installs its dependencies)."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status.
@@ -148,8 +142,9 @@ def _main(arguments: list[str]) -> int:
         return _show(__version__)
     if command in ("-help", "--help", "-h", "help"):
         return _show(usage())
-    if command in _WITH_EXTRAS:
-        return _with_extra(command, arguments)
+    if command in WITH_EXTRAS:
+        module, extra = WITH_EXTRAS[command]
+        return start(f"autothrottle {command}", module, extra, arguments)
     if command == "completion":
         return _completion(arguments)
     if command not in COMMANDS:
@@ -176,7 +171,7 @@ def _completion(arguments: Sequence[str]) -> int:
 def _parsers() -> dict[str, ArgumentParser]:
     """Return command -> the parser of its arguments; absent: its extra is not installed."""
     found = {}
-    for command, (module, _) in _WITH_EXTRAS.items():
+    for command, (module, _) in WITH_EXTRAS.items():
         with suppress(ModuleNotFoundError):
             found[command] = import_module(module).make_parser()
     return found
@@ -189,20 +184,6 @@ def _show(text: str) -> int:
     except BrokenPipeError:
         discard_output()
         return EXIT_BROKEN_PIPE
-
-
-def _with_extra(command: str, arguments: Sequence[str]) -> int:
-    module, extra = _WITH_EXTRAS[command]
-    try:
-        run: Callable[[Sequence[str]], int] = import_module(module).main
-    except ModuleNotFoundError as error:
-        absent = (error.name or "").partition(".")[0]
-        if absent == "autothrottle":
-            raise
-        fix = f"Fix: install autothrottle with the extra `{extra}`"
-        print(f"autothrottle {command}: {absent} is not installed. {fix}", file=sys.stderr)
-        return EXIT_FAILED
-    return run(arguments)
 
 
 def _configured(command: str, arguments: Sequence[str]) -> int:

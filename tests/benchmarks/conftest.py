@@ -1,7 +1,7 @@
 """Benchmarks print their measurements beside those of the original program. No measured time fails a benchmark.
 
 `make bench` runs them and takes minutes; `make test` skips them. `make bench ARGS=--record` stores the figures in
-`results/scale.json`.
+`results/scale.csv`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.benchmarks.big_cluster import Size
 from tests.benchmarks.figures import Figures
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "scale.json"
+RESULTS = HERE / "results" / "scale.csv"
 _FIGURES = Figures()
 
 

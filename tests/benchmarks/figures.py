@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from tests.benchmarks.result_files import read_rows, write_rows
 
 COLUMNS = ("figure", "size", "original", "ours", "least", "most", "runs", "unit", "load", "CPU seconds")
 
@@ -46,7 +47,7 @@ class Figure:
     def cpu(self) -> str:
         return ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.cpu_seconds.items())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         return {
             "figure": self.name,
             "size": self.size,
@@ -88,21 +89,16 @@ class Figures:
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
     def record(self, path: Path, command: str) -> None:
-        """Replace the same figures in a JSON file; keep the others."""
-        ours = [figure.to_json() for figure in self._figures]
+        """Replace the same figures in a file; keep the others."""
+        ours = [figure.to_row() for figure in self._figures]
         measured = {(figure["figure"], figure["size"]) for figure in ours}
-        kept = [f for f in _recorded(path) if (f["figure"], f["size"]) not in measured]
-        run = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
-        content = {"machine": _machine(), "figures": sorted(kept + [{**f, **run} for f in ours], key=_order)}
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        kept = [f for f in read_rows(path) if (f["figure"], f["size"]) not in measured]
+        run: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command}
+        run["machine"] = _machine()
+        write_rows(path, sorted(kept + [{**f, **run} for f in ours], key=_order))
 
 
-def _recorded(path: Path) -> Iterable[dict[str, Any]]:
-    return json.loads(path.read_text())["figures"] if path.exists() else ()
-
-
-def _order(figure: dict[str, Any]) -> tuple[str, str]:
+def _order(figure: Mapping[str, Any]) -> tuple[str, str]:
     return figure["figure"], figure["size"]
 
 

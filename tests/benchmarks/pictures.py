@@ -2,7 +2,7 @@
 
 - `architecture.svg`: the services and what flows between them.
 - `throttle.svg`: the same reassignment under the original's formula and under `adaptive`, in virtual time.
-- `policies.svg`: makespan against deferred client bytes, from `results/control.json`.
+- `policies.svg`: makespan against deferred client bytes, from `results/control.csv`.
 
 The output is deterministic: a second run writes the same bytes. Each picture has a white background of its own, so it
 is readable on a light page and on a dark one.
@@ -10,7 +10,6 @@ is readable on a light page and on a dark one.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassig
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from tests.benchmarks.control.contest import RESULTS
 from tests.benchmarks.control.contestants import OriginalPolicy
+from tests.benchmarks.result_files import read_rows
 from tests.paths import ROOT
 
 IMAGES = ROOT / "docs" / "images"
@@ -333,7 +333,7 @@ def marker(shape: str, x: float, y: float, colour: str) -> str:
     return f'<path d="M{x:.1f} {y - 8:.1f}l7.5 13h-15z" fill="{colour}" stroke="#ffffff"/>'
 
 
-def policies(recorded: Mapping[str, Any]) -> str:
+def policies(rows: Sequence[Mapping[str, Any]]) -> str:
     """One mark for each policy and timing: makespan (median) against deferred client bytes (mean)."""
     x, y = Axis(0, 0.6, 80, 570), Axis(0.88, 1.36, 400, 52)
     body = [
@@ -349,7 +349,7 @@ def policies(recorded: Mapping[str, Any]) -> str:
         text(325, 444, "client bytes deferred by the reassignment, % (mean)", colour=FAINT),
         vertical_text(24, 226, "makespan / bound (median)"),
     ]
-    for row in recorded["rows"]:
+    for row in rows:
         if row["policy"] in POLICIES:
             at = x.pixel(row["deferred_mean"]), y.pixel(row["makespan_median"])
             body.append(marker(row["timing"], *at, POLICIES[row["policy"]][1]))
@@ -369,7 +369,7 @@ def pictures() -> dict[str, str]:
     return {
         "architecture.svg": architecture(),
         "throttle.svg": throttle(),
-        "policies.svg": policies(json.loads(RESULTS.read_text("utf-8"))),
+        "policies.svg": policies(read_rows(RESULTS)),
     }
 
 

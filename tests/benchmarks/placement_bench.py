@@ -2,18 +2,16 @@
 
 Run it as `python -m tests.benchmarks.placement_bench --cases article,large --seeds 1,2`. Each row is one plan, judged
 by its maps: process CPU seconds (the median of `--runs`), copied bytes beside the bound, and how even the map is before
-and after. The original's figures are those of seed 1. `--record` writes the rows to results/placement.json.
+and after. The original's figures are those of seed 1. `--record` writes the rows to results/placement.csv.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 
 from autothrottle.core.placement.brokers import PlacementBroker, select_brokers
@@ -23,8 +21,9 @@ from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from tests.benchmarks.placement_clusters import CASES, FIRST_BROKER, Cluster, generate
 from tests.benchmarks.placement_judge import Verdict, judge
+from tests.benchmarks.result_files import DIRECTORY, write_rows
 
-RESULTS = Path(__file__).parent / "results" / "placement.json"
+RESULTS = DIRECTORY / "placement.csv"
 
 ORIGINAL = {
     ("article", "force, count"): "range 3.41 %, 13,443 GB, leaders 1, replicas 1",
@@ -143,7 +142,7 @@ def main() -> None:
                 rows.append(asdict(row))
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
     if arguments.record:
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        write_rows(RESULTS, rows)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ import pyarrow.parquet as pq
 
 from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS
 from autothrottle.core.scoring.score import REFERENCE_RATIO
+from tests.benchmarks.result_files import DIRECTORY, read_rows, write_rows
 
-RESULTS = Path(__file__).parent / "results" / "scorer.json"
+RESULTS = DIRECTORY / "scorer.csv"
 FILE_ROWS = 20_000
 LINK_SIDES = 100
 """Link sides of every reassignment: 50 leaders and 50 followers."""
@@ -295,9 +296,8 @@ def _line(name: str, rows: int, found: Mapping[str, Any]) -> str:
 
 def _record(result: Mapping[str, Any]) -> None:
     """Replace the recorded result of this log size; keep the results of other sizes."""
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    others = [older for older in kept if older["rows"] != result["rows"]]
-    RESULTS.write_text(json.dumps(sorted([*others, result], key=lambda r: int(r["rows"])), indent=1) + "\n")
+    others = [older for older in read_rows(RESULTS) if older["rows"] != result["rows"]]
+    write_rows(RESULTS, sorted([*others, result], key=lambda r: int(r["rows"])))
 
 
 def _run_in_process(which: str, log: Path, out: Path) -> Mapping[str, Any]:

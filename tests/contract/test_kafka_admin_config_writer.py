@@ -234,8 +234,8 @@ class TestAdminConfigWriter(ConfigWriterContract):
 # Foreign configs.
 
 
-def test_d13_sensitive_and_other_user_configs_are_byte_identical_before_and_after(subject: Subject) -> None:
-    """The original reads all dynamic configs and writes them back. A password then becomes `null` or is lost."""
+def test_sensitive_and_other_user_configs_are_byte_identical_before_and_after(subject: Subject) -> None:
+    """D13: the original reads all dynamic configs and writes them back. A password then becomes `null` or is lost."""
     subject.cluster.set_configs_as_a_user(
         {
             PASSWORD: "very secret",

@@ -175,8 +175,8 @@ def test_no_part_of_a_refused_change_is_written(subject: Subject) -> None:
     "garbage",
     [b'{"version":1,"config":null}', b'{"version":1,"config":{"leader.re', b"", b"[]", b'{"config":{"x":1}}', b"\xff"],
 )
-def test_d31_an_unreadable_config_stays_byte_identical_and_others_are_written(subject: Subject, garbage: bytes) -> None:
-    """The original panics on such a node, or overwrites content that an operator could still repair."""
+def test_an_unreadable_config_stays_byte_identical_and_others_are_written(subject: Subject, garbage: bytes) -> None:
+    """D31: the original panics on such a node, or overwrites content that an operator could still repair."""
     path = subject.cluster.kafka.config(BROKER)
     subject.cluster.write(path, garbage)
     outcomes = subject.applied(rate("5"), lists("t1", "0:1001"))

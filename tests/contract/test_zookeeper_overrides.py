@@ -118,8 +118,8 @@ def test_override_of_broker_0_is_in_the_node_of_the_original(subject: Subject) -
     assert subject.store.read_overrides() == Overrides()
 
 
-def test_d16_a_child_without_a_valid_broker_id_is_ignored_with_a_warning(subject: Subject) -> None:
-    """`POST /throttle/all` made the original fail at every later read of its overrides."""
+def test_a_child_without_a_valid_broker_id_is_ignored_with_a_warning(subject: Subject) -> None:
+    """D16: `POST /throttle/all` made the original fail at every later read of its overrides."""
     for name in ("all", "-1", "01001", "²", "2147483648", "99999999999"):
         subject.write_raw(name, b'{"rate":5,"autoremove":false}')
     subject.store.set_override(1001, 7 * MB, False)
@@ -150,8 +150,8 @@ def test_an_unreadable_override_is_reported_and_others_stay_valid(subject: Subje
 # Purging.
 
 
-def test_d15_purge_spares_a_recreated_override(subject: Subject) -> None:
-    """A recreated znode starts at the version of the deleted one, so the version alone cannot tell them apart."""
+def test_purge_spares_a_recreated_override(subject: Subject) -> None:
+    """D15: a recreated znode starts at the version of the deleted one, so the version alone cannot tell them apart."""
     version = subject.store.set_override(1001, 7 * MB, False).version
     subject.store.remove_override(1001)
     later = subject.store.set_override(1001, 7 * MB, False)
@@ -204,10 +204,10 @@ def interrupted(subject: Subject) -> Iterator[Interrupted]:
     store.close()
 
 
-def test_d15_purge_spares_an_override_recreated_between_its_read_and_its_write(
+def test_purge_spares_an_override_recreated_between_its_read_and_its_write(
     subject: Subject, interrupted: Interrupted
 ) -> None:
-    """The recreated node has the version that the purge has read. Only the count of all changes differs."""
+    """D15: the recreated node has the version that the purge has read. Only the count of all changes differs."""
     version = subject.store.set_override(1001, 7 * MB, False).version
     fence, later = subject.begin_term(), []
 

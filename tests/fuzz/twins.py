@@ -69,7 +69,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
             "keys": ["producer_byte_rate"],
         },
         "validateOnly": False,
-        "iMeanIt": False,
+        "force": False,
     },
     "RemoveYieldRule": {"name": "batch", "validateOnly": True},
     "Rebuild": {

@@ -275,16 +275,16 @@ class Script:
 
             def __getattr__(self, name: str) -> Any:
                 target = getattr(self._store, name)
-                if name != self._read:
+                if name not in (self._read, "read"):  # the first is its name in an earlier tree
                     return target
 
                 def read() -> Any:
                     entries = target()
-                    problem = script.odd_entries.get(name)
+                    problem = script.odd_entries.get(self._read)
                     if problem is None:
                         return entries
                     rest = {key: value for key, value in entries.items() if str(getattr(key, "path", key)) != problem}
-                    return StoredMap(rest, {problem: f"{name}/{problem} is not JSON; remove it"})
+                    return StoredMap(rest, {problem: f"{self._read}/{problem} is not JSON; remove it"})
 
                 return read
 

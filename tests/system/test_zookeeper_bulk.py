@@ -8,6 +8,7 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, get_many_async, watch_many_async
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from tests.builders import AT_ONCE, SERVER_SECONDS, at_once
 from tests.system.zookeeper_tree import read_all_changes, session
 
 MANY = BATCH_NODES + 300
@@ -59,9 +60,7 @@ def test_watch_fires_at_once_for_nodes_changed_since_the_read(client: KazooClien
     fired: list[str] = []
     watch_many_async(client, paths, lambda event: fired.append(event.path), zxid).get(timeout=SECONDS)
     other.set(paths[3], b"new")
-    deadline = time.monotonic() + SECONDS
-    while len(fired) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    at_once(lambda: len(fired) == 3, AT_ONCE + SERVER_SECONDS)
     assert sorted(fired) == sorted(paths[1:])
 
 

@@ -110,8 +110,8 @@ def test_transaction_in_the_log_of_only_one_server_is_not_committed(tmp_path: Pa
         assert created(ensemble) == ["/kept-by-most"]
 
 
-# The original takes a comma list of ZooKeeper servers for one host name and exits at once with status 1.
-def test_d29_a_comma_list_of_zookeeper_servers_works_while_one_is_down(zookeeper: ZooKeeperServer) -> None:
+def test_a_comma_list_of_zookeeper_servers_works_while_one_is_down(zookeeper: ZooKeeperServer) -> None:
+    """D29: the original takes a comma list of ZooKeeper servers for one host name and exits at once with status 1."""
     (closed_port,) = free_ports(1)
     hosts = f"127.0.0.1:{closed_port},{zookeeper.connect}"
     configuration = parse(["--zk-addr", hosts], {})

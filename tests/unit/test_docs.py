@@ -39,6 +39,7 @@ from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from tests.benchmarks import pictures
 from tests.benchmarks.control.contest import RESULTS
+from tests.benchmarks.result_files import read_rows
 from tests.pages import ALL_TEXT, DOCS, PAGES, blocks, code, commands
 from tests.paths import ROOT
 from tests.unit.deploy import foreign_commands
@@ -119,7 +120,7 @@ def test_pictures_are_well_formed_and_shown_in_a_page(name: str) -> None:
 
 def test_pictures_without_a_simulation_are_current() -> None:
     """`make pictures` draws all of them; the simulation of throttle.svg takes 15 s and does not run here."""
-    recorded = json.loads(RESULTS.read_text("utf-8"))
+    recorded = read_rows(RESULTS)
     images = ROOT / "docs" / "images"
     assert (images / "architecture.svg").read_text("utf-8") == pictures.architecture()
     assert (images / "policies.svg").read_text("utf-8") == pictures.policies(recorded)

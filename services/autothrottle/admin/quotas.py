@@ -240,7 +240,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     ) -> quotas_pb2.SetYieldRuleResponse:
         """Store a rule, which the leading planner watches."""
         validate_fields(request)
-        rule = validate_rule(rule_from_message(request.rule, author(context), datetime.now(UTC)), request.i_mean_it)
+        rule = validate_rule(rule_from_message(request.rule, author(context), datetime.now(UTC)), request.force)
         current = self._rules.read()
         with_rule(current, rule.name, rule)
         if not request.validate_only:

@@ -29,6 +29,9 @@ _TIMEOUTS = dict.fromkeys(("SubmitReassignment", "EstimateReassignment", *_PLANS
 _TEMPLATE = re.compile(r"\{([a-z0-9_.]+)\}")
 _QUOTED = re.compile(r'"([^"]{1,60})"')
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+_RENAMED = {"iMeanIt": "force", "i_mean_it": "force"}
+"""Parameter of an earlier version -> its name now."""
+
 _BITS = {FieldDescriptor.CPPTYPE_INT32: 31, FieldDescriptor.CPPTYPE_INT64: 63}
 
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|-?Infinity|NaN", re.ASCII)
@@ -115,6 +118,8 @@ def request(
     given: dict[str, str] = {}
     for name, text in parameters(query).items():
         if name not in query_fields:
+            if (renamed := _RENAMED.get(name)) in query_fields:
+                raise Invalid(f"parameter {name!r} is {renamed!r} now; give {renamed}={text}")
             raise Invalid(f"unknown parameter {name!r}; {_knows(binding)}")
         if given.setdefault(query_fields[name].name, text) is not text:
             raise Invalid(f"{query_fields[name].json_name} is given twice, in both of its spellings; give it once")

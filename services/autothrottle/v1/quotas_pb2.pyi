@@ -606,10 +606,10 @@ class SetYieldRuleRequest(_message.Message):
 
     RULE_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    I_MEAN_IT_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     validate_only: _builtins.bool
     """Dry run: check the request only."""
-    i_mean_it: _builtins.bool
+    force: _builtins.bool
     """Confirms a rule that matches every client."""
     @_builtins.property
     def rule(self) -> Global___YieldRule:
@@ -620,11 +620,11 @@ class SetYieldRuleRequest(_message.Message):
         *,
         rule: Global___YieldRule | None = ...,
         validate_only: _builtins.bool = ...,
-        i_mean_it: _builtins.bool = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["i_mean_it", b"i_mean_it", "rule", b"rule", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "rule", b"rule", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

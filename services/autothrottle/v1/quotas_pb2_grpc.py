@@ -137,7 +137,7 @@ class QuotaServiceServicer:
         quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
         A change of leader does not remove a rule. Idempotent.
 
-        Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+        Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `force`; ABORTED when
         there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -73,7 +73,7 @@ class QuotaServiceStub:
     quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
     A change of leader does not remove a rule. Idempotent.
 
-    Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+    Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `force`; ABORTED when
     there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
     """
     RemoveYieldRule: _grpc.UnaryUnaryMultiCallable[_quotas_pb2.RemoveYieldRuleRequest, _quotas_pb2.RemoveYieldRuleResponse]
@@ -127,7 +127,7 @@ class QuotaServiceAsyncStub(QuotaServiceStub):
     quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
     A change of leader does not remove a rule. Idempotent.
 
-    Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+    Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `force`; ABORTED when
     there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
     """
     RemoveYieldRule: _aio.UnaryUnaryMultiCallable[_quotas_pb2.RemoveYieldRuleRequest, _quotas_pb2.RemoveYieldRuleResponse]  # type: ignore[assignment]
@@ -214,7 +214,7 @@ class QuotaServiceServicer(metaclass=_abc_1.ABCMeta):
         quotas of the clients that match, and restores the quotas before them afterwards, also after a failover.
         A change of leader does not remove a rule. Idempotent.
 
-        Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `i_mean_it`; ABORTED when
+        Errors: INVALID_ARGUMENT when a value is wrong, or the rule matches every client without `force`; ABORTED when
         there would be more than 100 rules; UNAVAILABLE, and then the rule may be set.
         """
 

@@ -1,7 +1,7 @@
 """The contest: every policy in every scenario, as one table, compared with the goals.
 
 `make bench-control` runs it. `ARGS="--seeds 4,5"` chooses other random seeds, and `ARGS=--record` stores the table in
-`../results/control.json`. `--results FILE` stores each finished scenario at once and does not run it again.
+`../results/control*.csv`. `--results FILE` stores each finished scenario at once and does not run it again.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from tests.benchmarks.control.fleet import (
     Timing,
 )
 from tests.benchmarks.control.scenarios import CONSUMER_FANOUT, SHAPES, SURPRISES, Scenario, scenario
+from tests.benchmarks.result_files import DIRECTORY, write_rows
 
-RESULTS = Path(__file__).parents[1] / "results" / "control.json"
+RESULTS = DIRECTORY / "control.csv"
 TIMINGS = {timing.name: timing for timing in (STD, MIX30, FAST, SCRAPE)}
 ALL_TIMINGS = {**TIMINGS, KAFKA.name: KAFKA}
 GOALS = {"mix30": (1.02, 0.04), "std": (1.03, 0.06), "fast": (1.02, 0.03), "scrape": (1.02, 0.02)}
@@ -349,16 +350,18 @@ def by_scenario(table: Table, timings: Sequence[str]) -> dict[str, dict[str, dic
     return dict(found)
 
 
-def record(table: Table, seeds: Sequence[int], timings: Sequence[str], command: str) -> dict[str, Any]:
-    """Return the content of the results file."""
+def record(table: Table, seeds: Sequence[int], timings: Sequence[str], command: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the name of each results file and its rows."""
+    run = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "command": command, "seeds": list(seeds)}
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "seeds": list(seeds),
-        "rows": table.rows(),
-        "claims": claims(table, timings),
-        "scenarios": by_scenario(table, timings),
-        "adaptive_runs": [asdict(result) for timing in timings for result in table.of("adaptive", timing)],
+        RESULTS.name: [{**row, **run} for row in table.rows()],
+        "control_claims.csv": claims(table, timings),
+        "control_scenarios.csv": [
+            {"scenario": scenario, "policy": policy, **figures}
+            for scenario, policies in by_scenario(table, timings).items()
+            for policy, figures in policies.items()
+        ],
+        "control_adaptive_runs.csv": [asdict(result) for timing in timings for result in table.of("adaptive", timing)],
     }
 
 
@@ -379,7 +382,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--results", type=Path, help="file of finished runs with the same timings and searches, extended by this run"
     )
-    parser.add_argument("--record", action="store_true", help=f"store the table in {RESULTS.name}")
+    parser.add_argument("--record", action="store_true", help=f"store the table in {DIRECTORY.name}")
     given = parser.parse_args(arguments)
     seeds, timings = [int(seed) for seed in given.seeds.split(",")], given.timings.split(",")
     names = sorted(given.scenarios.split(","), key=lambda name: -_COST.get(name, 1))
@@ -396,7 +399,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.record:
         options = [f"--seeds {given.seeds}", *([f"--searches {given.searches}"] if given.searches else []), "--record"]
         command = shlex.join(["make", "bench-control", f"ARGS={' '.join(options)}"])
-        RESULTS.write_text(json.dumps(record(table, seeds, timings, command), indent=1) + "\n")
+        for name, result_rows in record(table, seeds, timings, command).items():
+            write_rows(DIRECTORY / name, result_rows)
     return 0
 
 

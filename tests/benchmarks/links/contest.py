@@ -2,14 +2,13 @@
 
 `make bench-links` runs it as root, with five real brokers in network namespaces. `tc` shapes their links. A run takes
 about two minutes. `ARGS="--policies adaptive --ratio 0.9,0.7 --runs 1"` chooses runs, and `ARGS=--record` stores each
-run in `../results/links.json` when it ends. The environment variable `LINK_MB=5` makes all links and clients 4 times as
+run in `../results/links.csv` when it ends. The environment variable `LINK_MB=5` makes all links and clients 4 times as
 slow, for a busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shlex
@@ -28,8 +27,9 @@ from tests.benchmarks.links.shaped_links import missing_requirements
 from tests.benchmarks.links.stage import start_testbed
 from tests.benchmarks.links.story import run_plan, warm_up
 from tests.benchmarks.links.tally import Run, claims, lines, rate_next_to_full_follower, source_lines
+from tests.benchmarks.result_files import DIRECTORY, read_rows, write_rows
 
-RESULTS = Path(__file__).parents[1] / "results" / "links.json"
+RESULTS = DIRECTORY / "links.csv"
 POLICIES = ("none", "static", "headroom", "adaptive")
 SOURCES = tuple(name for name in METRICS_SOURCES if name != "none")
 MEMORY = Path("/dev/shm")
@@ -76,18 +76,16 @@ def record(path: Path, runs: Sequence[Run], given: argparse.Namespace, command: 
     }
     metadata = {"command": command, "date": now, **setting}
     recorded = [(run.policy, run.ratio, run.second, run.source, run.fanout_factor) for run in runs]
-    previous = json.loads(path.read_text())["runs"] if path.exists() else []
     kept = [
         row
-        for row in previous
+        for row in read_rows(path)
         if (row["policy"], row["ratio"], row["second"], row.get("source", "datadog"), row.get("fanout_factor"))
         not in recorded
         or any(row.get(key) != one for key, one in setting.items())
     ]
     rows: list[dict[str, Any]] = [*kept, *({**rounded(asdict(run)), **metadata} for run in runs)]
     machine = {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"machine": machine, "runs": sorted(rows, key=_order)}, indent=1) + "\n")
+    write_rows(path, [{**row, "machine": machine} for row in sorted(rows, key=_order)])
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ LinkDirection = tuple[int, str]
 
 ALL, ON_FOLLOWER, REASSIGNED = "all", "destination's", "moving"
 """Groups of partitions with producers: all steady ones, the steady ones with a replica on the follower, and the
-reassigned ones. The values are keys in results/links.json."""
+reassigned ones. The values are columns in results/links.csv."""
 
 SATURATED = 0.98
 """A link counts as full from this share of its rate. Clients at half of the link and replication at nine tenths of the

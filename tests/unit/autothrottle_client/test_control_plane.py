@@ -12,7 +12,7 @@ from autothrottle_client import AdminClient
 from autothrottle_client.control_plane import ControlPlaneRateLimiter
 from autothrottle_client.errors import Invalid, Unavailable
 from autothrottle_client.pacing import Pacer
-from tests.builders import eventually
+from tests.builders import at_once, eventually
 from tests.in_process_services import InProcessServices
 
 LOW, HIGH = 2_000_000.0, 20_000_000.0
@@ -121,7 +121,7 @@ def test_after_a_silence_the_confirmed_leader_counts_as_followed(
         with Pacer({}, [limiter]):
             eventually(lambda: limiter.following)
             limiter._note_contact(Unavailable("a test says so"))
-            eventually(lambda: limiter.following)
+            at_once(lambda: limiter.following)
 
 
 def test_without_a_service_at_the_start_the_limit_of_a_recovery_applies(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,7 +73,8 @@ def test_json_has_the_fields_of_the_model(services: InProcessServices, capsys: p
         ((*SET, *GIVEN, "--keys", "rate"), "'rate' is not a key of client quotas"),
         ((*SET, *GIVEN, "--default-user"), "--default-user has no effect on quota rule set"),
         ((*SET, *GIVEN[2:]), "matches every client; give a pattern like backfill-* for the client ids or the users"),
-        ((*SET, "--client-id", "*", *GIVEN[2:]), "confirm the rule with --i-mean-it"),
+        ((*SET, "--client-id", "*", *GIVEN[2:]), "confirm the rule with --force"),
+        ((*SET, *GIVEN[2:], "--i-mean-it"), "unrecognized arguments: --i-mean-it; did you mean --force?"),
         (("rule", "set", "Back fills", *GIVEN), "rule name 'Back fills' is invalid"),
         (("set", "--user", "a", "--floor", "1MB/s"), "--floor has no effect on quota set; leave it out"),
     ],
@@ -88,7 +89,7 @@ def test_wrong_commands_name_the_fix_and_change_nothing(
 def test_a_rule_for_every_client_needs_confirmation(
     services: InProcessServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = run(services, capsys, *SET, *GIVEN[2:], "--i-mean-it")
+    shown = run(services, capsys, *SET, *GIVEN[2:], "--force")
     assert shown.startswith("backfills: while recovering: every client may use at most 20 MB/s")
 
 

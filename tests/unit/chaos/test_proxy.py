@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.builders import AT_ONCE, Stopwatch
 from tests.chaos.proxy import Link, Timing, Trap
 
 LIMIT_SECONDS = 30.0
@@ -159,9 +160,11 @@ def test_unframed_link_forwards_bytes(server: Server) -> None:
 
 def test_unreachable_server_ends_the_connection_at_once(link: Link, server: Server) -> None:
     server.close()
+    stopwatch = Stopwatch()
     host, port = link.connect.split(":")
     with socket.create_connection((host, int(port)), LIMIT_SECONDS) as connection:
         assert receive(connection) == b""
+        assert stopwatch.seconds < AT_ONCE
 
 
 @pytest.mark.parametrize("dropped", [False, True])

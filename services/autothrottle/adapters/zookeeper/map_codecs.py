@@ -177,7 +177,7 @@ def _parse_rule(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
         author=text(value["author"]),
         time=time_of(value["time"]),
     )
-    return name, validate_rule(rule, i_mean_it=True)
+    return name, validate_rule(rule, force=True)
 
 
 def _format_rules(rules: YieldRules) -> Mapping[str, Any]:

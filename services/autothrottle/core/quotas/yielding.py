@@ -109,12 +109,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern.replace("[", "[[]")))
 
 
-def validate_rule(rule: YieldRule, i_mean_it: bool = False) -> YieldRule:
+def validate_rule(rule: YieldRule, force: bool = False) -> YieldRule:
     """Return the rule.
 
     Args:
         rule: the rule to check.
-        i_mean_it: whether the caller confirms a rule that matches every client.
+        force: whether the caller confirms a rule that matches every client.
 
     Raises:
         Invalid: the name, a pattern, a limit, the floor or the keys are wrong, or the rule matches every client.
@@ -131,10 +131,10 @@ def validate_rule(rule: YieldRule, i_mean_it: bool = False) -> YieldRule:
     if not rule.keys or not rule.keys <= BYTE_RATES:
         given = ", ".join(sorted(rule.keys)) or "no key"
         raise Invalid(f"rule {rule.name} limits {given}; give at least one of {', '.join(sorted(BYTE_RATES))}")
-    if rule.matches_everything and not i_mean_it:
+    if rule.matches_everything and not force:
         raise Invalid(
             f"rule {rule.name} matches every client; give a pattern like backfill-* for the client ids or the users, "
-            "or confirm the rule with --i-mean-it (the field i_mean_it of the request)"
+            "or confirm the rule with --force (the field force of the request)"
         )
     return rule
 

@@ -26,7 +26,7 @@ from autothrottle.v1.discovery_pb2_grpc import add_DiscoveryServiceServicer_to_s
 from autothrottle_client import AdminClient, Conflict, Invalid, Missing, ReplicaRole, Unavailable
 from autothrottle_client.throttlectl import main
 from tests import builders
-from tests.builders import mb
+from tests.builders import AT_ONCE, Stopwatch, mb
 from tests.in_process_services import InProcessServices
 
 GB = 1_000_000_000
@@ -213,7 +213,9 @@ def test_discovery_without_bootstrap_servers_refuses_at_once(services: InProcess
         closing(DiscoveryClient([server.address])) as one,
     ):
         estimator = replace(services.estimator, sizes=one)
+        stopwatch = Stopwatch()
         with pytest.raises(InvalidHere, match=r"^log sizes are unknown: .* set --bootstrap-servers$"):
             estimator.estimate({("t", 0): (1001, 1003)}, Goal(), timedelta(seconds=30))
         with pytest.raises(InvalidHere, match=r"^broker settings are unknown: .* set --bootstrap-servers$"):
             one.fetch_settings([1001], ["t"], timedelta(seconds=30))
+        assert stopwatch.seconds < AT_ONCE

@@ -26,11 +26,11 @@ GIVEN = {
 }
 
 
-def set_rule(services: InProcessServices, validate_only: bool = False, i_mean_it: bool = False, **edits: Any) -> Any:
+def set_rule(services: InProcessServices, validate_only: bool = False, force: bool = False, **edits: Any) -> Any:
     """Set the rule `GIVEN` with edits; a field that is None is not given."""
     fields = {name: value for name, value in {**GIVEN, **edits}.items() if value is not None}
     request = quotas_pb2.SetYieldRuleRequest(
-        rule=quotas_pb2.YieldRule(**fields), validate_only=validate_only, i_mean_it=i_mean_it
+        rule=quotas_pb2.YieldRule(**fields), validate_only=validate_only, force=force
     )
     return calls(services).SetYieldRule(request, timeout=SLACK)
 
@@ -92,7 +92,7 @@ def test_changes_are_recorded_and_dry_runs_are_not(services: InProcessServices) 
         ({"at_most_bytes_per_second": None}, "has no limit; give either a rate or a share"),
         ({"at_most_bytes_per_second": None, "at_most_share": 1.5}, "give a number above 0 to 1"),
         ({"client_id": "*"}, "matches every client; give a pattern"),
-        ({"client_id": None}, "or confirm the rule with --i-mean-it"),
+        ({"client_id": None}, "or confirm the rule with --force"),
         ({"client_id": ""}, "the client-id pattern '' of rule backfills has 0 bytes"),
     ],
 )
@@ -104,7 +104,7 @@ def test_wrong_rules_change_nothing(services: InProcessServices, edits: dict[str
 
 
 def test_a_rule_for_every_client_is_stored_if_confirmed(services: InProcessServices) -> None:
-    set_rule(services, i_mean_it=True, client_id=None)
+    set_rule(services, force=True, client_id=None)
     assert services.yield_rules.read()["backfills"].matches_everything
 
 

@@ -231,23 +231,23 @@ def test_an_unavailable_store_is_503_with_a_message(front: Front) -> None:
     assert "the overrides cannot be read or written; try again" in reply.text
 
 
-def test_d16_a_rate_for_all_brokers_is_refused_without_writing_a_node(front: Front) -> None:
-    """The original wrote a node named `all` among the broker overrides. After that no cycle could read them."""
+def test_a_rate_for_all_brokers_is_refused_without_writing_a_node(front: Front) -> None:
+    """D16: the original wrote a node named `all` among the broker overrides. After that no cycle could read them."""
     reply = front.ask("POST", "/throttle/all?rate=50")
     assert (reply.status, "'all' goes with POST /throttle/remove/all only" in reply.text) == (400, True)
     assert front.current() == INITIAL
     assert front.ask("POST", "/throttle/remove/all").text == "broker 1001: throttle removed\n"
 
 
-def test_d17_invalid_requests_that_the_original_answered_with_200_are_4xx(front: Front) -> None:
-    """The original answered 200 to every error, and accepted the rates `-5` and `00`."""
+def test_invalid_requests_that_the_original_answered_with_200_are_4xx(front: Front) -> None:
+    """D17: the original answered 200 to every error, and accepted the rates `-5` and `00`."""
     for target in ("/throttle?rate=-5", "/throttle?rate=00", "/throttle", "/throttle/x?rate=5"):
         assert front.ask("POST", target).status == 400
     assert front.current() == INITIAL
 
 
-def test_d17_the_default_listener_is_reachable_from_this_host_only() -> None:
-    """By default requests need no token, so the default address must keep other hosts out."""
+def test_the_default_listener_is_reachable_from_this_host_only() -> None:
+    """D17: by default requests need no token, so the default address must keep other hosts out."""
     host, _, port = parse([], {}).api_listen.rpartition(":")
     assert port == "8080"
     admin = AdminClient(["127.0.0.1:1"])
@@ -256,8 +256,8 @@ def test_d17_the_default_listener_is_reachable_from_this_host_only() -> None:
     admin.close()
 
 
-def test_d28_a_post_does_not_wait_for_a_cycle() -> None:
-    """The original's POST blocked while its loop slept and retried: 15 s with 60 brokers.
+def test_a_post_does_not_wait_for_a_cycle() -> None:
+    """D28: the original's POST blocked while its loop slept and retried: 15 s with 60 brokers.
 
     Here the cluster hangs during the cycle that the first POST started.
     """

@@ -42,10 +42,17 @@ def test_dry_run_and_confirmation_are_parameters(front: Front) -> None:
     everyone = rule(clientId="*")
     refused = front.ask("PUT", PATH, everyone)
     assert refused.status == 400 and "matches every client" in refused.text
-    assert front.ask("PUT", f"{PATH}?iMeanIt=true&validateOnly=true", everyone).status == 200
+    assert front.ask("PUT", f"{PATH}?force=true&validateOnly=true", everyone).status == 200
     assert front.services.yield_rules.read() == {}
-    assert front.ask("PUT", f"{PATH}?iMeanIt=true", everyone).status == 200
+    assert front.ask("PUT", f"{PATH}?force=true", everyone).status == 200
     assert front.services.yield_rules.read().keys() == {"backfills"}
+
+
+@pytest.mark.parametrize("name", ["iMeanIt", "i_mean_it"])
+def test_the_old_name_of_the_confirmation_is_refused_with_the_new_one(front: Front, name: str) -> None:
+    refused = front.ask("PUT", f"{PATH}?{name}=true", rule(clientId="*"))
+    assert refused.status == 400 and f"parameter '{name}' is 'force' now; give force=true" in refused.text
+    assert front.services.yield_rules.read() == {}
 
 
 @pytest.mark.parametrize(

@@ -29,23 +29,27 @@ EXACT = ("0:1001,0:1002", "0:1003")
 BROKER_1003 = ConfigResource.broker(1003)
 
 
-# In native mode the original retries at once after an error of discovery. A cluster that was down got as many requests
-# as the machine could send.
 @given(st.integers(1, 10_000), st.integers(1, 86_400), st.floats(0, 1, exclude_max=True))
-def test_d3_every_back_off_is_between_one_second_and_the_interval(troubles: int, interval: int, chance: float) -> None:
+def test_every_back_off_is_between_one_second_and_the_interval(troubles: int, interval: int, chance: float) -> None:
+    """D3: in native mode the original retries at once after an error of discovery.
+
+    A cluster that was down got as many requests as the machine could send.
+    """
     wait = back_off(troubles, timedelta(seconds=interval), chance)
     assert timedelta(seconds=1) <= wait <= timedelta(seconds=interval)
     assert wait <= back_off(troubles + 1, timedelta(seconds=interval), chance)
 
 
 @given(st.integers(1, 7), st.floats(0.1, 1, exclude_max=True))
-def test_d3_two_planners_that_fail_together_retry_at_different_times(troubles: int, chance: float) -> None:
+def test_two_planners_that_fail_together_retry_at_different_times(troubles: int, chance: float) -> None:
+    """D3: a discovery error made the loop retry without waiting."""
     interval = timedelta(seconds=180)
     assert back_off(troubles, interval, chance) - back_off(troubles, interval, 0) > timedelta(milliseconds=49)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 0.999])
-def test_d3_failed_cycles_back_off_with_jitter(chance: float) -> None:
+def test_failed_cycles_back_off_with_jitter(chance: float) -> None:
+    """D3: a discovery error made the loop retry without waiting."""
     with Bench() as bench:
         planner = Planner(
             bench.dependencies(bench.election), bench.settings, bench.now, lambda: bench.seconds, lambda: chance
@@ -78,9 +82,11 @@ class RacingUserCluster(MemoryCluster):
         return super().apply(term, changes, timeout)
 
 
-# The original reads a config and writes it back without a version check, so it loses concurrent edits. It also records
-# a failed write as done and never retries it.
-def test_d9_a_concurrent_edit_by_a_user_is_neither_lost_nor_taken_for_ours() -> None:
+def test_a_concurrent_edit_by_a_user_is_neither_lost_nor_taken_for_ours() -> None:
+    """D9: the original reads a config and writes it back without a version check, so it loses concurrent edits.
+
+    It also records a failed write as done and never retries it.
+    """
     with Bench() as bench:
         cluster = RacingUserCluster(bench.electorate, BROKERS)
         bench.cluster = cluster
@@ -100,9 +106,12 @@ def test_d9_a_concurrent_edit_by_a_user_is_neither_lost_nor_taken_for_ours() -> 
         assert cluster.ledger == {}
 
 
-# The original writes a config node and its change notification separately. If the notification failed, brokers never
-# applied the value, and the next cycle did not repeat it because the node was already right.
-def test_d9_a_value_is_written_only_together_with_its_notification(bench: Bench) -> None:
+def test_a_value_is_written_only_together_with_its_notification(bench: Bench) -> None:
+    """D9: the original writes a config node and its change notification separately.
+
+    If the notification failed, brokers never applied the value, and the next cycle did not repeat it because the node
+    was already right.
+    """
     bench.begin_reassignment()
     bench.cluster.refused[BROKER_1003] = "the notification could not be written"
     bench.cycle()
@@ -125,9 +134,11 @@ class RacingOperatorOverrides(MemoryOverrides):
         return found
 
 
-# The original deletes an autoremove override by name at the end of a reassignment. It also deleted one that an operator
-# had set at that moment for the next reassignment.
-def test_d15_an_override_set_during_the_purge_of_the_previous_one_stays() -> None:
+def test_an_override_set_during_the_purge_of_the_previous_one_stays() -> None:
+    """D15: the original deletes an autoremove override by name at the end of a reassignment.
+
+    It also deleted one that an operator had set at that moment for the next reassignment.
+    """
     with Bench() as bench:
         store = RacingOperatorOverrides(bench.electorate)
         bench.overrides = store
@@ -144,8 +155,8 @@ def test_d15_an_override_set_during_the_purge_of_the_previous_one_stays() -> Non
         assert current is not None and current.rate == mb(33)
 
 
-# The original deletes an override by name for every reason to remove it, even if it changed in between.
-def test_d15_an_expired_override_is_purged_only_at_the_version_that_was_read() -> None:
+def test_an_expired_override_is_purged_only_at_the_version_that_was_read() -> None:
+    """D15: the original deletes an override by name for every reason to remove it, even if it changed in between."""
     with Bench() as bench:
         store = RacingOperatorOverrides(bench.electorate)
         bench.overrides = store
@@ -174,9 +185,12 @@ class SlowCluster(MemoryCluster):
         return super()._apply(change)
 
 
-# The original sleeps 0.25 s after each write, and a SIGTERM ends it at any point: 4 of 40 brokers were written, and no
-# list.
-def test_d22_stop_waits_until_the_whole_batch_is_written() -> None:
+def test_stop_waits_until_the_whole_batch_is_written() -> None:
+    """Defect D22 of the original.
+
+    The original sleeps 0.25 s after each write, and a SIGTERM ends it at any point: 4 of 40 brokers were written, and
+    no list.
+    """
     with Bench(real_time=True) as bench:
         cluster = SlowCluster(bench.electorate, BROKERS)
         bench.cluster = cluster
@@ -198,8 +212,12 @@ def test_d22_stop_waits_until_the_whole_batch_is_written() -> None:
         assert bench.election.term is None, "another planner can lead at once"
 
 
-# The original's writes take 0.26 s per broker: 61 s for a cycle of 200 brokers. This planner writes them in one call.
-def test_d22_a_cycle_writes_all_changes_in_one_call() -> None:
+def test_a_cycle_writes_all_changes_in_one_call() -> None:
+    """D22: the original's writes take 0.26 s per broker: 61 s for a cycle of 200 brokers.
+
+    This planner writes them in one call.
+    """
+
     class CallCounter(MemoryCluster):
         calls: list[int]
 

@@ -18,9 +18,10 @@ from autothrottle.core.errors import NotLeader
 from autothrottle.core.records import AuditAction, Cycle, ForeignThrottle, OutcomeStatus, Reason
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.loop import Planner
+from autothrottle.planner.triggers import SPACING
 from autothrottle.ports.kafka import Term
 from tests import builders
-from tests.builders import eventually, mb
+from tests.builders import AT_ONCE, at_once, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
 SLACK = timedelta(seconds=60)
@@ -413,8 +414,11 @@ def test_the_planner_thread_runs_a_cycle_when_an_override_expires() -> None:
         assert real.overrides.read_audit_records(1).records[0].reason == "it has expired"
 
 
-# The original reads an unparsable override as no override. It replaced the operator's rate by the measured one.
-def test_d2_an_unreadable_override_keeps_its_last_rate_and_nothing_is_removed(bench: Bench) -> None:
+def test_an_unreadable_override_keeps_its_last_rate_and_nothing_is_removed(bench: Bench) -> None:
+    """D2: the original reads an unparsable override as no override.
+
+    It replaced the operator's rate by the measured one.
+    """
     bench.overrides.set_override(None, mb(30), autoremove=False)
     bench.overrides.set_override(1003, mb(50), autoremove=False)
     bench.begin_reassignment()
@@ -432,10 +436,10 @@ def test_d2_an_unreadable_override_keeps_its_last_rate_and_nothing_is_removed(be
     assert bench.is_clean()
 
 
-# D2 with the whole store unavailable. The cycle continues, since the cluster can be read.
-def test_d2_without_the_override_store_the_last_overrides_apply_and_nothing_is_removed(
+def test_without_the_override_store_the_last_overrides_apply_and_nothing_is_removed(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """D2 with the whole store unavailable. The cycle continues, since the cluster can be read."""
     bench.overrides.set_override(1003, mb(50), autoremove=False)
     bench.cycle()
     bench.overrides.unavailable(True)
@@ -464,12 +468,14 @@ def test_a_new_term_writes_nothing_until_it_has_read_the_overrides(bench: Bench)
 # The cluster cannot be read.
 
 
-# The original reads a lost connection, or truncated JSON in the reassignment node, as "no reassignments". During a
-# reassignment it removed the lists after 2 s and the rates after 3.2 s, until the next interval.
 @pytest.mark.parametrize("fault", ["unavailable", "incomplete"])
-def test_d1_nothing_is_removed_while_the_cluster_cannot_be_read(
+def test_nothing_is_removed_while_the_cluster_cannot_be_read(
     bench: Bench, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """D1: the original reads a lost connection, or truncated JSON in the reassignment node, as "no reassignments".
+
+    During a reassignment it removed the lists after 2 s and the rates after 3.2 s, until the next interval.
+    """
     bench.begin_reassignment()
     bench.cycle()
     written = len(bench.cluster.writes)
@@ -486,7 +492,8 @@ def test_d1_nothing_is_removed_while_the_cluster_cannot_be_read(
     assert len(bench.cluster.writes) == written
 
 
-def test_d1_nothing_is_removed_while_part_of_the_topology_cannot_be_read(bench: Bench) -> None:
+def test_nothing_is_removed_while_part_of_the_topology_cannot_be_read(bench: Bench) -> None:
+    """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     bench.begin_reassignment()
     bench.cycle()
     bench.cluster.finish("t1")
@@ -499,8 +506,8 @@ def test_d1_nothing_is_removed_while_part_of_the_topology_cannot_be_read(bench: 
     assert bench.is_clean()
 
 
-# After an error of discovery the original's loop retried at once, thousands of times per second.
-def test_d3_cycles_back_off_from_one_second_after_an_error_of_discovery(real: Bench) -> None:
+def test_cycles_back_off_from_one_second_after_an_error_of_discovery(real: Bench) -> None:
+    """D3: after an error of discovery the original's loop retried at once, thousands of times per second."""
     real.cluster.unavailable(True)
     real.planner.start(ADDRESS)
     starts: list[float] = []
@@ -520,11 +527,11 @@ def test_d3_cycles_back_off_from_one_second_after_an_error_of_discovery(real: Be
 # Writing.
 
 
-# The original logged and posted a refused write as done, and never retried it.
 @pytest.mark.parametrize("resource", [BROKER_1001, ConfigResource.topic("t1")])
-def test_d6_d9_a_refused_write_is_reported_as_refused_and_retried_until_it_succeeds(
+def test_a_refused_write_is_reported_as_refused_and_retried_until_it_succeeds(
     bench: Bench, resource: ConfigResource, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """D6, D9: the original logged and posted a refused write as done, and never retried it."""
     bench.cluster.refused[resource] = "the controller said no"
     bench.begin_reassignment()
     for _ in range(3):
@@ -936,16 +943,18 @@ def test_a_snapshot_is_at_least_as_new_as_the_last_event() -> None:
 
 
 def test_events_start_cycles_at_once_regardless_of_the_interval(real: Bench) -> None:
+    limit = SPACING.total_seconds() + AT_ONCE
     real.planner.start(ADDRESS)
     assert real.planner.next_cycle(None, SLACK) is not None
     real.begin_reassignment()
-    eventually(lambda: real.rates() == RATES)
+    at_once(lambda: real.rates() == RATES, limit)
     real.overrides.set_override(1003, mb(50), autoremove=False)
-    eventually(lambda: real.rate(1003, FOLLOWER) == 50.0)
+    at_once(lambda: real.rate(1003, FOLLOWER) == 50.0, limit)
     real.overrides.remove_override(1003)
-    eventually(lambda: real.rates() == RATES)
+    at_once(lambda: (real.rate(1003, FOLLOWER) or 0) > 50, limit)
+    eventually(lambda: real.rates() == RATES)  # after a ramp
     real.cluster.finish("t1")
-    eventually(real.is_clean)
+    at_once(real.is_clean, limit)
 
 
 def test_a_slow_watcher_gets_every_cycle_in_order(real: Bench) -> None:

@@ -10,8 +10,9 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict
 from autothrottle.core.records import Pause, PauseMode, Reason
+from autothrottle.planner.triggers import SPACING
 from autothrottle.ports.kafka import Term
-from tests.builders import NOON, eventually, mb
+from tests.builders import AT_ONCE, NOON, at_once, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
 
 KEEP = Pause(PauseMode.KEEP, "10.0.0.9:5000", NOON, "a release")
@@ -247,6 +248,10 @@ def test_a_pause_and_its_end_start_a_cycle_at_once() -> None:
         bench.planner.start(ADDRESS)
         eventually(lambda: bench.planner.state().last_cycle)
         bench.pauses.set_pause(KEEP)
-        eventually(lambda: (last := bench.planner.state().last_cycle) and last.pause == KEEP)
+        at_once(
+            lambda: (last := bench.planner.state().last_cycle) and last.pause == KEEP, SPACING.total_seconds() + AT_ONCE
+        )
         bench.pauses.remove_pause()
-        eventually(lambda: (last := bench.planner.state().last_cycle) and last.pause is None)
+        at_once(
+            lambda: (last := bench.planner.state().last_cycle) and last.pause is None, SPACING.total_seconds() + AT_ONCE
+        )

@@ -19,6 +19,7 @@ from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, RETRY_AFTER_SECONDS, DatadogEmulator, Late
 from autothrottle_lab.emulators.datadog_series import MIN_COVERED_SECONDS, CumulativeCounters
+from tests.builders import at_once
 
 KEYS = {"DD-API-KEY": API_KEY, "DD-APPLICATION-KEY": APP_KEY}
 TX = "avg:system.net.bytes_sent{service:kafka} by {host}"
@@ -273,6 +274,7 @@ def test_late_response_is_correct_and_arrives_at_once_after_heal(emulator: Datad
     while not emulator.requests:
         time.sleep(0.01)
     emulator.heal()
+    at_once(lambda: answers)
     request.join(60)
     assert answers == [(200, {"valid": True})]
 

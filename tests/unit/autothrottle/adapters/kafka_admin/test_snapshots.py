@@ -123,8 +123,8 @@ class TestAdminSnapshots(SnapshotSourceContract):
 # Current throttles.
 
 
-def test_d14_a_removed_rate_is_not_the_previous_rate_of_the_next_reassignment(subject: Subject) -> None:
-    """The original's native mode remembered the rate that it had removed, and kept subtracting it."""
+def test_a_removed_rate_is_not_the_previous_rate_of_the_next_reassignment(subject: Subject) -> None:
+    """D14: the original's native mode remembered the rate that it had removed, and kept subtracting it."""
     subject.start_reassignment()
     subject.write(BROKER, LEADER_RATE, "5000000")
     assert current_rate(subject.snapshot(), 1001, ReplicaRole.LEADER) == 5_000_000
@@ -181,9 +181,10 @@ def test_topic_with_unreadable_metadata_keeps_its_last_reassignment(subject: Sub
 @pytest.mark.parametrize(
     ("error", "raised"), [(Unavailable("no controller"), Unavailable), (Invalid("not authorized"), Incomplete)]
 )
-def test_d1_unreadable_reassignments_never_look_like_an_idle_cluster(
+def test_unreadable_reassignments_never_look_like_an_idle_cluster(
     subject: Subject, error: Unavailable | Invalid, raised: type[Exception]
 ) -> None:
+    """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     subject.start_reassignment()
     subject.events.clear()
     subject.kafka.failures["reassignments"] = error

@@ -18,7 +18,7 @@ from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.ports.kafka import SnapshotEvent
-from tests.builders import eventually, mb, reassignment
+from tests.builders import at_once, eventually, mb, reassignment
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger
 
 BROKERS = frozenset({1001, 1002, 1003})
@@ -110,9 +110,9 @@ def test_leaders_of_a_new_topic_are_read_at_once() -> None:
         source.await_reads(2)
         source.add_topic("new", {0: (1001,)})
         source.grow(1001, "new", 0, 1)
-        eventually(lambda: source.leader_reads == 2)
+        at_once(lambda: source.leader_reads == 2)
         source.grow(1001, "new", 0, 70)
-        eventually(lambda: reader.growth[1001].led == 70)
+        at_once(lambda: reader.growth[1001].led == 70)
 
 
 def test_risen_produce_rate_is_reported_once() -> None:

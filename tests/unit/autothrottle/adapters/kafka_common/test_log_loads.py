@@ -17,7 +17,7 @@ from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
-from tests.builders import eventually, mb
+from tests.builders import AT_ONCE, Stopwatch, eventually, mb
 
 LINK = Capacity(mb(100), mb(100))
 TIMEOUT = timedelta(seconds=20)
@@ -146,8 +146,10 @@ def test_a_cluster_that_does_not_answer_is_unavailable_at_once_with_the_reason()
     source = Source()
     source.unavailable(True)
     with loads_of(source) as loads:
+        stopwatch = Stopwatch()
         with pytest.raises(Unavailable, match="log sizes of the brokers cannot be read: the cluster does not answer"):
             loads.fetch_loads(TIMEOUT)
+        assert stopwatch.seconds < AT_ONCE
         source.unavailable(False)
         eventually(lambda: _answers(loads))
 

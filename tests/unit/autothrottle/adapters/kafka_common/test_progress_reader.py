@@ -18,7 +18,7 @@ from autothrottle.core.cluster.flows import CopiedMark, Flow, Progress
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Assignment, TopicReassignment
 from autothrottle.core.errors import Unavailable
-from tests.builders import eventually, reassignment
+from tests.builders import at_once, eventually, reassignment
 
 FLOW = Flow(1001, 1002)
 BROKERS = frozenset({1001, 1002})
@@ -77,7 +77,7 @@ def test_new_reassignment_is_read_at_once() -> None:
     source = Source()
     with reader_of(source) as reader:
         reader.follow(REASSIGNMENT, BROKERS)
-        eventually(lambda: copied(reader.progress) == 30)
+        at_once(lambda: copied(reader.progress) == 30)
         assert reader.progress.flows[FLOW].bytes_left == 70
     assert [wanted for _, wanted in source.calls] == [{1001: {"t": {0}}, 1002: {"t": {0}}}]
 
@@ -214,11 +214,11 @@ def test_next_reassignment_is_read_at_once() -> None:
     source = Source()
     with reader_of(source) as reader:
         reader.follow(REASSIGNMENT, BROKERS)
-        eventually(lambda: copied(reader.progress) == 30)
+        at_once(lambda: copied(reader.progress) == 30)
         reader.follow((), BROKERS)
         source.grow(1002, "t", 0, 5)
         reader.follow(REASSIGNMENT, BROKERS)
-        eventually(lambda: copied(reader.progress) == 35)
+        at_once(lambda: copied(reader.progress) == 35)
 
 
 def test_unregistered_broker_is_not_queried() -> None:

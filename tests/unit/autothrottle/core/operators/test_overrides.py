@@ -44,8 +44,8 @@ def test_cluster_override_applies_after_the_broker_override_is_removed() -> None
     assert Overrides(cluster=CLUSTER, brokers={1: Override(0)}).of(1) is CLUSTER
 
 
-# D2. In the original an unreadable override counts as absent: the rate jumps to the measured one.
-def test_d2_unreadable_override_keeps_its_last_read_value() -> None:
+def test_unreadable_override_keeps_its_last_read_value() -> None:
+    """D2: in the original an unreadable override counts as absent: the rate jumps to the measured one."""
     last = Overrides(cluster=CLUSTER, brokers={1: OWN, 2: OWN})
     now = Overrides(brokers={3: OWN}, unreadable={None: "no JSON", 1: "no JSON", 9: "no JSON"})
     kept = now.keeping_unreadable(last)
@@ -54,14 +54,16 @@ def test_d2_unreadable_override_keeps_its_last_read_value() -> None:
     assert kept.unreadable == now.unreadable
 
 
-def test_d2_readable_override_replaces_the_kept_value() -> None:
+def test_readable_override_replaces_the_kept_value() -> None:
+    """D2: an unreadable override counted as no override."""
     last = Overrides(cluster=CLUSTER, brokers={1: OWN})
     now = Overrides(cluster=Override(7), unreadable={1: "no JSON"})
     assert now.keeping_unreadable(last).cluster == Override(7)
     assert Overrides(unreadable={1: "no JSON"}).keeping_unreadable(last).cluster is None
 
 
-def test_d2_override_may_stay_unreadable_for_many_cycles() -> None:
+def test_override_may_stay_unreadable_for_many_cycles() -> None:
+    """D2: an unreadable override counted as no override."""
     kept = Overrides(brokers={1: OWN})
     for _ in range(3):
         kept = Overrides(unreadable={1: "no JSON"}).keeping_unreadable(kept)

@@ -51,7 +51,7 @@ def bottlenecks(decisions: Mapping[LinkSide, Decision]) -> int:
     return min(rates(decisions).values())
 
 
-def test_d24_rate_stays_right_while_the_metric_covers_older_throttles() -> None:
+def test_rate_stays_right_while_the_metric_covers_older_throttles() -> None:
     """D24: the original subtracts its newest throttle from an old utilization.
 
     While a metric covers time before a raise, the client load seems too low; after a lowering, too high. So its rates

@@ -16,9 +16,12 @@ def test_example_of_the_specification() -> None:
     assert rate == 126 * MEGABYTE
 
 
-# D18. The original divides metrics by 1024^2 and multiplies rates by 10^6: its headroom of an idle link of
-# 100 MB/s depends by 4.9 % on the source of the number.
-def test_d18_megabyte_is_a_million_bytes_on_both_sides_of_the_formula() -> None:
+def test_megabyte_is_a_million_bytes_on_both_sides_of_the_formula() -> None:
+    """Defect D18 of the original.
+
+    The original divides metrics by 1024^2 and multiplies rates by 10^6: its headroom of an idle link of 100 MB/s
+    depends by 4.9 % on the source of the number.
+    """
     assert MEGABYTE == 10**6
     assert headroom(50 * 10**6, 0, 100 * 10**6, 1.0, 1) == 50 * 10**6
 

@@ -56,7 +56,7 @@ RULE = YieldRule(
 )
 def test_wrong_rules_are_refused_with_the_fix(edits: dict[str, Any], reason: str) -> None:
     with pytest.raises(Invalid) as error:
-        validate_rule(replace(RULE, **edits), i_mean_it=True)
+        validate_rule(replace(RULE, **edits), force=True)
     assert reason in str(error.value)
 
 
@@ -65,9 +65,9 @@ def test_wrong_rules_are_refused_with_the_fix(edits: dict[str, Any], reason: str
 )
 def test_rules_that_match_every_client_must_be_confirmed(user: str | None, client_id: str | None) -> None:
     rule = replace(RULE, user=user, client_id=client_id)
-    with pytest.raises(Invalid, match=r"matches every client; give a pattern .* or confirm the rule with --i-mean-it"):
+    with pytest.raises(Invalid, match=r"matches every client; give a pattern .* or confirm the rule with --force"):
         validate_rule(rule)
-    assert validate_rule(rule, i_mean_it=True) == rule
+    assert validate_rule(rule, force=True) == rule
 
 
 @pytest.mark.parametrize(("user", "client_id"), [("*", "a*"), ("alice", "*"), (None, "*-1"), ("a?", None)])

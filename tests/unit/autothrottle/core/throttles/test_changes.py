@@ -133,9 +133,12 @@ def test_unchanged_cluster_is_not_written() -> None:
     assert kafka.cycle() == ChangeSet((), (), ())
 
 
-# D4, D5. In the original lists are written only when a topic is seen for the first time: not after a failed first
-# cycle, not for a new partition, not after a leader change.
-def test_d4_missing_lists_are_written_in_any_cycle() -> None:
+def test_missing_lists_are_written_in_any_cycle() -> None:
+    """Defects D4 and D5 of the original.
+
+    In the original lists are written only when a topic is seen for the first time: not after a failed first cycle, not
+    for a new partition, not after a leader change.
+    """
     kafka = throttled()
     del kafka.throttles[TOPIC]
     kafka.ledger = {r: e for r, e in kafka.ledger.items() if r != TOPIC}
@@ -143,7 +146,8 @@ def test_d4_missing_lists_are_written_in_any_cycle() -> None:
     assert kafka.throttles[TOPIC] == LISTS
 
 
-def test_d5_new_partition_follower_or_leader_changes_the_lists() -> None:
+def test_new_partition_follower_or_leader_changes_the_lists() -> None:
+    """D5: new partitions, followers and leaders of a topic never changed its lists."""
     kafka = throttled(reassignments=(moving(partitions=2, isr=(3, 1), adding=(2, 4)),))
     assert kafka.cycle().findings == ()
     assert kafka.throttles[TOPIC] == {
@@ -152,17 +156,19 @@ def test_d5_new_partition_follower_or_leader_changes_the_lists() -> None:
     }
 
 
-# D6. The original swallows errors of topic writes and logs success. Here what was not applied is not in the ledger,
-# so the next cycle asks for it again.
-def test_d6_change_that_was_not_applied_is_requested_again() -> None:
+def test_change_that_was_not_applied_is_requested_again() -> None:
+    """D6: the original swallows errors of topic writes and logs success.
+
+    Here what was not applied is not in the ledger, so the next cycle asks for it again.
+    """
     kafka = Kafka()
     first = kafka.cycle()
     kafka.throttles, kafka.ledger = {}, {}
     assert kafka.cycle() == first
 
 
-# D23. Started during a reassignment, the original removed the throttles that Kafka's own tool had set for it.
-def test_d23_throttles_of_kafkas_tool_are_taken_over_during_the_reassignment() -> None:
+def test_throttles_of_kafkas_tool_are_taken_over_during_the_reassignment() -> None:
+    """D23: started during a reassignment, the original removed the throttles that Kafka's own tool had set for it."""
     tool = {LEADER_RATE: "5", FOLLOWER_RATE: "5"}
     lists = {LEADER_REPLICAS: "0:1,0:3", FOLLOWER_REPLICAS: "0:2"}
     kafka = Kafka({B1: dict(tool), B2: dict(tool), B3: dict(tool), TOPIC: dict(lists)})
@@ -349,7 +355,8 @@ HOLDS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("hold", HOLDS)
-def test_d1_nothing_is_removed_during_a_hold(hold: dict[str, object]) -> None:
+def test_nothing_is_removed_during_a_hold(hold: dict[str, object]) -> None:
+    """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     kafka = throttled(**hold)
     assert kafka.end() == ChangeSet((), (), ())
     kafka.problems, kafka.overrides, kafka.keep_throttles = (), Overrides(), False
@@ -358,7 +365,8 @@ def test_d1_nothing_is_removed_during_a_hold(hold: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("hold", HOLDS)
-def test_d1_rates_and_new_entries_are_written_during_a_hold(hold: dict[str, object]) -> None:
+def test_rates_and_new_entries_are_written_during_a_hold(hold: dict[str, object]) -> None:
+    """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     kafka = throttled(**hold)
     kafka.overrides = replace(kafka.overrides, cluster=Override(5))
     kafka.reassignments = (moving(isr=(3,), adding=(4,)),)
@@ -373,7 +381,8 @@ def test_d1_rates_and_new_entries_are_written_during_a_hold(hold: dict[str, obje
 
 
 @pytest.mark.parametrize("hold", HOLDS)
-def test_d1_throttles_of_kafkas_tool_stay_during_a_hold_and_go_after_it(hold: dict[str, object]) -> None:
+def test_throttles_of_kafkas_tool_stay_during_a_hold_and_go_after_it(hold: dict[str, object]) -> None:
+    """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     # Its lists become ours in the first cycle. With them goes the proof that its rates belong to the reassignment: a
     # hold in that cycle once left the rates on the brokers for ever.
     tool = {LEADER_RATE: "5", FOLLOWER_RATE: "5"}
@@ -404,7 +413,8 @@ def test_kept_throttles_follow_the_reassignment_and_stay_after_it() -> None:
     }
 
 
-def test_d1_edit_during_a_hold_is_not_taken_for_the_end() -> None:
+def test_edit_during_a_hold_is_not_taken_for_the_end() -> None:
+    """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     kafka = throttled(problems=(Problem("/", "no JSON"),))
     kafka.throttles[TOPIC][LEADER_REPLICAS] = "*"
     assert kafka.end() == ChangeSet((), (), ())
@@ -415,7 +425,8 @@ def test_d1_edit_during_a_hold_is_not_taken_for_the_end() -> None:
     )
 
 
-def test_d1_foreign_rates_are_not_taken_over_during_a_hold() -> None:
+def test_foreign_rates_are_not_taken_over_during_a_hold() -> None:
+    """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     users = {B1: {LEADER_RATE: "7", FOLLOWER_RATE: "6"}, B2: {LEADER_RATE: "8"}}
     kafka = Kafka({resource: dict(keys) for resource, keys in users.items()}, problems=(Problem("/", "no JSON"),))
     kafka.cycle()
@@ -424,8 +435,8 @@ def test_d1_foreign_rates_are_not_taken_over_during_a_hold() -> None:
     assert (kafka.current(), kafka.ledger) == (users, {})
 
 
-# D31. In the original `config: null` or truncated JSON panics or is overwritten.
-def test_d31_unreadable_config_is_refused_with_its_path_and_others_are_written() -> None:
+def test_unreadable_config_is_refused_with_its_path_and_others_are_written() -> None:
+    """D31: in the original `config: null` or truncated JSON panics or is overwritten."""
     kafka = Kafka(unreadable={B2: Problem("/config/brokers/2", "`config` is null; repair or delete the node")})
     done = kafka.cycle()
     reason = "/config/brokers/2: `config` is null; repair or delete the node"
@@ -436,7 +447,8 @@ def test_d31_unreadable_config_is_refused_with_its_path_and_others_are_written()
     assert kafka.current() == THROTTLED
 
 
-def test_d31_unreadable_config_keeps_its_ledger_until_it_is_readable() -> None:
+def test_unreadable_config_keeps_its_ledger_until_it_is_readable() -> None:
+    """D31: an unreadable config was overwritten, or ended the process."""
     kafka = throttled(unreadable={TOPIC: Problem("/config/topics/t", "truncated")})
     assert [outcome.resource for outcome in kafka.end().refused] == [TOPIC]
     assert kafka.current() == {TOPIC: LISTS}
@@ -450,10 +462,11 @@ def test_unreadable_config_that_no_change_needs_is_ignored() -> None:
     assert kafka.cycle() == ChangeSet((), (), ())
 
 
-# D11, D27, D30
+# --- D11, D27, D30
 
 
-def test_d11_entries_of_override_and_reassignment_are_separated_again() -> None:
+def test_entries_of_override_and_reassignment_are_separated_again() -> None:
+    """D11: the lists of a reassignment and of an override overwrote each other."""
     kafka = throttled(hosted={3: {"t": (0, 1)}}, overrides=Overrides(brokers={3: Override(5)}))
     kafka.cycle()
     assert kafka.throttles[TOPIC][FOLLOWER_REPLICAS] == "0:2,0:3,1:3"
@@ -491,7 +504,8 @@ def test_foreign_entry_goes_when_its_partition_joins_the_reassignment() -> None:
     assert kafka.current() == {TOPIC: {FOLLOWER_REPLICAS: "7:3"}}
 
 
-def test_d27_rate_of_the_other_role_is_never_written() -> None:
+def test_rate_of_the_other_role_is_never_written() -> None:
+    """D27: overrides and the fail-safe wrote both roles of each broker."""
     foreign = {B1: {FOLLOWER_RATE: "7"}}
     kafka = Kafka({B1: {FOLLOWER_RATE: "7"}}, overrides=Overrides(cluster=Override(5)))
     kafka.cycle()
@@ -500,7 +514,8 @@ def test_d27_rate_of_the_other_role_is_never_written() -> None:
     assert kafka.current() == foreign
 
 
-def test_d30_rate_of_a_former_leader_goes_at_once() -> None:
+def test_rate_of_a_former_leader_goes_at_once() -> None:
+    """D30: the rates of former leaders and the entries of finished partitions stayed until the end."""
     kafka = throttled(reassignments=(moving(isr=(3, 1)),))
     kafka.cycle()
     assert kafka.current() == {

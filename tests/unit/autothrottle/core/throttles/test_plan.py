@@ -90,8 +90,6 @@ MOVING = snapshot(reassignment())
 # Roles
 
 
-# D27. The original's overrides and fail-safe write both roles on every participant, and the rate of the role that
-# the broker never had stays for ever when they end.
 @pytest.mark.parametrize(
     ("read", "overrides"),
     [
@@ -100,18 +98,24 @@ MOVING = snapshot(reassignment())
         (loads(), Overrides(cluster=Override(5 * MB))),
     ],
 )
-def test_d27_broker_gets_rates_only_for_its_roles(read: Loads, overrides: Overrides) -> None:
+def test_broker_gets_rates_only_for_its_roles(read: Loads, overrides: Overrides) -> None:
+    """Defect D27 of the original.
+
+    The original's overrides and fail-safe write both roles on every participant, and the rate of the role that the
+    broker never had stays for ever when they end.
+    """
     made = plan(MOVING, read, LIMITS, overrides, failures={1: 9, 2: 9})
     assert decisions(made).keys() == {(1, LEADER), (2, FOLLOWER)}
 
 
-# D30. In the original, former leaders keep their rates until the whole reassignment is over.
-def test_d30_former_leader_has_no_rate() -> None:
+def test_former_leader_has_no_rate() -> None:
+    """D30: in the original, former leaders keep their rates until the whole reassignment is over."""
     moved_on = snapshot(reassignment(leader=3, isr=(1, 3)), rates={(1, LEADER): "5"}, written={(1, LEADER): "5"})
     assert decisions(plan(moved_on, loads(), LIMITS)).keys() == {(3, LEADER), (2, FOLLOWER)}
 
 
-def test_d30_in_sync_partition_has_no_entries() -> None:
+def test_in_sync_partition_has_no_entries() -> None:
+    """D30: the rates of former leaders and the entries of finished partitions stayed until the end."""
     made = plan(snapshot(reassignment(isr=(1, 2))), loads(), LIMITS)
     assert made.replicas == {"t": DesiredReplicas(moving=frozenset({0}))}
     assert made.decisions == ()
@@ -160,15 +164,19 @@ def test_each_direction_has_its_own_capacity_traffic_and_share() -> None:
     assert made[1, FOLLOWER] == (200 * MB, Reason.HEADROOM)
 
 
-# D10, D14. The original remembers a throttle only if it wrote it: other current throttles count as client load in
-# the next cycle, and throttles removed in native mode are still subtracted.
-def test_d10_foreign_current_throttle_is_subtracted_too() -> None:
+def test_foreign_current_throttle_is_subtracted_too() -> None:
+    """Defects D10 and D14 of the original.
+
+    The original remembers a throttle only if it wrote it: other current throttles count as client load in the next
+    cycle, and throttles removed in native mode are still subtracted.
+    """
     current = snapshot(reassignment(), rates={(1, LEADER): str(20 * MB)})
     assert decisions(plan(current, loads(), LIMITS))[1, LEADER] == (126 * MB, Reason.HEADROOM)
     assert decisions(plan(MOVING, loads(), LIMITS))[1, LEADER] == (108 * MB, Reason.HEADROOM)
 
 
-def test_d10_change_threshold_compares_with_a_foreign_current_throttle_too() -> None:
+def test_change_threshold_compares_with_a_foreign_current_throttle_too() -> None:
+    """D10: a throttle that was already set was not taken for the previous one."""
     history = ThrottleHistory().observe(START - timedelta(hours=1), {})
     current = snapshot(reassignment(), rates={(1, LEADER): str(100 * MB)})
     made = plan(current, loads(), LIMITS, history=history)
@@ -226,8 +234,8 @@ def test_threshold_of_zero_writes_every_change() -> None:
 # Missing metrics
 
 
-# D7. One broker without metrics, or one unknown instance type, aborts the update of all in the original.
-def test_d7_broker_without_metrics_fails_alone() -> None:
+def test_broker_without_metrics_fails_alone() -> None:
+    """D7: one broker without metrics, or one unknown instance type, aborts the update of all in the original."""
     made = decisions(plan(MOVING, loads(brokers=[1]), LIMITS, failures={2: 2}))
     assert made == {(1, LEADER): (108 * MB, Reason.HEADROOM), (2, FOLLOWER): (20 * MB, Reason.MINIMUM)}
 
@@ -245,9 +253,12 @@ def test_broker_without_metrics_and_rate_starts_at_the_minimum() -> None:
     assert decisions(plan(MOVING, Loads(), LIMITS))[2, FOLLOWER] == (20 * MB, Reason.MINIMUM)
 
 
-# D8. The original's change threshold also suppresses manual overrides and the fail-safe: asked for 100 MB/s where
-# 95 stand, it keeps 95 and answers that all is well.
-def test_d8_fail_safe_rate_is_exact_whatever_the_threshold() -> None:
+def test_fail_safe_rate_is_exact_whatever_the_threshold() -> None:
+    """Defect D8 of the original.
+
+    The original's change threshold also suppresses manual overrides and the fail-safe: asked for 100 MB/s where 95
+    stand, it keeps 95 and answers that all is well.
+    """
     current = snapshot(reassignment(), rates={(2, FOLLOWER): str(21 * MB)}, written={(2, FOLLOWER): str(21 * MB)})
     made = decisions(plan(current, Loads(), LIMITS, failures={2: 2}))
     assert made[2, FOLLOWER] == (20 * MB, Reason.MINIMUM)
@@ -263,9 +274,10 @@ def test_d8_fail_safe_rate_is_exact_whatever_the_threshold() -> None:
     ],
 )
 @pytest.mark.parametrize("read", [loads(), Loads()])
-def test_d8_override_is_exact_whatever_the_threshold_and_metrics(
+def test_override_is_exact_whatever_the_threshold_and_metrics(
     overrides: Overrides, reason: Reason, read: Loads
 ) -> None:
+    """D8: the change threshold also suppressed overrides and the fail-safe."""
     current = snapshot(reassignment(), rates={(1, LEADER): str(95 * MB)}, written={(1, LEADER): str(95 * MB)})
     made = decisions(plan(current, read, LIMITS, overrides, failures={1: 9}))
     assert made[1, LEADER] == (100 * MB, reason)
@@ -302,8 +314,8 @@ def test_override_of_a_stopped_broker_with_replicas_applies() -> None:
     assert made.replicas == {"t": DesiredReplicas(follower=frozenset({"0:99"}))}
 
 
-# D11. In the original the lists of a reassignment and of an override overwrite each other in turn.
-def test_d11_entries_of_override_and_reassignment_are_merged() -> None:
+def test_entries_of_override_and_reassignment_are_merged() -> None:
+    """D11: in the original the lists of a reassignment and of an override overwrite each other in turn."""
     made = plan(snapshot(reassignment(), replicas=HOSTED), loads(), LIMITS, Overrides(brokers={3: Override(5)}))
     assert made.replicas["t"] == DesiredReplicas(
         leader=frozenset({"0:1"}), follower=frozenset({"0:2", "0:3", "1:3"}), moving=frozenset({0})
@@ -367,8 +379,11 @@ def test_every_override_of_a_broker_limits_both_roles_and_all_recovery_whatever_
 # Lists
 
 
-# D12, D23. `*` in native mode makes healthy replication use the throttle; KIP-455 reassignments are not detected.
-def test_d12_lists_contain_all_in_sync_replicas_and_adding_replicas_outside_the_isr() -> None:
+def test_lists_contain_all_in_sync_replicas_and_adding_replicas_outside_the_isr() -> None:
+    """Defects D12 and D23 of the original.
+
+    `*` in native mode makes healthy replication use the throttle; KIP-455 reassignments are not detected.
+    """
     made = plan(snapshot(reassignment(isr=(1, 3, 4), adding=(4, 2))), loads(), LIMITS)
     assert made.replicas["t"] == DesiredReplicas(
         leader=frozenset({"0:1", "0:3", "0:4"}), follower=frozenset({"0:2"}), moving=frozenset({0})
@@ -389,16 +404,20 @@ def test_reassignment_of_consumer_offsets_is_throttled_like_any_other() -> None:
 # Hold: nothing may be removed
 
 
-# D1. In the original a ZooKeeper outage or bad JSON reads as "nothing is being reassigned": it removes the throttles
-# during the reassignment.
-def test_d1_unreadable_part_of_the_cluster_causes_a_hold() -> None:
+def test_unreadable_part_of_the_cluster_causes_a_hold() -> None:
+    """Defect D1 of the original.
+
+    In the original a ZooKeeper outage or bad JSON reads as "nothing is being reassigned": it removes the throttles
+    during the reassignment.
+    """
     broken = replace(snapshot(), problems=(Problem("/admin/reassign_partitions", "no JSON"),))
     made = plan(broken, loads(), LIMITS, AUTOREMOVE, after_reassignment=True)
     assert made.hold
     assert not made.finished_override
 
 
-def test_d2_unreadable_override_causes_a_hold() -> None:
+def test_unreadable_override_causes_a_hold() -> None:
+    """D2: an unreadable override counted as no override."""
     assert plan(MOVING, loads(), LIMITS, Overrides(unreadable={1: "no JSON"})).hold
 
 
@@ -578,8 +597,6 @@ PAUSING = replace(LIMITS, pause_over_capacity=True)
 """LIMITS, but clients may use the whole link."""
 
 
-# D25. In the original the minimum is a floor even on a broker whose clients need the whole link: replication could
-# never be paused, and the broker was over its capacity during the whole reassignment.
 @pytest.mark.parametrize(
     ("used", "floored", "pausing"),
     [
@@ -589,9 +606,14 @@ PAUSING = replace(LIMITS, pause_over_capacity=True)
         (230 * MB, (20 * MB, Reason.HEADROOM), (0, Reason.OVER_CAPACITY)),
     ],
 )
-def test_d25_floor_and_pause_are_separate_settings(
+def test_floor_and_pause_are_separate_settings(
     used: int, floored: tuple[int, Reason], pausing: tuple[int, Reason]
 ) -> None:
+    """Defect D25 of the original.
+
+    In the original the minimum is a floor even on a broker whose clients need the whole link: replication could never
+    be paused, and the broker was over its capacity during the whole reassignment.
+    """
     assert decisions(plan(MOVING, loads(used=used), LIMITS))[2, FOLLOWER] == floored
     assert decisions(plan(MOVING, loads(used=used), PAUSING))[2, FOLLOWER] == pausing
 

@@ -41,9 +41,11 @@ def test_default_applies_if_no_other_capacity_is_known(instance_type: str | None
     assert capacity_of(1002, instance_type, None, LIMITS) == BY_DEFAULT
 
 
-# D7: one unknown instance type aborted the update of all brokers. Here it is one broker's error, which names
-# the option and the value to add.
-def test_d7_unknown_instance_type_error_names_broker_type_and_fix() -> None:
+def test_unknown_instance_type_error_names_broker_type_and_fix() -> None:
+    """D7: one unknown instance type aborted the update of all brokers.
+
+    Here it is one broker's error, which names the option and the value to add.
+    """
     with pytest.raises(Missing) as raised:
         capacity_of(1002, "d2.xlarge", None, CapacityLimits())
     assert str(raised.value) == (
@@ -52,13 +54,14 @@ def test_d7_unknown_instance_type_error_names_broker_type_and_fix() -> None:
     )
 
 
-def test_d7_error_for_a_host_without_instance_type_asks_for_a_tag() -> None:
+def test_error_for_a_host_without_instance_type_asks_for_a_tag() -> None:
+    """D7: one broker without metrics or capacity ended the update of all brokers."""
     with pytest.raises(Missing, match=r"broker 1002 .* instance type is unknown.*--default-capacity"):
         capacity_of(1002, None, None, CapacityLimits())
 
 
-# D18: the original divided metrics by 1024^2 and multiplied rates by 10^6.
-def test_d18_megabyte_is_a_million_bytes() -> None:
+def test_megabyte_is_a_million_bytes() -> None:
+    """D18: the original divided metrics by 1024^2 and multiplied rates by 10^6."""
     assert parse_cap_map('{"d2.xlarge": 120}', "--cap-map") == {"d2.xlarge": Capacity(120_000_000, 120_000_000)}
 
 
@@ -68,8 +71,8 @@ def test_each_direction_can_have_its_own_capacity() -> None:
     }
 
 
-# D21: the original kept capacities and settings in one map, so an instance type could overwrite a setting.
-def test_d21_instance_types_named_like_settings_are_ordinary_names() -> None:
+def test_instance_types_named_like_settings_are_ordinary_names() -> None:
+    """D21: the original kept capacities and settings in one map, so an instance type could overwrite a setting."""
     names = ("minimum", "srcMax", "dstMax")
     parsed = parse_cap_map(json.dumps({name: i + 1 for i, name in enumerate(names)}), "--cap-map")
     limits = CapacityLimits(by_instance_type=parsed)

@@ -10,7 +10,7 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.throttles.changes import Change, Edit, Outcome
 from autothrottle.core.throttles.plan import Decision, Reason

@@ -20,7 +20,7 @@ from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
+from autothrottle.core.cycle.results import CycleRecord, PlannerState
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Submitted, Targets
 from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from autothrottle.adapters.grpc import PlannerClient
-from autothrottle.core.cycle.decision import PlannerState
+from autothrottle.core.cycle.results import PlannerState
 from autothrottle.core.errors import AutothrottleError
 from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from autothrottle.core import exported_metrics as exported
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cycle.decision import CycleDecision, CycleRecord
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.cycle.state import TermState
 from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
 from autothrottle.core.operators.overrides import Overrides
@@ -55,9 +56,11 @@ class PlannerMetrics:
         self.note_writes(record.outcomes)
         if record.error:
             return
-        produced, stalled = term.guards.growth, len(term.guards.stalled)
+        produced, stalled = term.throttles.guards.growth, len(term.throttles.guards.stalled)
         invalid = _invalid_resources(decision)
-        self._last = _LastCycle(record, decision.loads, decision.overrides, term.failures, produced, stalled, invalid)
+        self._last = _LastCycle(
+            record, decision.loads, decision.overrides, term.throttles.failures, produced, stalled, invalid
+        )
         self._succeeded_at = self._clock()
 
     def note_writes(self, outcomes: Iterable[Outcome]) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import grpc
 
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.planner.loop import Planner
 from autothrottle.runtime.server import encoded_once, time_left
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc

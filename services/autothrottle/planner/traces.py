@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.throttles.changes import Change, Outcome
 from autothrottle.ports.telemetry import Attribute, Span, Tracer
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.decision import PlannerState
+from autothrottle.core.cycle.results import PlannerState
 from autothrottle.core.operators.submission import Submitted, Targets
 
 

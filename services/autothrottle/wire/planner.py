@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
+from autothrottle.core.cycle.results import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.pause import Pause
 from autothrottle.core.throttles.changes import Outcome

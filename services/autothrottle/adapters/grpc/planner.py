@@ -8,7 +8,7 @@ from datetime import timedelta
 from autothrottle.adapters.client_errors import as_core_errors
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.decision import PlannerState
+from autothrottle.core.cycle.results import PlannerState
 from autothrottle.core.operators.submission import Submitted, Targets
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub

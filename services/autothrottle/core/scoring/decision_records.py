@@ -15,7 +15,7 @@ from enum import StrEnum
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts, running_flows
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.throttles.changes import Outcome
 from autothrottle.core.throttles.plan import Decision

@@ -18,7 +18,7 @@ from autothrottle.adapters.memory import (
     MemoryYieldRules,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.operators.schedule import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy

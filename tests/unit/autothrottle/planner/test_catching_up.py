@@ -13,7 +13,7 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.operators.submission import Submitted
 from autothrottle.core.policy.adaptive import AdaptivePolicy

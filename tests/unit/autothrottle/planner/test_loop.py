@@ -14,7 +14,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.operators.audit import AuditAction
 from autothrottle.core.throttles.changes import OutcomeStatus

@@ -7,7 +7,7 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from tests.unit.autothrottle.planner.bench import Bench
 
 BROKER, TOPIC = ConfigResource.broker(1001), ConfigResource.topic("t1")

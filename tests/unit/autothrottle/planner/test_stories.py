@@ -29,7 +29,7 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.throttles.changes import Change, Outcome, OutcomeStatus, intended

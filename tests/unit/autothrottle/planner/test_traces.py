@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autothrottle.adapters.memory import MemorySpan, MemoryTracer
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.errors import Unavailable
 from autothrottle.planner.traces import MAX_CHANGE_SPANS
 from tests.builders import eventually

@@ -11,7 +11,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.cycle.decision import CycleRecord
+from autothrottle.core.cycle.results import CycleRecord
 from autothrottle.core.operators.catch_up import CatchUp
 from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.quotas.changes import QuotaState

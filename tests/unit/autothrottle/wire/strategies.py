@@ -11,7 +11,7 @@ from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Prog
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicReassignment
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
+from autothrottle.core.cycle.results import CycleRecord, PlannerState
 from autothrottle.core.operators.pause import Pause, PauseMode
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.throttles.changes import Change, Edit, Outcome, OutcomeStatus

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cycle.decision import CycleRecord, PlannerState
+from autothrottle.core.cycle.results import CycleRecord, PlannerState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.interface import Basis
 from autothrottle.core.throttles.plan import Reason

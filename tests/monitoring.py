@@ -13,6 +13,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.state import ControllerState, TermState
 from autothrottle.core.throttles.guards import GuardState
+from autothrottle.core.throttles.state import ThrottleState
 from autothrottle.planner.exposition import PlannerMetrics
 from tests import builders
 from tests.builders import NOON, mb
@@ -66,5 +67,5 @@ def metrics_of_brokers(brokers: int) -> PlannerMetrics:
     growth = dict.fromkeys(sides, 1e6)
     metrics = PlannerMetrics(timedelta(seconds=180), lambda: NOON + timedelta(minutes=1), lambda: 0.0)
     decision = CycleDecision(ControllerState(), NOON, scheduled=True, loads=loads)
-    metrics.note_cycle(record, decision, TermState(1, guards=GuardState(growth=growth)))
+    metrics.note_cycle(record, decision, TermState(1, throttles=ThrottleState(guards=GuardState(growth=growth))))
     return metrics

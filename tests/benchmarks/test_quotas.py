@@ -28,10 +28,12 @@ from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cycle.decision import CycleObservation, CycleResults, SourceReadings
+from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
+from autothrottle.core.cycle.results import CycleResults
 from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState, KnownLoads
-from autothrottle.core.cycle.step import settle, step
+from autothrottle.core.cycle.settle import settle
+from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
+from autothrottle.core.cycle.step import step
 from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -221,7 +223,7 @@ def deciding_seconds(rules: YieldRules, limited: Sequence[QuotaEntity], quota: i
             at=NOW + timedelta(minutes=number),
             clock=60.0 * number,
             scheduled=True,
-            sources=SourceReadings(None, Overrides(), {}, {}, rules),
+            sources=adopted(KnownSources(), SourceReadings(None, Overrides(), {}, {}, rules)),
             snapshot=snapshot,
             loads=KnownLoads(loads(300), 60.0 * number),
             quotas=QuotaState(dict(quotas.configs), dict(quotas.ledger)),

@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.decision import (
-    Action,
-    ActionResult,
-    CycleDecision,
-    CycleResults,
-    PurgeCatchUp,
-    PurgeOverride,
-    PurgeQuota,
-    Submit,
-)
+from autothrottle.core.cycle.contribution import Action, PurgeCatchUp, PurgeOverride, PurgeQuota, Submit
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.results import ActionResult, CycleResults
 from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change
@@ -26,6 +19,7 @@ from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependenci
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import Term
+from autothrottle.ports.telemetry import UNTRACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +32,17 @@ class Applier:
     now: Callable[[], datetime]
     clock: Callable[[], float]
 
-    def apply(self, term: Term, decision: CycleDecision) -> CycleResults:
+    def apply(self, term: Term, decision: CycleDecision, timeout: timedelta = CLUSTER_TIMEOUT) -> CycleResults:
         """Write the changes, then carry out the actions in their order.
 
         An error ends it: what follows is not tried. An action whose resources were refused is left out.
         """
         outcomes = list(decision.refused)
+        tracer = UNTRACED if decision.between_cycles else self.dependencies.tracer
         try:
-            with traces.applying(self.dependencies.tracer, decision.changes, outcomes):
+            with traces.applying(tracer, decision.changes, outcomes):
                 if decision.changes:
-                    outcomes += self.write(term, decision.changes, CLUSTER_TIMEOUT)
+                    outcomes += self._write(term, decision.changes, timeout)
         except AutothrottleError as error:
             return CycleResults(self.now(), self.clock(), tuple(outcomes), error=error, are_written=False)
         at, clock = self.now(), self.clock()
@@ -55,7 +50,7 @@ class Applier:
         results, failure = self._act(term, decision.actions, refused)
         return CycleResults(at, clock, tuple(outcomes), results, failure)
 
-    def write(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
+    def _write(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         """Write changes.
 
         Raises:

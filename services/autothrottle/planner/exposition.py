@@ -59,10 +59,10 @@ class PlannerMetrics:
             record,
             decision.loads,
             decision.overrides,
-            term.failures,
-            produced=term.guards.growth,
-            stalled=len(term.guards.stalled),
-            ineffective=len(term.effect.ineffective),
+            term.throttles.failures,
+            produced=term.throttles.guards.growth,
+            stalled=len(term.throttles.guards.stalled),
+            ineffective=len(term.throttles.effect.ineffective),
             invalid=_invalid_resources(decision),
         )
         self._succeeded_at = self._clock()

@@ -14,14 +14,19 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
-from autothrottle.core.cycle.decision import CycleDecision, CycleObservation, CycleResults, Settled, WakeUp
+from autothrottle.core.cycle.contribution import WakeUp
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.observation import CycleObservation
+from autothrottle.core.cycle.results import CycleResults, Settled
 from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.settle import settle
 from autothrottle.core.cycle.state import ControllerState
-from autothrottle.core.cycle.step import IN_SHADOW, obstacle_to_submissions, ramp_steps, settle, settle_ramp, step
+from autothrottle.core.cycle.step import ramp_steps, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.operators.submission import Submitted, Targets, proposal
-from autothrottle.core.records import Cycle, OutcomeStatus, PlannerState
+from autothrottle.core.operators.submission_step import IN_SHADOW, obstacle_to_submissions
+from autothrottle.core.records import Cycle, PlannerState
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.core.throttles.ramp_state import RampState
@@ -250,7 +255,7 @@ class Planner:
             term=leader.fence if leader else 0,
             leader_address=leader.address if leader else "",
             last_cycle=self._last_cycle,
-            failures=dict(self._state.term.failures),
+            failures=dict(self._state.term.throttles.failures),
             leader_since=leader.since if leader else None,
             leader_host=leader.host if leader else "",
             cluster_name=self._settings.cluster,
@@ -394,12 +399,15 @@ class Planner:
             self._retry_step("the log has the traceback")
 
     def _run_step(self, term: Term) -> None:
-        steps = ramp_steps(self._state, self._clock())
-        outcomes = self._applier.write(term, steps, _STEP_TIMEOUT) if steps else ()
-        if refused := [outcome for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED]:
-            self._retry_step(f"{refused[0].resource}: {refused[0].reason}")
-        self._metrics.note_writes(outcomes)
-        self._state = settle_ramp(self._state, steps, tuple(outcomes), self._now(), self._clock())
+        decision = ramp_steps(self._state, self._now(), self._clock())
+        if decision.changes:
+            results = self._applier.apply(term, decision, _STEP_TIMEOUT)
+            if results.error is not None:
+                raise results.error
+            self._state, settled = settle(self._settings, decision, results)
+            if settled.refused:
+                self._retry_step(f"{settled.refused[0].resource}: {settled.refused[0].reason}")
+            self._metrics.note_writes(settled.outcomes)
         self._schedule_step()
 
     def _retry_step(self, reason: str) -> None:
@@ -465,7 +473,7 @@ class Planner:
         log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         if decision.view.read.version:
             view, rates = decision.view, cycle.settled.applied.rates
-            history = self._state.term.history
+            history = self._state.term.throttles.history
             seen = CycleSeen(record, view.read, view.copying, decision.loads, history, rates, trace_id=trace_id)
             self._journal.write(seen)
 

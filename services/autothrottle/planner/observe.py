@@ -19,21 +19,20 @@ from typing import Any, TypeVar
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
-from autothrottle.core.cycle.decision import (
+from autothrottle.core.cycle.observation import (
     CycleObservation,
     SettingsReading,
     SnapshotRequest,
     SourceReadings,
     adopted,
     needed,
-    quotas_needed,
 )
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import KnownLoads, TermState
-from autothrottle.core.cycle.step import obstacle_to_submissions
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
@@ -99,10 +98,9 @@ class Observer:
             snapshot = sources.error
         else:
             pause = sources.known.pause
-            is_blocked = obstacle_to_submissions(self.settings.shadow, pause) is not None
-            asked = needed(term, sources.known, None if is_blocked else wanted, self.now())
-            entities = quotas_needed(term, sources.known, self.clock())
-            are_clients_due = pause is None and term.yields.is_reading_due(sources.known.rules, self.clock())
+            asked = needed(term, sources.known, wanted, self.now())
+            entities = quotas_needed(term.quotas, term.ledger, sources.known, self.clock())
+            are_clients_due = pause is None and term.quotas.yields.is_reading_due(sources.known.rules, self.clock())
             with ThreadPoolExecutor(2, "quotas") as executor:
                 fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))
                 reading = self._begin(executor, self._fetch_clients) if are_clients_due else None
@@ -114,7 +112,7 @@ class Observer:
             at=self.now(),
             clock=self.clock(),
             scheduled=scheduled,
-            sources=read,
+            sources=sources,
             snapshot=snapshot,
             held=held,
             loads=loads,

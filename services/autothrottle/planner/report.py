@@ -14,22 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.cycle import step
-from autothrottle.core.cycle.decision import (
-    ActionResult,
-    CycleDecision,
-    CycleResults,
-    PurgeCatchUp,
-    PurgeOverride,
-    PurgeQuota,
-    Settled,
-    Submit,
-    WakeUp,
-)
+from autothrottle.core.cycle.contribution import PurgeCatchUp, PurgeOverride, PurgeQuota, Submit, WakeUp
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.results import ActionResult, CycleResults, Settled
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
+from autothrottle.core.operators import endings
 from autothrottle.core.operators.overrides import override_owner
 from autothrottle.core.operators.schedule import ScheduleWindow
 from autothrottle.core.operators.submission import Submitted
@@ -157,7 +149,7 @@ class Reporter:
             *findings,
             *narration.default_lines(reported.defaults, defaults),
             *narration.default_in_force_lines(defaults, decision.changes, settled.outcomes),
-            *decision.state.term.guards.findings,
+            *decision.state.term.throttles.guards.findings,
         )
         shown = (*findings, *(f"{o.resource}: not written: {o.reason}" for o in settled.refused))
         for finding in shown:
@@ -167,7 +159,9 @@ class Reporter:
         if not shadow:
             events = narration.events(decision.plan, snapshot, settled.applied, done)
             events += [Event("Reassignment stalled", "\n".join(decision.stalled))] if decision.stalled else []
-            ineffective = [text for text in decision.state.term.effect.findings if text not in reported.findings]
+            ineffective = [
+                text for text in decision.state.term.throttles.effect.findings if text not in reported.findings
+            ]
             events += [Event("Throttle not in force", "\n".join(ineffective))] if ineffective else []
             if foreign and foreign != reported.foreign:
                 events.append(narration.foreign_event(foreign, self._settings.cleanup_foreign))
@@ -201,9 +195,9 @@ def _action_line(result: ActionResult, settled: Settled) -> str:
     match result.action:
         case Submit() if isinstance(settled.answer, Submitted):
             return f"Reassignment of {settled.answer.started} partitions submitted with its throttles in place"
-        case PurgeOverride(broker_id, _, reason) if reason == step.NOTHING_LEFT:
+        case PurgeOverride(broker_id, _, reason) if reason == endings.NOTHING_LEFT:
             return f"Throttle override removed: {reason}"
-        case PurgeOverride(broker_id, _, reason) if reason == step.EXPIRED:
+        case PurgeOverride(broker_id, _, reason) if reason == endings.EXPIRED:
             return f"Throttle override of {override_owner(broker_id)} removed: {reason}"
         case PurgeQuota(quota, reason):
             return f"Temporary quota of {quota.entity} ended: {reason}"

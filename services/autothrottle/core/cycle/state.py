@@ -11,16 +11,13 @@ from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.submission import SubmissionState
-from autothrottle.core.policy.interface import Policy
+from autothrottle.core.quotas.control_state import QuotaControlState
 from autothrottle.core.quotas.temporary import TemporaryQuotas
-from autothrottle.core.quotas.yield_state import YieldState
 from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.records import CatchUp, Pause
-from autothrottle.core.throttles.guards import GuardState
 from autothrottle.core.throttles.ramp_state import RampState, WriteHistory
-from autothrottle.core.throttles.throttle_effect import ThrottleEffect
+from autothrottle.core.throttles.state import ThrottleState
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
 _METRICS_PAUSE = timedelta(seconds=15)
 """Time after a failed read in which event cycles do not read metrics, so that a hanging source does not delay them."""
@@ -78,25 +75,13 @@ class TermState:
     loads: KnownLoads = KnownLoads()
     held: frozenset[TopicPartition] = frozenset()
     """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`, as last read."""
-    failures: Mapping[int, int] = field(default_factory=dict)
-    """Broker id -> consecutive scheduled cycles without usable metrics."""
-    history: ThrottleHistory = field(default_factory=ThrottleHistory)
-    policy: Policy | None = None
-    """The policy with what it has learned; None: nothing yet."""
-    after_reassignment: bool = False
-    """Whether there was a reassignment since the last purge of an autoremove override."""
-    withdrawn: bool = False
-    """Whether the lists in the ledger belong to a catch-up or to a submission that failed, not to a reassignment."""
+    throttles: ThrottleState = ThrottleState()  # noqa: RUF009 (frozen)
     foreign_cycles: int = 0
     """Scheduled cycles with foreign throttles and without a reassignment, without a gap."""
     troubles: int = 0
     """Consecutive failed cycles."""
-    guards: GuardState = GuardState()  # noqa: RUF009 (frozen)
-    effect: ThrottleEffect = field(default_factory=ThrottleEffect)
     submissions: SubmissionState = SubmissionState()  # noqa: RUF009 (frozen)
-    may_own_quotas: bool = True
-    """Whether the ledger may have client quotas, so that their state must be read."""
-    yields: YieldState = YieldState()  # noqa: RUF009 (frozen)
+    quotas: QuotaControlState = QuotaControlState()  # noqa: RUF009 (frozen)
     ramp: RampState = RampState()  # noqa: RUF009 (frozen)
 
 

@@ -1,83 +1,139 @@
-"""The part of a cycle that concerns client quotas: sets those of operators and rules, and restores earlier values."""
+"""The client quotas of a cycle: sets those of operators and rules, and restores earlier values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.cycle.decision import CycleDecision, CycleObservation, PurgeQuota, WakeUp, quotas_needed
+from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cycle.contribution import Contribution, PurgeQuota, WakeUp
+from autothrottle.core.cycle.input import CycleInput
 from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import TermState
+from autothrottle.core.cycle.state import KnownSources
 from autothrottle.core.operators.stored_map import unreadable_entries
 from autothrottle.core.quotas.changes import QuotaState, quota_changes
+from autothrottle.core.quotas.control_state import QuotaControlState
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.temporary import TemporaryQuotas
-from autothrottle.core.quotas.yield_step import yielding
-from autothrottle.core.throttles.changes import recorded_first
+from autothrottle.core.quotas.yield_step import YieldDecision, yielding
+from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.throttles.changes import ChangeSet, recorded_first
+from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
 
+Ledger = Mapping[ConfigResource, LedgerEntry]
 
-def with_quotas(
-    settings: PlannerSettings, term: TermState, cycle: CycleDecision, observation: CycleObservation
-) -> tuple[TermState, CycleDecision]:
-    """Add the changes of client quotas, the end of those that are over, and cycles for the next expiry and step.
 
-    Nothing changes while paused, and until the quotas and their state can be read.
+def quotas_needed(
+    state: QuotaControlState, ledger: Ledger, sources: KnownSources, clock: float
+) -> frozenset[ConfigResource] | None:
+    """Return the quota entities whose state a cycle needs, beside those in the ledger; None: it needs no quotas.
+
+    Args:
+        state: what the term remembers.
+        ledger: of throttles and quotas.
+        sources: those that apply in the cycle.
+        clock: monotonic time in seconds.
     """
-    sources, at = term.sources, cycle.at
-    quotas, state = sources.quotas, observation.quotas
-    if quotas is None or sources.rules is None or cycle.pause is not None:
-        return term, cycle
-    is_recovering = recovering(term, cycle)
-    if state is None:
-        clock = observation.clock
-        if term.yields.are_quotas_fresh(sources.rules, clock) or quotas_needed(term, sources, clock) is not None:
-            return _with_unread_quotas(settings, term, cycle, is_recovering)
-        state = QuotaState()
-    if not isinstance(state, QuotaState):
-        term = replace(term, yields=term.yields.with_reading(observation.clients, observation.clock))
-        return term, replace(cycle, findings=(*cycle.findings, f"client quotas cannot be read: {state}"))
-    ledger, lost = with_lost_records(
-        state.ledger,
-        {resource: entry for resource, entry in term.ledger.items() if resource.type is ResourceType.QUOTA},
-        state.configs,
-        state.unreadable,
+    if sources.quotas is None or sources.rules is None or sources.pause is not None:
+        return None
+    if not sources.quotas and state.yields.are_quotas_fresh(sources.rules, clock):
+        return None
+    targets = state.yields.asked(sources.rules)
+    if not (sources.quotas or targets or state.may_own_quotas):
+        return None
+    resources = {entity.resource for entity in sources.quotas}
+    resources |= {resource for resource in ledger if resource.type is ResourceType.QUOTA}
+    return frozenset(resources.union(*((target.resource, *target.fallbacks) for target in targets)))
+
+
+def control_quotas(
+    settings: PlannerSettings, state: QuotaControlState, cycle: CycleInput, throttles: ThrottleDecision
+) -> tuple[QuotaControlState, Ledger, Contribution]:
+    """Return the changes of client quotas, the end of those that are over, and cycles for the next expiry and step.
+
+    Nothing changes while paused, and until the quotas and their state can be read. The second value is the ledger with
+    the quotas as read.
+    """
+    sources, reading = cycle.sources, cycle.observation.quotas
+    if sources.quotas is None or sources.rules is None or sources.pause is not None:
+        return state, cycle.ledger, Contribution()
+    if reading is None:
+        is_due = quotas_needed(state, cycle.ledger, sources, cycle.clock) is not None
+        if is_due or state.yields.are_quotas_fresh(sources.rules, cycle.clock):
+            return _without_reading(settings, state, cycle)
+        reading = QuotaState()
+    if not isinstance(reading, QuotaState):
+        yields = state.yields.with_reading(cycle.observation.clients, cycle.clock)
+        finding = f"client quotas cannot be read: {reading}"
+        return replace(state, yields=yields), cycle.ledger, Contribution(findings=(finding,))
+    return _controlled(settings, state, cycle, throttles, reading, sources.quotas, sources.rules)
+
+
+def _controlled(
+    settings: PlannerSettings,
+    state: QuotaControlState,
+    cycle: CycleInput,
+    throttles: ThrottleDecision,
+    reading: QuotaState,
+    temporary: TemporaryQuotas,
+    rules: YieldRules,
+) -> tuple[QuotaControlState, Ledger, Contribution]:
+    entries = {resource: entry for resource, entry in cycle.ledger.items() if resource.type is ResourceType.QUOTA}
+    ledger, lost = with_lost_records(reading.ledger, entries, reading.configs, reading.unreadable)
+    unreadable = {**reading.unreadable, **_unreadable_quotas(temporary)}
+    current = replace(reading, ledger=ledger, unreadable=unreadable)
+    hold = not unreadable_entries(rules).keys() <= rules.keys()
+    yields = yielding(state.yields, cycle, throttles, current)
+    change_set = quota_changes(
+        temporary, current, cycle.at, cycle.is_recovering, cycle.fence, cycle.number, yields.desired, hold
     )
-    of_throttles = {
-        resource: entry for resource, entry in term.ledger.items() if resource.type is not ResourceType.QUOTA
-    }
-    term, state = replace(term, ledger={**of_throttles, **ledger}), replace(state, ledger=ledger)
-    state = replace(state, unreadable={**state.unreadable, **_unreadable_quotas(quotas)})
-    hold = not unreadable_entries(sources.rules).keys() <= sources.rules.keys()
-    yields = yielding(term, cycle, state, observation, is_recovering)
-    found = quota_changes(quotas, state, at, is_recovering, term.fence, term.cycles, yields.desired, hold)
-    ends = {entity: one.end(at, is_recovering) for entity, one in quotas.items()}
-    ended = {} if settings.shadow else {entity: reason for entity, reason in ends.items() if reason}
-    times = [one.expire_time for e, one in quotas.items() if one.expire_time is not None and not ends[e]]
-    expiry = (WakeUp("a client quota expires", min(times) - at),) if times else ()
-    cycle = replace(
-        cycle,
-        changes=(*cycle.changes, *recorded_first(found.changes, ledger, lost)),
-        refused=(*cycle.refused, *found.refused),
-        findings=(*cycle.findings, *map(lost_finding, sorted(lost)), *found.findings, *yields.findings),
-        wake_ups=(*cycle.wake_ups, *expiry, *(() if settings.shadow else yields.wake_ups)),
-        actions=tuple(PurgeQuota(quotas[one], why, frozenset({one.resource})) for one, why in ended.items()),
+    wake_ups = (*_expiries(temporary, cycle), *(() if settings.shadow else yields.wake_ups))
+    contribution = Contribution(
+        changes=recorded_first(change_set.changes, ledger, lost),
+        refused=change_set.refused,
+        actions=() if settings.shadow else _purges(temporary, cycle),
+        findings=(*map(lost_finding, sorted(lost)), *change_set.findings, *yields.findings),
+        wake_ups=wake_ups,
     )
-    may_own_quotas = bool(state.ledger or state.unreadable or found.changes)
+    throttle_entries = {r: entry for r, entry in cycle.ledger.items() if r.type is not ResourceType.QUOTA}
+    return _next_state(current, change_set, temporary, yields), {**throttle_entries, **ledger}, contribution
+
+
+def _next_state(
+    reading: QuotaState, change_set: ChangeSet, temporary: TemporaryQuotas, yields: YieldDecision
+) -> QuotaControlState:
+    may_own_quotas = bool(reading.ledger or reading.unreadable or change_set.changes)
     # A change may be refused, and a temporary quota may be removed, so the next cycle reads the quotas again.
-    after = replace(yields.state, fresh_until=None) if found.changes or quotas else yields.state
-    return replace(term, may_own_quotas=may_own_quotas, yields=after), cycle
+    is_stale = bool(change_set.changes or temporary)
+    return QuotaControlState(may_own_quotas, replace(yields.state, fresh_until=None) if is_stale else yields.state)
 
 
-def _with_unread_quotas(
-    settings: PlannerSettings, term: TermState, cycle: CycleDecision, is_recovering: bool | None
-) -> tuple[TermState, CycleDecision]:
+def _expiries(temporary: TemporaryQuotas, cycle: CycleInput) -> tuple[WakeUp, ...]:
+    """Return the cycle for the next expiry of a quota in force."""
+    times = [
+        quota.expire_time
+        for quota in temporary.values()
+        if quota.expire_time is not None and not quota.end(cycle.at, cycle.is_recovering)
+    ]
+    return (WakeUp("a client quota expires", min(times) - cycle.at),) if times else ()
+
+
+def _purges(temporary: TemporaryQuotas, cycle: CycleInput) -> tuple[PurgeQuota, ...]:
+    ends = ((e, quota, quota.end(cycle.at, cycle.is_recovering)) for e, quota in temporary.items())
+    return tuple(PurgeQuota(quota, reason, frozenset({e.resource})) for e, quota, reason in ends if reason)
+
+
+def _without_reading(
+    settings: PlannerSettings, state: QuotaControlState, cycle: CycleInput
+) -> tuple[QuotaControlState, Ledger, Contribution]:
     """Change no quota; at the end of a recovery, request a cycle that reads and restores them."""
-    if is_recovering is not False or term.yields.stepped is None:
-        return term, replace(cycle, findings=(*cycle.findings, *term.yields.findings))
+    if cycle.is_recovering is not False or state.yields.stepped is None:
+        return state, cycle.ledger, Contribution(findings=state.yields.findings)
     wake_ups = () if settings.shadow else (WakeUp("clients no longer yield"),)
-    term = replace(term, yields=replace(term.yields, fresh_until=None))
-    return term, replace(cycle, wake_ups=(*cycle.wake_ups, *wake_ups))
+    due = replace(state, yields=replace(state.yields, fresh_until=None))
+    return due, cycle.ledger, Contribution(wake_ups=wake_ups)
 
 
 def _unreadable_quotas(quotas: TemporaryQuotas) -> dict[ConfigResource, str]:
@@ -87,10 +143,3 @@ def _unreadable_quotas(quotas: TemporaryQuotas) -> dict[ConfigResource, str]:
         for path, problem in unreadable_entries(quotas).items()
         if (entity := entity_of_path(path)) is not None and entity not in quotas
     }
-
-
-def recovering(term: TermState, cycle: CycleDecision) -> bool | None:
-    """Return whether a reassignment or a catch-up runs or is about to start; None: unknown."""
-    if cycle.view.to_throttle.reassignments:
-        return True
-    return None if cycle.view.read.problems or not term.sources.catch_ups_are_known else False

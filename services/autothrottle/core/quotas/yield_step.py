@@ -15,8 +15,8 @@ from functools import cached_property
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerKey
-from autothrottle.core.cycle.decision import CycleDecision, CycleObservation, WakeUp
-from autothrottle.core.cycle.state import TermState
+from autothrottle.core.cycle.contribution import WakeUp
+from autothrottle.core.cycle.input import CycleInput
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.changes import DesiredQuotas, QuotaState
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
@@ -32,6 +32,7 @@ from autothrottle.core.quotas.yield_room import (
 from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, YieldState
 from autothrottle.core.quotas.yield_targets import YieldTarget
 from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
@@ -58,41 +59,34 @@ class YieldDecision:
     wake_ups: tuple[WakeUp, ...] = ()
 
 
-def yielding(
-    term: TermState,
-    cycle: CycleDecision,
-    state: QuotaState,
-    observation: CycleObservation,
-    is_recovering: bool | None,
-) -> YieldDecision:
+def yielding(previous: YieldState, cycle: CycleInput, throttles: ThrottleDecision, state: QuotaState) -> YieldDecision:
     """Return the quotas that the rules set now. Those that are absent are restored.
 
     Args:
-        term: with the sources of this cycle, and the clients that were known before.
-        cycle: with its plan and loads.
+        previous: what the term remembers.
+        cycle: with its sources, and the clients if they were read.
+        throttles: with the plan and the loads of the cycle.
         state: the quotas of the term's targets, and the ledger.
-        observation: with the time, and the clients if they were read.
-        is_recovering: whether a reassignment or a catch-up runs; None: unknown.
     """
-    rules, clock = term.sources.rules, observation.clock
+    rules, clock, is_recovering = cycle.sources.rules, cycle.clock, cycle.is_recovering
     if is_recovering is False or not rules:
         return YieldDecision(YieldState())
-    asked = term.yields.asked(rules)
-    yields = term.yields.with_reading(observation.clients, clock).with_ours(state.ledger)
-    inputs = _inputs(rules, term, cycle, state, clock)
+    asked = previous.asked(rules)
+    yields = previous.with_reading(cycle.observation.clients, clock).with_ours(state.ledger)
+    inputs = _inputs(rules, previous, cycle, throttles, state)
     if is_recovering is None or yields.stepped is None:
         # The first cycle of a recovery or a term does not wait for the clients: its throttles are urgent.
         desired = _desired(yields.targets(rules), frozenset(), inputs).quotas
         if is_recovering is None:
             return YieldDecision(yields, desired)
-        loads = {} if desired else client_loads(cycle.plan, cycle.limits)
+        loads = {} if desired else client_loads(throttles.plan, throttles.limits)
         begun = replace(yields, stepped=clock, stepped_at=cycle.at, loads_before=loads)
         return YieldDecision(begun, desired, wake_ups=(WakeUp("clients yield to the recovery"),))
     found = _desired(yields.targets(rules), frozenset(target.resource for target in asked), inputs)
     yields = replace(yields, taken=inputs.taken)
     if found.has_stepped:
         yields = replace(yields, stepped=clock, stepped_at=cycle.at)
-    findings = (*_findings(yields, rules, found.waiting), *_plug_in_findings(yields, cycle, clock))
+    findings = (*_findings(yields, rules, found.waiting), *_plug_in_findings(yields, throttles, clock))
     # A first quota that was refused is pending without a step to wait for.
     since = yields.stepped if found.is_pending and not inputs.is_step and yields.stepped is not None else clock
     next_step = since + QUOTA_WINDOW.total_seconds()
@@ -123,19 +117,21 @@ class _Inputs:
         return {key: most_used(self.loads, role) for key, role in _ROLE.items()}
 
 
-def _inputs(rules: YieldRules, term: TermState, cycle: CycleDecision, state: QuotaState, clock: float) -> _Inputs:
-    yields, has_share = term.yields, any(rule.at_most is None for rule in rules.values())
-    capacity = smallest_capacity(cycle.loads) if has_share else None
-    temporary = [(e.resource, one) for e, one in (term.sources.quotas or {}).items() if not one.end(cycle.at, True)]
+def _inputs(
+    rules: YieldRules, yields: YieldState, cycle: CycleInput, throttles: ThrottleDecision, state: QuotaState
+) -> _Inputs:
+    has_share, clock = any(rule.at_most is None for rule in rules.values()), cycle.clock
+    capacity = smallest_capacity(throttles.loads) if has_share else None
+    temporary = [(e.resource, one) for e, one in (cycle.sources.quotas or {}).items() if not one.end(cycle.at, True)]
     taken = frozenset((resource, key) for resource, one in temporary for key in one.values)
     return _Inputs(
         state=state,
-        loads=cycle.loads,
+        loads=throttles.loads,
         taken=taken,
         released=yields.taken - taken,
         limits={name: rule.limit(capacity) for name, rule in rules.items()},
         is_step=yields.stepped is not None and clock - yields.stepped >= QUOTA_WINDOW.total_seconds(),
-        direction=direction(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at or cycle.at),
+        direction=direction(throttles.plan, throttles.loads, throttles.limits, yields.stepped_at or cycle.at),
     )
 
 
@@ -278,7 +274,7 @@ def _findings(yields: YieldState, rules: YieldRules, waiting: Collection[str]) -
     return tuple(found)
 
 
-def _plug_in_findings(yields: YieldState, cycle: CycleDecision, clock: float) -> tuple[str, ...]:
+def _plug_in_findings(yields: YieldState, throttles: ThrottleDecision, clock: float) -> tuple[str, ...]:
     """Report plug-ins for quotas (KIP-257), and whether the client load fell once the quotas stayed for some time."""
     plug_ins = yields.reading.plug_ins
     if not plug_ins or yields.stepped is None or yields.stepped_at is None:
@@ -289,7 +285,7 @@ def _plug_in_findings(yields: YieldState, cycle: CycleDecision, clock: float) ->
         "(client.quota.callback.class); Kafka's quotas may have no effect there"
     ]
     if clock - yields.stepped >= _SETTLED_WINDOWS * QUOTA_WINDOW.total_seconds():
-        loads = measured_since(cycle.plan, cycle.loads, cycle.limits, yields.stepped_at)
+        loads = measured_since(throttles.plan, throttles.loads, throttles.limits, yields.stepped_at)
         if (unchanged := unchanged_load(yields.loads_before, loads)) is not None:
             before, now = (f"{load / MEGABYTE:.0f}" for load in unchanged)
             found.append(

@@ -78,12 +78,9 @@ class RampState:
         due = next_steps(self.plan, self.snapshot, fence, cycle, self.pace(history, now))
         return tuple(change for change in due if change.resource not in self.refused)
 
-    def after_cycle(
-        self, plan: Plan, snapshot: Snapshot, wanted: Sequence[Change], outcomes: Sequence[Outcome], now: float
-    ) -> RampState:
-        """Return the state after a cycle: its plan, its snapshot, and the changes that it wrote."""
-        fresh = replace(self, plan=plan, snapshot=snapshot, refused=frozenset())
-        return fresh.after_writes(wanted, outcomes, now)
+    def begin(self, plan: Plan, snapshot: Snapshot) -> RampState:
+        """Return the state with the plan and the snapshot of a cycle, before its writes."""
+        return replace(self, plan=plan, snapshot=snapshot, refused=frozenset())
 
     def after_writes(self, wanted: Sequence[Change], outcomes: Sequence[Outcome], now: float) -> RampState:
         """Return the state after these changes were written."""

@@ -14,8 +14,11 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cycle.results import CycleResults
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.settle import settle
 from autothrottle.core.cycle.state import ControllerState
-from autothrottle.core.cycle.step import ramp_steps, settle_ramp
+from autothrottle.core.cycle.step import ramp_steps
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
 from autothrottle.core.throttles import ramp_state
@@ -303,15 +306,16 @@ class RampBench:
 
     def begin(self) -> None:
         """Continue from a cycle that found the plan and the snapshot."""
-        ramp = self.state.term.ramp.after_cycle(self.plan, self.snapshot, (), (), self.seconds)
+        ramp = self.state.term.ramp.begin(self.plan, self.snapshot).after_writes((), (), self.seconds)
         self.state = replace(self.state, term=replace(self.state.term, ramp=ramp))
 
     def step(self) -> None:
         """Write the steps that are due."""
-        wanted = ramp_steps(self.state, self.seconds)
-        self.written += len(wanted)
-        outcomes = tuple(Outcome(change.resource, OutcomeStatus.APPLIED) for change in wanted)
-        self.state = settle_ramp(self.state, wanted, outcomes, NOON, self.seconds)
+        decision = ramp_steps(self.state, NOON, self.seconds)
+        self.written += len(decision.changes)
+        outcomes = tuple(Outcome(change.resource, OutcomeStatus.APPLIED) for change in decision.changes)
+        settings = PlannerSettings(builders.limits())
+        self.state, _ = settle(settings, decision, CycleResults(NOON, self.seconds, outcomes))
         self.snapshot = self.state.term.ramp.snapshot
 
     def run(self, seconds: int) -> None:

@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.cycle.decision import (
-    CycleDecision,
-    CycleObservation,
-    CycleResults,
-    SnapshotRequest,
-    SourceReadings,
-)
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.observation import CycleObservation, SnapshotRequest, SourceReadings, adopted
+from autothrottle.core.cycle.results import CycleResults
 from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState, KnownLoads
-from autothrottle.core.cycle.step import settle, step
+from autothrottle.core.cycle.settle import settle
+from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
+from autothrottle.core.cycle.step import step
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.overrides import Override, Overrides
 from autothrottle.core.policy.adaptive import AdaptivePolicy
@@ -71,7 +68,7 @@ def observations(draw: st.DrawFn) -> CycleObservation:
         at=NOON,
         clock=100.0,
         scheduled=True,
-        sources=SourceReadings(None, acting, {}),
+        sources=adopted(KnownSources(), SourceReadings(None, acting, {})),
         snapshot=snapshot,
         loads=KnownLoads(builders.loads(*found), 100.0),
     )
@@ -106,7 +103,8 @@ def test_permuted_brokers_get_the_same_throttles(
 def with_names(observation: CycleObservation, names: Mapping[int, int]) -> CycleObservation:
     """Return the same observation with other broker ids."""
     snapshot, sources = observation.snapshot, observation.sources
-    assert isinstance(snapshot, Snapshot) and isinstance(sources.overrides, Overrides) and observation.loads
+    overrides = sources.known.overrides
+    assert isinstance(snapshot, Snapshot) and overrides is not None and observation.loads
 
     def renamed(column: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(names[b] for b in row) for row in column)
@@ -122,12 +120,12 @@ def with_names(observation: CycleObservation, names: Mapping[int, int]) -> Cycle
         for one in snapshot.reassignments
     )
     held = {names[b]: topics for b, topics in snapshot.replicas.items()}
-    by_broker = {names[b]: one for b, one in sources.overrides.brokers.items()}
+    by_broker = {names[b]: one for b, one in overrides.brokers.items()}
     read = Loads({names[b]: replace(one, broker_id=names[b]) for b, one in observation.loads.loads.brokers.items()})
     return replace(
         observation,
         snapshot=replace(snapshot, reassignments=moves, replicas=held),
-        sources=replace(sources, overrides=replace(sources.overrides, brokers=by_broker)),
+        sources=replace(sources, known=replace(sources.known, overrides=replace(overrides, brokers=by_broker))),
         loads=replace(observation.loads, loads=read),
     )
 
@@ -155,7 +153,7 @@ def test_an_unreadable_cluster_changes_nothing_and_keeps_what_was_read(observati
     state, _ = settle(settings, decision, results)
     assert (decision.changes, decision.actions) == ((), ())
     assert (state.term.troubles, state.term.cycles) == (1, 1)
-    assert (state.term.loads, state.term.sources.overrides) == (observation.loads, observation.sources.overrides)
+    assert (state.term.loads, state.term.sources.overrides) == (observation.loads, observation.sources.known.overrides)
 
 
 @given(observation=observations(), policy=policies, minutes=st.integers(1, 60))
@@ -170,7 +168,7 @@ def test_a_step_depends_on_its_input_alone(observation: CycleObservation, policy
 
 def test_more_overrides_than_a_request_can_hold_leave_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overrides on brokers with more than 100,000 partitions made discovery refuse the request of every cycle."""
-    monkeypatch.setattr("autothrottle.core.cycle.decision.MAX_HELD", 3)
+    monkeypatch.setattr("autothrottle.core.cycle.observation.MAX_HELD", 3)
     snapshot = replace(
         builders.snapshot(builders.reassignment("t", {0: (1, [1], [2, 3], [])})),
         replicas={2: {"a": (0, 1), "b": (0, 1)}, 3: {"c": (5, 6)}},

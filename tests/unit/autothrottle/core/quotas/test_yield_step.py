@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.decision import CycleObservation, CycleResults, SourceReadings, adopted, quotas_needed
+from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
+from autothrottle.core.cycle.results import CycleResults
 from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.settle import settle
 from autothrottle.core.cycle.state import ControllerState, KnownLoads
-from autothrottle.core.cycle.step import settle, step
+from autothrottle.core.cycle.step import step
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.changes import QuotaState
@@ -24,6 +26,7 @@ from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, Name, QuotaEntity, entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import fallbacks
+from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.quotas.yield_state import QUOTA_WINDOW
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, matches
 from autothrottle.core.records import Outcome, OutcomeStatus
@@ -116,13 +119,13 @@ class World:
     def observation(self, inbound: int | None) -> CycleObservation:
         """What a planner reads: only the quotas that `quotas_needed` names, and those in the ledger."""
         read = SourceReadings(None, Overrides(), {}, {}, self.rules)
-        known, term, at = adopted(self.state.term.sources, read).known, self.state.term, self.now
+        sources, term, at = adopted(self.state.term.sources, read), self.state.term, self.now
         clients = None
-        if term.yields.is_reading_due(known.rules, self.seconds):
+        if term.quotas.yields.is_reading_due(sources.known.rules, self.seconds):
             with_quotas = {entity_of_path(r.path) for r, keys in self.configs.items() if keys}
             of_groups = {QuotaEntity(DEFAULT, "backfill-1"), QuotaEntity(DEFAULT, "app")}
             clients = ClientReading(frozenset(filter(None, with_quotas | of_groups)))
-        asked = quotas_needed(term, known, self.seconds)
+        asked = quotas_needed(term.quotas, term.ledger, sources.known, self.seconds)
         found = {r: dict(self.configs.get(r, {})) for r in (asked or set()) | self.ledger.keys()}
         loads = Loads()
         if inbound is not None:
@@ -132,7 +135,7 @@ class World:
             at=at,
             clock=self.seconds,
             scheduled=True,
-            sources=read,
+            sources=sources,
             snapshot=self.snapshot,
             loads=KnownLoads(loads, self.seconds),
             quotas=None if asked is None else QuotaState(found, dict(self.ledger)),

@@ -25,9 +25,10 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
-from autothrottle.core.cycle.decision import CycleDecision, CycleObservation, SourceReadings
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
 from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState, KnownLoads
+from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
 from autothrottle.core.cycle.step import step
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Override, Overrides
@@ -100,11 +101,11 @@ def hostile_ledger(observation: CycleObservation, resource: ConfigResource, valu
 
 
 def unreadable_override(observation: CycleObservation, broker_id: int) -> CycleObservation:
-    overrides = observation.sources.overrides
-    assert isinstance(overrides, Overrides)
+    overrides = observation.sources.known.overrides
+    assert overrides is not None
     brokers = {b: override for b, override in overrides.brokers.items() if b != broker_id}
     without = replace(overrides, brokers=brokers, unreadable={broker_id: "it cannot be parsed"})
-    return replace(observation, sources=replace(observation.sources, overrides=without))
+    return replace(observation, sources=adopted(KnownSources(), SourceReadings(None, without, {})))
 
 
 def hostile_override(observation: CycleObservation, broker_id: int, value: object) -> CycleObservation:
@@ -220,7 +221,7 @@ def test_throttles_of_a_finished_reassignment_go_while_another_topic_is_unreadab
         at=NOON,
         clock=100.0,
         scheduled=True,
-        sources=SourceReadings(None, Overrides(), {}),
+        sources=adopted(KnownSources(), SourceReadings(None, Overrides(), {})),
         snapshot=builders.snapshot(*moving, brokers=BROKERS),
         loads=KnownLoads(builders.loads(*map(builders.load, BROKERS)), 100.0),
     )
@@ -238,12 +239,14 @@ def test_a_broker_with_an_unreadable_override_keeps_its_rates_and_entries_alone(
         at=NOON,
         clock=100.0,
         scheduled=True,
-        sources=SourceReadings(None, overrides, {}),
+        sources=adopted(KnownSources(), SourceReadings(None, overrides, {})),
         snapshot=replace(builders.snapshot(brokers=BROKERS), replicas=replicas),
     )
     _, after = carried_out(settings, step(settings, START, observation))
     assert after.throttles[ConfigResource.topic("t")] == {FOLLOWER_REPLICAS: "0:1,1:2"}
-    unread = SourceReadings(None, Overrides(unreadable={1: "/overrides/1: it cannot be parsed"}), {})
+    unread = adopted(
+        KnownSources(), SourceReadings(None, Overrides(unreadable={1: "/overrides/1: it cannot be parsed"}), {})
+    )
     _, after = carried_out(settings, step(settings, START, replace(observation, snapshot=after, sources=unread)))
     assert after.throttles[ConfigResource.topic("t")] == {FOLLOWER_REPLICAS: "0:1"}
     assert ConfigResource.broker(1) in after.throttles and ConfigResource.broker(2) not in after.throttles

@@ -1,0 +1,127 @@
+"""The submission of a cycle: which reassignment it throttles, when it submits it, and what its caller is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cycle.contribution import Contribution, Submit, WakeUp
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.results import ActionResult, CycleResults
+from autothrottle.core.errors import AutothrottleError, Conflict, Unavailable
+from autothrottle.core.operators.submission import (
+    CHECK_FIRST,
+    SETTLED_AFTER,
+    VISIBLE_WITHIN,
+    SubmissionState,
+    Submitted,
+    Wanted,
+    some,
+    unthrottled,
+)
+from autothrottle.core.records import Outcome, Pause
+
+IN_SHADOW = "the planner runs in shadow mode and does not change Kafka; restart it without --shadow"
+
+SubmissionEnd = tuple[SubmissionState, Submitted | AutothrottleError | None, tuple[WakeUp, ...]]
+"""The state after a cycle, the caller's answer (None: not yet), and the next checks."""
+
+
+def obstacle_to_submissions(shadow: bool, pause: Pause | None) -> Conflict | None:
+    """Return why no reassignment can be submitted now; None: it can."""
+    if shadow:
+        return Conflict(IN_SHADOW)
+    if pause is not None:
+        return Conflict(f"nothing was submitted, since autothrottle is paused ({pause}); resume it first")
+    return None
+
+
+def awaited_submission(
+    state: SubmissionState, snapshot: Snapshot, request: Wanted | None, clock: float
+) -> tuple[SubmissionState, AutothrottleError | None]:
+    """Return the state with the reassignment that a caller waits for, or why it cannot be submitted.
+
+    Args:
+        state: what the term remembers.
+        snapshot: has the assignments of all these partitions.
+        request: the reassignment that a caller waits for; None: no caller waits.
+        clock: monotonic time in seconds.
+    """
+    try:
+        return state.observe(snapshot, request, clock), None
+    except AutothrottleError as error:
+        return state.observe(snapshot, None, clock), error
+
+
+def submission(
+    state: SubmissionState, needs: frozenset[ConfigResource], snapshot: Snapshot, clock: float
+) -> tuple[SubmissionState, Contribution]:
+    """Return the action that submits the reassignment, once the brokers have applied all its throttles.
+
+    Args:
+        state: with the reassignment that a caller waits for.
+        needs: the resources of its throttles.
+        snapshot: the cluster as read.
+        clock: monotonic time in seconds.
+    """
+    if not state.ticket or not _is_throttled(state, needs, snapshot, clock):
+        return state, Contribution()
+    start = state.proposal.start
+    # Before sending: anything that Kafka may have received must be throttled, whatever the answer is.
+    return state.with_sent(start, clock), Contribution(actions=(Submit(state.ticket, start, needs),))
+
+
+def _is_throttled(state: SubmissionState, needs: frozenset[ConfigResource], snapshot: Snapshot, clock: float) -> bool:
+    since = state.throttled_since
+    settled = since is not None and clock - since >= SETTLED_AFTER.total_seconds()
+    return not needs or (settled and not unthrottled(snapshot, state.proposal.start))
+
+
+def settled_submission(decision: CycleDecision, refused: Sequence[Outcome], results: CycleResults) -> SubmissionEnd:
+    """Return the submission after the cycle, with the answer for its caller and the time of the next check."""
+    state, start = decision.state.term.submissions, decision.view.proposed
+    if not decision.ticket:
+        return state, None, ()
+    result = next((one for one in results.actions if isinstance(one.action, Submit)), None)
+    if result is not None:
+        return _sent(state, result, decision.state.term.throttles.guards.large_fetches)
+    waiting = state.without(start)
+    missing = [f"{o.resource}: {o.reason}" for o in refused if o.resource in decision.needs]
+    if missing:
+        answer = Conflict(f"nothing was submitted, since it could not be throttled: {some(missing)}")
+        return waiting, answer, _check_after(timedelta(0))
+    since, clock = waiting.throttled_since, results.clock
+    if since is None or unthrottled(decision.view.read, start):
+        since = clock
+    delay = SETTLED_AFTER - timedelta(seconds=clock - since)
+    return replace(waiting, throttled_since=since), None, _check_after(max(delay, timedelta(0)))
+
+
+def _sent(state: SubmissionState, result: ActionResult, large_fetches: str) -> SubmissionEnd:
+    """Return the submission after Kafka has answered, or after its caller had withdrawn it."""
+    assert isinstance(result.action, Submit)
+    start = result.action.start
+    if not result.done:
+        return state.without(start), None, _check_after(timedelta(0))
+    check = _check_after(VISIBLE_WITHIN)
+    if isinstance(result.error, Unavailable):
+        message = f"the reassignment may have been submitted: {result.error}; {CHECK_FIRST}"
+        return replace(state, in_vain=False), Unavailable(message), check
+    if result.error is not None:
+        return state.without(start), result.error, check
+    accepted_state, accepted = state.without(result.refused), len(start) - len(result.refused)
+    if start and not accepted:
+        return accepted_state, Conflict(f"Kafka refused all partitions: {some(result.refused.values())}"), check
+    return replace(accepted_state, in_vain=False), _answer(state, accepted, result, large_fetches), check
+
+
+def _answer(state: SubmissionState, accepted: int, result: ActionResult, large_fetches: str) -> Submitted:
+    proposal, warnings = state.proposal, (large_fetches,) if large_fetches else ()
+    return Submitted(accepted, len(proposal.moving), len(proposal.there), result.refused, warnings)
+
+
+def _check_after(delay: timedelta) -> tuple[WakeUp, ...]:
+    return (WakeUp("checking a submitted reassignment", delay, urgent=True),)

@@ -1,0 +1,208 @@
+"""The throttles of a cycle: the plan with its guards, and the changes to Kafka. The type is `ThrottleDecision`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.flows import Progress
+from autothrottle.core.cluster.snapshot import Snapshot, link_sides_of_reassignments, participants
+from autothrottle.core.cycle.contribution import Contribution, WakeUp
+from autothrottle.core.cycle.input import CycleInput
+from autothrottle.core.cycle.observation import SettingsReading
+from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.operators.pause import release_of_ours, stale_lists
+from autothrottle.core.policy.interface import PolicyObservation
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import PauseMode
+from autothrottle.core.throttles import guards
+from autothrottle.core.throttles.changes import ChangeSet, Pace, changes, recorded_first
+from autothrottle.core.throttles.plan import HOLD_ALL, Plan, current_rates, had_reassignment, plan
+from autothrottle.core.throttles.state import ThrottleState
+from autothrottle.core.throttles.throttle_effect import (
+    EffectObservation,
+    ThrottleEffect,
+    in_sync_rates,
+    throttled_link_sides,
+)
+from autothrottle.core.traffic.loads import Loads
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleDecision:
+    """The throttles that a cycle decided."""
+
+    contribution: Contribution = Contribution()  # noqa: RUF009 (frozen)
+    plan: Plan = Plan()  # noqa: RUF009 (frozen)
+    loads: Loads = Loads()  # noqa: RUF009 (frozen)
+    """The loads that the plan is based on."""
+    limits: Limits | None = None
+    """The operator's limits at this time; None: no rates were decided."""
+    invalid_lists: int = 0
+    """Topics with a foreign replica list that no broker applies."""
+    stale: tuple[str, ...] = ()
+    """Topics whose replica lists are stale because of a pause."""
+    stalled: tuple[str, ...] = ()
+    """New stalls, one sentence each."""
+
+
+def decide_throttles(
+    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput, pace: Pace | None, was_withdrawn: bool
+) -> tuple[ThrottleState, ThrottleDecision]:
+    """Return the state after the decision, and the throttles of a cycle.
+
+    Args:
+        settings: the operator's configuration.
+        state: what the term remembers.
+        cycle: the input of the cycle.
+        pace: how far rates may rise in this cycle; None: to their targets.
+        was_withdrawn: whether a submission has ended of which Kafka has certainly accepted nothing.
+    """
+    observed = _observed(state, cycle, was_withdrawn)
+    if cycle.sources.pause is not None:
+        decided, throttles = observed, _paused(settings, cycle)
+    else:
+        decided, throttles = _planned(settings, _measured(settings, observed, cycle), cycle, pace)
+    snapshot = cycle.view.to_throttle
+    guard_state, stalled = decided.guards.watch(
+        throttles.plan,
+        snapshot,
+        cycle.observation.scheduled,
+        _complete_settings(cycle.observation.settings, snapshot),
+    )
+    effect = _effect(decided, cycle, throttles)
+    contribution = throttles.contribution
+    contribution = replace(contribution, findings=(*contribution.findings, *effect.findings))
+    next_state = replace(decided, guards=guard_state, effect=effect)
+    return next_state, replace(throttles, stalled=stalled, contribution=contribution)
+
+
+def _effect(state: ThrottleState, cycle: CycleInput, throttles: ThrottleDecision) -> ThrottleEffect:
+    """Return which throttles are not in force. A pause decides no replica lists, so that nothing can be judged."""
+    if cycle.sources.pause is not None:
+        return ThrottleEffect()
+    snapshot, contribution = cycle.view.to_throttle, throttles.contribution
+    sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused)
+    settings, quota_rates = cycle.observation.settings.settings, throttles.loads.quota_rates
+    in_sync = in_sync_rates(snapshot, quota_rates, state.guards.growth, throttles.loads)
+    return state.effect.observe(
+        EffectObservation(
+            cycle.at, sides, state.history, snapshot.progress or Progress(), settings, quota_rates, in_sync
+        )
+    )
+
+
+def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> ThrottleState:
+    """Return the state with the current throttles of the snapshot."""
+    view = cycle.view
+    withdrawn = (state.withdrawn or was_withdrawn) and had_reassignment(view.to_throttle)
+    shows_catch_ups = any(view.lagging.values())
+    sides = link_sides_of_reassignments(view.read)
+    return replace(
+        state,
+        withdrawn=(withdrawn or shows_catch_ups) and not view.read.reassignments,
+        history=state.history.observe(cycle.at, current_rates(view.to_throttle), sides),
+    )
+
+
+def _measured(settings: PlannerSettings, state: ThrottleState, cycle: CycleInput) -> ThrottleState:
+    """Return the state with the new loads, and with the number of failures of brokers without them."""
+    history, failures = state.history, state.failures
+    if cycle.observation.loads is not None:
+        history = history.measured(cycle.loads.loads, link_sides_of_reassignments(cycle.view.read))
+    if cycle.observation.scheduled:
+        failures = {b: failures.get(b, 0) + 1 for b in _without_load(settings, cycle)}
+    return replace(state, history=history, failures=failures)
+
+
+def _without_load(settings: PlannerSettings, cycle: CycleInput) -> frozenset[int]:
+    """The participants without a load; none if the policy needs no loads."""
+    if settings.policy.fixed_rate is not None:
+        return frozenset()
+    return frozenset(participants(cycle.view.to_throttle).keys() - cycle.loads.loads.brokers.keys())
+
+
+def _load_findings(settings: PlannerSettings, cycle: CycleInput) -> tuple[str, ...]:
+    if cycle.loads.error:
+        return (cycle.loads.error,)
+    loads = cycle.loads.loads
+    return (
+        *loads.warnings,
+        *(
+            f"broker {broker_id}: {loads.problems.get(broker_id, 'unknown to the metrics source')}"
+            for broker_id in sorted(_without_load(settings, cycle))
+        ),
+    )
+
+
+def _paused(settings: PlannerSettings, cycle: CycleInput) -> ThrottleDecision:
+    """Keep the current throttles, or remove ours, depending on the pause's mode."""
+    pause, snapshot = cycle.sources.pause, cycle.view.to_throttle
+    assert pause is not None
+    if pause.mode is PauseMode.KEEP:
+        stale = stale_lists(snapshot, cycle.overrides, settings.limits.keep_throttles)
+        return ThrottleDecision(stale=stale)
+    change_set = release_of_ours(snapshot, cycle.fence, cycle.number)
+    return ThrottleDecision(_contribution(cycle, change_set), invalid_lists=change_set.invalid_lists)
+
+
+def _planned(
+    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput, pace: Pace | None
+) -> tuple[ThrottleState, ThrottleDecision]:
+    """Decide the rates and the replica lists, apply the guards, and compute the changes."""
+    at, snapshot, observation = cycle.at, cycle.view.to_throttle, cycle.observation
+    limits = settings.schedule.limits(settings.limits, at)
+    planned_state, unguarded = _plan(settings, state, cycle, limits)
+    exempt = guards.below_min_isr(cycle.view.may_be_exempt, observation.settings.settings)
+    in_window = settings.schedule.window(at) is not None
+    guard_state, guarded = planned_state.guards.observe(cycle.view.read.progress).apply(
+        unguarded, snapshot, limits, exempt, settings.finish_by, in_window, at
+    )
+    change_set = changes(guarded.plan, snapshot, cycle.fence, cycle.number, pace)
+    contribution = _contribution(
+        cycle, change_set, (*_load_findings(settings, cycle), *guarded.findings), _schedule_wake_ups(settings, cycle)
+    )
+    return replace(planned_state, guards=guard_state), ThrottleDecision(
+        contribution, guarded.plan, cycle.loads.loads, limits, change_set.invalid_lists
+    )
+
+
+def _plan(
+    settings: PlannerSettings, state: ThrottleState, cycle: CycleInput, limits: Limits
+) -> tuple[ThrottleState, Plan]:
+    """Return the plan without its guards, and the state with what the policy has learned."""
+    snapshot, loads = cycle.view.to_throttle, cycle.loads.loads
+    growth = snapshot.progress.growth if snapshot.progress else {}
+    policy = (state.policy or settings.policy).observe(PolicyObservation(cycle.at, snapshot, loads, growth))
+    desired = plan(
+        snapshot, loads, limits, cycle.overrides, state.failures, state.history, state.after_reassignment, policy
+    )
+    if state.withdrawn and not state.after_reassignment:
+        desired = replace(desired, finished_override=False)
+    if not cycle.sources.catch_ups_are_known:
+        desired = replace(desired, hold=HOLD_ALL, finished_override=False)
+    return replace(state, policy=policy), desired
+
+
+def _schedule_wake_ups(settings: PlannerSettings, cycle: CycleInput) -> tuple[WakeUp, ...]:
+    change = settings.schedule.next_change(cycle.at)
+    if change is None:
+        return ()
+    return (WakeUp("the schedule changes the share of headroom", change - cycle.at),)
+
+
+def _contribution(
+    cycle: CycleInput, change_set: ChangeSet, findings: tuple[str, ...] = (), wake_ups: tuple[WakeUp, ...] = ()
+) -> Contribution:
+    return Contribution(
+        changes=recorded_first(change_set.changes, cycle.ledger, cycle.lost),
+        refused=change_set.refused,
+        findings=(*findings, *change_set.findings),
+        wake_ups=wake_ups,
+    )
+
+
+def _complete_settings(reading: SettingsReading, snapshot: Snapshot) -> ClusterSettings | None:
+    """The settings, if they were read for all participants."""
+    participating = frozenset(participants(snapshot)), frozenset(snapshot.topics)
+    return reading.settings if reading.complete_for == participating else None

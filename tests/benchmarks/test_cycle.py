@@ -21,7 +21,7 @@ import grpc
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
@@ -102,7 +102,7 @@ class RunningServices:
     def __init__(self, services: ServiceProcesses, cluster: BigCluster, clients: Clients) -> None:
         self.services, self._cluster, self._clients = services, cluster, clients
         planners = tuple(services.addresses[name] for name in services.processes if name.startswith("planner"))
-        self._planner = PlannerClient(planners)
+        self._planner = PlannerServiceClient(planners)
         self._channels = [grpc.insecure_channel(address, options=ROOMY) for address in planners]
         self._newest: Cycle | None = None
         self._closed, self._lock = threading.Event(), threading.Lock()

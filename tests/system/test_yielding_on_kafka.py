@@ -22,7 +22,7 @@ from autothrottle.core.quotas.keys import QuotaKey, QuotaValues
 from autothrottle.v1 import admin_pb2_grpc
 from autothrottle_client import AdminClient, PlannerClient, YieldRule
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process, run_command, scratch_directory
@@ -166,7 +166,7 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
         closing(KafkaAdmin(KafkaSettings(servers))) as admin,
         topics(each_cluster, assignment),
         quotas_of_the_operator(admin),
-        ClientLoad(each_cluster, {(CUSTOMER_TOPIC, 0): CUSTOMER}, acks=1, client_id="customer") as customer,
+        ProducerLoad(each_cluster, {(CUSTOMER_TOPIC, 0): CUSTOMER}, acks=1, client_id="customer") as customer,
         running_backfill(each_cluster) as backfill,
         running_services(each_cluster, zookeeper, tmp_path) as services,
         closing(AdminClient(services.addresses["admin"])) as autothrottle,

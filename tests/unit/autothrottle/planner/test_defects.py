@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.adapters.memory import MemoryCluster, MemoryMembers, MemoryMembership, MemoryRequestQuotas
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
@@ -228,7 +228,7 @@ def test_d28_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Pa
             [(add_planner, PlannerServicer(bench.planner), "autothrottle.v1.PlannerService")],
             planner_address,
         )
-        client = PlannerClient([planner_address])
+        client = PlannerServiceClient([planner_address])
         servicer = AdminServicer(
             bench.overrides,
             client,

@@ -27,7 +27,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import Cycle
@@ -330,7 +330,7 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures, request: 
 def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
     """A hundred rules limit ten clients each; their quotas have reached the limits. Cycles alternate between blocks."""
     client, kafka = lab.cluster.client, lab.cluster.kafka
-    limited = [QuotaEntity(DEFAULT, f"c{n % YIELD_RULES:02}-{n}") for n in range(YIELDING)]
+    limited = [ClientQuotaEntity(DEFAULT, f"c{n % YIELD_RULES:02}-{n}") for n in range(YIELDING)]
     for path in dict.fromkeys(path for entity in limited for path in kafka.entity_parents(entity.path)):
         client.ensure_path(path)
     for entity in limited:
@@ -370,7 +370,7 @@ def unchanged_cycles(services: RunningServices, lab: ClusterLab) -> list[Observe
     return seen
 
 
-def is_above(client: KazooClient, kafka: KafkaPaths, entity: QuotaEntity) -> bool:
+def is_above(client: KazooClient, kafka: KafkaPaths, entity: ClientQuotaEntity) -> bool:
     data, _ = client.get(kafka.entity_config(entity.path))
     return str(YIELD_LIMIT) not in data.decode()
 

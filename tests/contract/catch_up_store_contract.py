@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.ports.state_store import CatchUpStore
@@ -43,7 +43,7 @@ class CatchUpStoreContract:
         assert store.read_catch_ups() == {1002: SECOND}
 
     def test_start_and_removal_by_a_caller_are_audited(
-        self, store: CatchUpStore, fence: int, newest: Callable[[], Sequence[AuditRecord]]
+        self, store: CatchUpStore, fence: int, newest: Callable[[], Sequence[StoredAuditRecord]]
     ) -> None:
         store.start_catch_up(FIRST)
         store.start_catch_up(SECOND)

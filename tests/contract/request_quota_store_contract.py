@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
 from autothrottle.ports.state_store import RequestQuotaStore
@@ -59,7 +59,7 @@ class RequestQuotaStoreContract:
         assert not closed.is_set()
 
     def test_every_change_is_audited(
-        self, store: RequestQuotaStore, newest: Callable[[], Sequence[AuditRecord]]
+        self, store: RequestQuotaStore, newest: Callable[[], Sequence[StoredAuditRecord]]
     ) -> None:
         store.set_request_quota(DEFAULTS, 100, "anna")
         store.set_request_quota(DEFAULTS, 100, "a repetition")

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.errors import NotLeader
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.records import AuditAction
@@ -20,14 +20,14 @@ from tests.builders import eventually
 
 TIME = datetime(2026, 11, 2, 12, 0, 0, 123456, tzinfo=UTC)
 FIRST = TemporaryQuota(
-    QuotaEntity("a/b ☃", DEFAULT),
+    ClientQuotaEntity("a/b ☃", DEFAULT),
     {QuotaKey.PRODUCER_BYTE_RATE: 20_000_000, QuotaKey.REQUEST_PERCENTAGE: 12.5},
     "10.0.0.9:5000",
     TIME,
     TIME + timedelta(hours=1),
 )
 SECOND = TemporaryQuota(
-    QuotaEntity(ip="10.0.0.7"), {QuotaKey.CONNECTION_CREATION_RATE: 5}, "anna", TIME, until_recovered=True
+    ClientQuotaEntity(ip="10.0.0.7"), {QuotaKey.CONNECTION_CREATION_RATE: 5}, "anna", TIME, until_recovered=True
 )
 
 
@@ -46,7 +46,7 @@ class TemporaryQuotaStoreContract:
         assert store.read_temporary_quotas() == {FIRST.entity: later}
 
     def test_changes_are_audited(
-        self, store: TemporaryQuotaStore, fence: int, newest: Callable[[], Sequence[AuditRecord]]
+        self, store: TemporaryQuotaStore, fence: int, newest: Callable[[], Sequence[StoredAuditRecord]]
     ) -> None:
         store.set_temporary_quota(FIRST)
         store.set_temporary_quota(SECOND)

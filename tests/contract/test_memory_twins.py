@@ -21,7 +21,7 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem, TopicPartition
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditRecord
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, StoredAuditRecord
 from autothrottle.core.control.changes import changes
 from autothrottle.core.control.plan import plan
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
@@ -100,7 +100,7 @@ class TestMemoryTemporaryQuotas(TemporaryQuotaStoreContract):
         return MemoryTemporaryQuotas(electorate)
 
     @pytest.fixture
-    def newest(self, store: MemoryTemporaryQuotas) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, store: MemoryTemporaryQuotas) -> Callable[[], Sequence[StoredAuditRecord]]:
         return lambda: store.audit.newest(10)
 
 
@@ -110,7 +110,7 @@ class TestMemoryYieldRules(YieldRuleStoreContract):
         return MemoryYieldRules()
 
     @pytest.fixture
-    def newest(self, store: MemoryYieldRules) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, store: MemoryYieldRules) -> Callable[[], Sequence[StoredAuditRecord]]:
         return lambda: store.audit.newest(10)
 
 
@@ -205,7 +205,7 @@ class TestMemoryCatchUps(CatchUpStoreContract):
         return MemoryCatchUps(electorate)
 
     @pytest.fixture
-    def newest(self, store: MemoryCatchUps) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, store: MemoryCatchUps) -> Callable[[], Sequence[StoredAuditRecord]]:
         return lambda: store.audit.newest(10)
 
 
@@ -215,7 +215,7 @@ class TestMemoryRequestQuotas(RequestQuotaStoreContract):
         return MemoryRequestQuotas()
 
     @pytest.fixture
-    def newest(self, store: MemoryRequestQuotas) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, store: MemoryRequestQuotas) -> Callable[[], Sequence[StoredAuditRecord]]:
         return lambda: store.audit.newest(10)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.catch_ups import ZooKeeperCatchUps
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.records import CatchUp
@@ -49,7 +49,7 @@ class TestZooKeeperCatchUps(CatchUpStoreContract):
         return subject.tree.begin_term()
 
     @pytest.fixture
-    def newest(self, subject: Subject) -> Iterator[Callable[[], Sequence[AuditRecord]]]:
+    def newest(self, subject: Subject) -> Iterator[Callable[[], Sequence[StoredAuditRecord]]]:
         with session(subject.server) as client:
             trail = AuditTrail(client, subject.tree.own, timedelta(seconds=60))
             yield lambda: trail.newest(10).records

@@ -14,7 +14,7 @@ import pytest
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.request_quotas import ZooKeeperRequestQuotas
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates
@@ -47,7 +47,7 @@ class TestZooKeeperRequestQuotas(RequestQuotaStoreContract):
         return subject.stores[0]
 
     @pytest.fixture
-    def newest(self, subject: Subject) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, subject: Subject) -> Callable[[], Sequence[StoredAuditRecord]]:
         trail = AuditTrail(subject.tree.client, subject.tree.own, timedelta(seconds=60))
         return lambda: trail.newest(10).records
 

@@ -11,7 +11,7 @@ import pytest
 
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.yield_rules import ZooKeeperYieldRules
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.control.stored_map import unreadable_entries
 from autothrottle.core.errors import Incomplete
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -32,7 +32,7 @@ def store(zookeeper: ZooKeeperServer, tree: Tree) -> Iterator[ZooKeeperYieldRule
 
 
 @pytest.fixture
-def newest(tree: Tree) -> Callable[[], Sequence[AuditRecord]]:
+def newest(tree: Tree) -> Callable[[], Sequence[StoredAuditRecord]]:
     trail = AuditTrail(tree.client, tree.own, timedelta(seconds=60))
     return lambda: trail.newest(10).records
 

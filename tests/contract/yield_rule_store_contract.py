@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.errors import Conflict
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import BYTE_RATES, MAX_RULES, YieldRule, rule_sentence
@@ -56,7 +56,9 @@ class YieldRuleStoreContract:
         assert store.remove_rule("etl") is True
         assert store.read_rules() == {"backfills": later}
 
-    def test_changes_are_audited(self, store: YieldRuleStore, newest: Callable[[], Sequence[AuditRecord]]) -> None:
+    def test_changes_are_audited(
+        self, store: YieldRuleStore, newest: Callable[[], Sequence[StoredAuditRecord]]
+    ) -> None:
         store.set_rule(SHARE)
         assert store.remove_rule("etl", "bernd") is True
         assert store.remove_rule("etl", "bernd") is False
@@ -66,7 +68,7 @@ class YieldRuleStoreContract:
         ]
 
     def test_a_rule_above_the_limit_is_refused(
-        self, store: YieldRuleStore, newest: Callable[[], Sequence[AuditRecord]]
+        self, store: YieldRuleStore, newest: Callable[[], Sequence[StoredAuditRecord]]
     ) -> None:
         for number in range(MAX_RULES):
             store.set_rule(replace(SHARE, name=f"r{number}"))

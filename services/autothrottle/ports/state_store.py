@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from autothrottle.core.control.audit import AuditReading
-from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.overrides import Overrides, StoredOverride
 from autothrottle.core.members import Member
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
 from autothrottle.core.records import AuditAction, CatchUp, Pause
@@ -130,7 +130,7 @@ class OverrideStore(Protocol):
         *,
         version: int = 0,
         who: str = "",
-    ) -> Override:
+    ) -> StoredOverride:
         """Set an override and replace the current one. Idempotent without a version.
 
         Args:
@@ -354,7 +354,7 @@ class TemporaryQuotaStore(Protocol):
         """
         ...
 
-    def remove_temporary_quota(self, entity: QuotaEntity, who: str = "") -> bool:
+    def remove_temporary_quota(self, entity: ClientQuotaEntity, who: str = "") -> bool:
         """Remove the temporary quota of an entity; return False if it has none. Idempotent.
 
         The leading planner then restores the quotas before it.

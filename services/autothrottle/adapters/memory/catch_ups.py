@@ -9,7 +9,7 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.ports.kafka import Watch
 
@@ -40,13 +40,13 @@ class MemoryCatchUps(Outages):
         self._raise_if_down()
         with self._lock:
             self._catch_ups[wanted.broker_id] = wanted
-            self.audit.add(AuditRecord(0, NO_TIME, wanted.author, AuditAction.START_CATCH_UP, wanted.broker_id))
+            self.audit.add(StoredAuditRecord(0, NO_TIME, wanted.author, AuditAction.START_CATCH_UP, wanted.broker_id))
         self._watches.publish(None)
 
     def remove_catch_up(self, broker_id: int, who: str = "") -> bool:
         is_removed = self._remove(broker_id)
         if is_removed:
-            self.audit.add(AuditRecord(0, NO_TIME, who, AuditAction.STOP_CATCH_UP, broker_id))
+            self.audit.add(StoredAuditRecord(0, NO_TIME, who, AuditAction.STOP_CATCH_UP, broker_id))
         return is_removed
 
     def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:

@@ -11,8 +11,14 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditReading, AuditRecord
-from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
+from autothrottle.core.control.audit import AuditReading, StoredAuditRecord
+from autothrottle.core.control.overrides import (
+    Overrides,
+    StoredOverride,
+    check_version,
+    validate_broker_id,
+    validate_rate,
+)
 from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
@@ -33,7 +39,7 @@ class MemoryOverrides(Outages):
         self.electorate = electorate or MemoryElectorate()
         self.unreadable: dict[int | None, str] = {}
         """Settable: broker id (None: the cluster) -> why its override cannot be read."""
-        self._overrides: dict[int | None, Override] = {}
+        self._overrides: dict[int | None, StoredOverride] = {}
         self.audit = audit or MemoryAudit()
         self._version = 0
         self._lock = threading.Lock()
@@ -41,7 +47,7 @@ class MemoryOverrides(Outages):
 
     def mark_for_removal(self, broker_id: int | None) -> None:
         """Set the rate 0, as the original program marks an override for removal."""
-        self._set(broker_id, Override(0), "the original")
+        self._set(broker_id, StoredOverride(0), "the original")
 
     def read_overrides(self) -> Overrides:
         self._raise_if_down()
@@ -60,10 +66,10 @@ class MemoryOverrides(Outages):
         *,
         version: int = 0,
         who: str = "",
-    ) -> Override:
+    ) -> StoredOverride:
         if broker_id is not None:
             validate_broker_id(broker_id)
-        return self._set(broker_id, Override(validate_rate(rate), autoremove, version, expire_time), who)
+        return self._set(broker_id, StoredOverride(validate_rate(rate), autoremove, version, expire_time), who)
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
         self._raise_if_down()
@@ -89,7 +95,7 @@ class MemoryOverrides(Outages):
 
     def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
         self._raise_if_down()
-        self.audit.add(AuditRecord(0, NO_TIME, who, action, result=result))
+        self.audit.add(StoredAuditRecord(0, NO_TIME, who, action, result=result))
 
     def read_audit_records(self, limit: int) -> AuditReading:
         self._raise_if_down()
@@ -98,7 +104,7 @@ class MemoryOverrides(Outages):
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _set(self, broker_id: int | None, wanted: Override, who: str) -> Override:
+    def _set(self, broker_id: int | None, wanted: StoredOverride, who: str) -> StoredOverride:
         """Set an override; `wanted.version` is the version to replace, 0: any."""
         self._raise_if_down()
         with self._lock:
@@ -110,7 +116,7 @@ class MemoryOverrides(Outages):
         return override
 
     def _replace(
-        self, broker_id: int | None, after: Override | None, who: str, action: AuditAction, reason: str = ""
+        self, broker_id: int | None, after: StoredOverride | None, who: str, action: AuditAction, reason: str = ""
     ) -> None:
         self._version += 1
         before = self._overrides.pop(broker_id, None)
@@ -118,4 +124,4 @@ class MemoryOverrides(Outages):
             before = None
         if after is not None:
             self._overrides[broker_id] = after
-        self.audit.add(AuditRecord(0, NO_TIME, who, action, broker_id, before, after, reason))
+        self.audit.add(StoredAuditRecord(0, NO_TIME, who, action, broker_id, before, after, reason))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
 
@@ -31,15 +31,15 @@ class MemoryPauses(Outages):
         return self._pause
 
     def set_pause(self, pause: Pause) -> None:
-        self._swap(pause, AuditRecord(0, NO_TIME, pause.author, AuditAction.PAUSE, pause=pause))
+        self._swap(pause, StoredAuditRecord(0, NO_TIME, pause.author, AuditAction.PAUSE, pause=pause))
 
     def remove_pause(self, who: str = "") -> bool:
-        return self._swap(None, AuditRecord(0, NO_TIME, who, AuditAction.RESUME)) is not None
+        return self._swap(None, StoredAuditRecord(0, NO_TIME, who, AuditAction.RESUME)) is not None
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _swap(self, pause: Pause | None, record: AuditRecord) -> Pause | None:
+    def _swap(self, pause: Pause | None, record: StoredAuditRecord) -> Pause | None:
         self._raise_if_down()
         with self._lock:
             before, self._pause = self._pause, pause

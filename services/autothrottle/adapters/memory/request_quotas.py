@@ -8,7 +8,7 @@ from collections.abc import Callable
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import (
     RequestQuotaEntity,
@@ -37,11 +37,11 @@ class MemoryRequestQuotas(Outages):
 
     def set_request_quota(self, entity: RequestQuotaEntity, rate: int, who: str = "") -> None:
         result = f"{entity}: {rate} requests/s"
-        record = AuditRecord(0, NO_TIME, who, AuditAction.SET_REQUEST_QUOTA, result=result)
+        record = StoredAuditRecord(0, NO_TIME, who, AuditAction.SET_REQUEST_QUOTA, result=result)
         self._edit(lambda rates: with_request_quota(rates, entity, rate), record)
 
     def remove_request_quota(self, entity: RequestQuotaEntity, who: str = "") -> bool:
-        record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE_REQUEST_QUOTA, result=str(entity))
+        record = StoredAuditRecord(0, NO_TIME, who, AuditAction.REMOVE_REQUEST_QUOTA, result=str(entity))
         return self._edit(lambda rates: without_request_quota(rates, entity), record)
 
     def watch_request_quotas(self, notify: Callable[[RequestRates], None]) -> Watch:
@@ -49,7 +49,7 @@ class MemoryRequestQuotas(Outages):
             notify(self._rates)
         return self._watches.add(notify)
 
-    def _edit(self, change: Callable[[RequestRates], RequestRates], record: AuditRecord) -> bool:
+    def _edit(self, change: Callable[[RequestRates], RequestRates], record: StoredAuditRecord) -> bool:
         self._raise_if_down()
         with self._lock:
             before, self._rates = self._rates, change(self._rates)

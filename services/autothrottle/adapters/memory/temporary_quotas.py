@@ -9,8 +9,8 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditRecord
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.control.audit import StoredAuditRecord
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import Watch
@@ -30,7 +30,7 @@ class MemoryTemporaryQuotas(Outages):
         """
         self.audit = audit or MemoryAudit()
         self._electorate = electorate or MemoryElectorate()
-        self._quotas: dict[QuotaEntity, TemporaryQuota] = {}
+        self._quotas: dict[ClientQuotaEntity, TemporaryQuota] = {}
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
 
@@ -42,11 +42,11 @@ class MemoryTemporaryQuotas(Outages):
         self._raise_if_down()
         with self._lock:
             self._quotas[wanted.entity] = wanted
-            record = AuditRecord(0, NO_TIME, wanted.author, AuditAction.SET_QUOTA, result=quota_sentence(wanted))
+            record = StoredAuditRecord(0, NO_TIME, wanted.author, AuditAction.SET_QUOTA, result=quota_sentence(wanted))
             self.audit.add(record)
         self._watches.publish(None)
 
-    def remove_temporary_quota(self, entity: QuotaEntity, who: str = "") -> bool:
+    def remove_temporary_quota(self, entity: ClientQuotaEntity, who: str = "") -> bool:
         return self._remove(entity, who)
 
     def purge_temporary_quota(self, fence: int, ended: TemporaryQuota, reason: str) -> bool:
@@ -57,13 +57,15 @@ class MemoryTemporaryQuotas(Outages):
     def watch_temporary_quotas(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _remove(self, entity: QuotaEntity, who: str, reason: str = "") -> bool:
+    def _remove(self, entity: ClientQuotaEntity, who: str, reason: str = "") -> bool:
         self._raise_if_down()
         with self._lock:
             found = self._quotas.pop(entity, None)
             if found is not None:
                 result = f"Temporary quota of {entity} ended"
-                self.audit.add(AuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=result, reason=reason))
+                self.audit.add(
+                    StoredAuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=result, reason=reason)
+                )
         if found is not None:
             self._watches.publish(None)
         return found is not None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import NO_TIME, MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, check_number, rule_sentence
 from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import Watch
@@ -41,7 +41,7 @@ class MemoryYieldRules(Outages):
             check_number(wanted)
             self._rules = wanted
             result = f"Yield rule {rule.name}: {rule_sentence(rule)}"
-            self.audit.add(AuditRecord(0, NO_TIME, rule.author, AuditAction.SET_QUOTA, result=result))
+            self.audit.add(StoredAuditRecord(0, NO_TIME, rule.author, AuditAction.SET_QUOTA, result=result))
         self._watches.publish(None)
 
     def remove_rule(self, name: str, who: str = "") -> bool:
@@ -50,7 +50,7 @@ class MemoryYieldRules(Outages):
             is_known = self._rules.pop(name, None) is not None
             if is_known:
                 result = f"Yield rule {name} removed"
-                self.audit.add(AuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=result))
+                self.audit.add(StoredAuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=result))
         if is_known:
             self._watches.publish(None)
         return is_known

@@ -20,7 +20,7 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.control.stored_map import StoredMap
 from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.ports.kafka import Watch
@@ -149,7 +149,7 @@ class AuditedNode(Generic[K, V]):
     def edit(
         self,
         change: Callable[[Mapping[K, V]], Mapping[K, V]],
-        record: AuditRecord | None = None,
+        record: StoredAuditRecord | None = None,
         fence: int | None = None,
     ) -> bool:
         """Apply a change to the current map; return whether anything changed.

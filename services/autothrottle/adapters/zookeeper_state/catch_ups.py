@@ -13,7 +13,7 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
 from autothrottle.core.cluster.snapshot import parse_broker_id
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.ports.kafka import Watch
 
@@ -33,12 +33,12 @@ class ZooKeeperCatchUps:
 
     def start_catch_up(self, wanted: CatchUp) -> None:
         """Add a catch-up, or replace the broker's current one."""
-        record = AuditRecord(0, NO_TIME, wanted.author, AuditAction.START_CATCH_UP, wanted.broker_id)
+        record = StoredAuditRecord(0, NO_TIME, wanted.author, AuditAction.START_CATCH_UP, wanted.broker_id)
         self._node.edit(lambda current: {**current, wanted.broker_id: wanted}, record)
 
     def remove_catch_up(self, broker_id: int, who: str = "") -> bool:
         """Remove a broker's catch-up; return whether there was one."""
-        record = AuditRecord(0, NO_TIME, who, AuditAction.STOP_CATCH_UP, broker_id)
+        record = StoredAuditRecord(0, NO_TIME, who, AuditAction.STOP_CATCH_UP, broker_id)
         return self._node.edit(lambda current: {b: one for b, one in current.items() if b != broker_id}, record)
 
     def purge_catch_up(self, fence: int, ended: CatchUp) -> bool:

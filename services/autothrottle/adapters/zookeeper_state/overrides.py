@@ -18,8 +18,14 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, OVERRIDE_STAYS, AuditTrail, TrailEnd
-from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditReading, AuditRecord
-from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_broker_id, validate_rate
+from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord
+from autothrottle.core.control.overrides import (
+    Overrides,
+    StoredOverride,
+    check_version,
+    validate_broker_id,
+    validate_rate,
+)
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
@@ -99,7 +105,7 @@ class ZooKeeperOverrides:
                 brokers[broker_id] = override
         return Overrides(cluster, brokers, unreadable, tuple(warnings))
 
-    def _parse(self, broker_id: int | None, path: str, unreadable: dict[int | None, str]) -> Override | None:
+    def _parse(self, broker_id: int | None, path: str, unreadable: dict[int | None, str]) -> StoredOverride | None:
         data = self._mirror.data(path)
         if data is None:
             return None
@@ -118,12 +124,12 @@ class ZooKeeperOverrides:
         *,
         version: int = 0,
         who: str = "",
-    ) -> Override:
+    ) -> StoredOverride:
         """Set an override: create it or replace the current one. `version` != 0: replace only that version."""
         if broker_id is not None:
             validate_broker_id(broker_id)
         path = self._own.override(broker_id)
-        wanted = Override(validate_rate(rate), autoremove, expire_time=expire_time)
+        wanted = StoredOverride(validate_rate(rate), autoremove, expire_time=expire_time)
 
         def attempt() -> int | None:
             found = self._find(path)
@@ -133,7 +139,7 @@ class ZooKeeperOverrides:
                 change.create(path, format_override(wanted))
             else:
                 change.set_data(path, format_override(wanted), found.node_version)
-            record = AuditRecord(0, NO_TIME, who, AuditAction.SET, broker_id, found.override, wanted)
+            record = StoredAuditRecord(0, NO_TIME, who, AuditAction.SET, broker_id, found.override, wanted)
             done = self._trail.commit(change, found.end, record)
             if done is None:  # another client was faster, or the first override has no parent node yet
                 self._client.ensure_path_async(self._own.overrides).get(timeout=self._timeout)
@@ -151,7 +157,7 @@ class ZooKeeperOverrides:
             if found.node_version is None or (broker_id is None and not found.is_set):
                 return False
             check_version(broker_id, version, found.version)
-            record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE, broker_id, found.override)
+            record = StoredAuditRecord(0, NO_TIME, who, AuditAction.REMOVE, broker_id, found.override)
             done = self._trail.commit(self._removal(broker_id, found), found.end, record)
             return None if done is None else True
 
@@ -170,7 +176,7 @@ class ZooKeeperOverrides:
             if found.node_version is None or found.version != version:
                 check.require(change.commit_async().get(timeout=self._timeout), OVERRIDE_STAYS)
                 return False
-            record = AuditRecord(0, NO_TIME, who, AuditAction.PURGE, broker_id, found.override, reason=reason)
+            record = StoredAuditRecord(0, NO_TIME, who, AuditAction.PURGE, broker_id, found.override, reason=reason)
             done = self._trail.commit(self._removal(broker_id, found, change), found.end, record, check)
             return None if done is None else True
 
@@ -191,14 +197,14 @@ class ZooKeeperOverrides:
     ) -> TransactionRequest:
         change, path = change or self._client.transaction(), self._own.override(broker_id)
         if broker_id is None:
-            change.set_data(path, format_override(Override(0)), found.node_version)
+            change.set_data(path, format_override(StoredOverride(0)), found.node_version)
         else:
             change.delete(path, found.node_version)
         return change
 
     def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
         """Record an action that changes no state in the stores."""
-        record = AuditRecord(0, NO_TIME, who, action, result=result)
+        record = StoredAuditRecord(0, NO_TIME, who, action, result=result)
         with translated_errors("writing an audit record"):
             self._trail.retry(lambda: self._trail.commit(self._client.transaction(), self._trail.end(), record))
 
@@ -234,11 +240,11 @@ class _CurrentOverride:
     """Version of the override itself."""
     is_set: bool = False
     """Whether the node holds an override, readable or not."""
-    override: Override | None = None
+    override: StoredOverride | None = None
     """None: no override is set, or it cannot be parsed."""
 
 
-def _current(data: bytes, version: int) -> tuple[bool, Override | None]:
+def _current(data: bytes, version: int) -> tuple[bool, StoredOverride | None]:
     """Whether a node's content is an override, and the override if it can be parsed."""
     try:
         override = parse_override(data, version)

@@ -14,7 +14,7 @@ from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME, AuditTrail
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
 
@@ -39,7 +39,7 @@ class ZooKeeperPauses:
 
     def set_pause(self, pause: Pause) -> None:
         """Pause, or replace the current pause."""
-        record = AuditRecord(0, NO_TIME, pause.author, AuditAction.PAUSE, pause=pause)
+        record = StoredAuditRecord(0, NO_TIME, pause.author, AuditAction.PAUSE, pause=pause)
 
         def attempt() -> int | None:
             end, current = self._trail.end(), self._find()
@@ -62,7 +62,7 @@ class ZooKeeperPauses:
                 return False
             change = self._client.transaction()
             change.delete(self._own.pause, current.version)
-            record = AuditRecord(0, NO_TIME, who, AuditAction.RESUME, pause=current.pause)
+            record = StoredAuditRecord(0, NO_TIME, who, AuditAction.RESUME, pause=current.pause)
             return None if self._trail.commit(change, end, record) is None else True
 
         with translated_errors("resuming"):

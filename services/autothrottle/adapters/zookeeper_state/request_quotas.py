@@ -16,7 +16,7 @@ from autothrottle.adapters.zookeeper.codec import optional_text, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import (
@@ -48,11 +48,11 @@ class ZooKeeperRequestQuotas:
 
     def set_request_quota(self, entity: RequestQuotaEntity, rate: int, who: str = "") -> None:
         result = f"{entity}: {rate} requests/s"
-        record = AuditRecord(0, NO_TIME, who, AuditAction.SET_REQUEST_QUOTA, result=result)
+        record = StoredAuditRecord(0, NO_TIME, who, AuditAction.SET_REQUEST_QUOTA, result=result)
         self._node.edit(lambda current: with_request_quota(current, entity, rate), record)
 
     def remove_request_quota(self, entity: RequestQuotaEntity, who: str = "") -> bool:
-        record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE_REQUEST_QUOTA, result=str(entity))
+        record = StoredAuditRecord(0, NO_TIME, who, AuditAction.REMOVE_REQUEST_QUOTA, result=str(entity))
         return self._node.edit(lambda current: without_request_quota(current, entity), record)
 
     def watch_request_quotas(self, notify: Callable[[RequestRates], None]) -> Watch:

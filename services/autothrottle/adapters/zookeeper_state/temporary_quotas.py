@@ -12,9 +12,9 @@ from autothrottle.adapters.zookeeper.codec import optional_time, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, validate_entity
+from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.core.records import AuditAction
@@ -37,25 +37,27 @@ class ZooKeeperTemporaryQuotas:
 
     def set_temporary_quota(self, wanted: TemporaryQuota) -> None:
         """Add a temporary quota, or replace the entity's current one."""
-        record = AuditRecord(0, NO_TIME, wanted.author, AuditAction.SET_QUOTA, result=quota_sentence(wanted))
+        record = StoredAuditRecord(0, NO_TIME, wanted.author, AuditAction.SET_QUOTA, result=quota_sentence(wanted))
         self._node.edit(lambda current: {**current, wanted.entity: wanted}, record)
 
-    def remove_temporary_quota(self, entity: QuotaEntity, who: str = "") -> bool:
+    def remove_temporary_quota(self, entity: ClientQuotaEntity, who: str = "") -> bool:
         """Remove the temporary quota of an entity; return whether there was one."""
-        record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=f"Temporary quota of {entity} ended")
+        record = StoredAuditRecord(
+            0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=f"Temporary quota of {entity} ended"
+        )
         return self._node.edit(lambda current: {e: one for e, one in current.items() if e != entity}, record)
 
     def purge_temporary_quota(self, fence: int, ended: TemporaryQuota, reason: str) -> bool:
         """Remove this temporary quota, fenced by the term. A later one of the same entity stays."""
         who, result = f"planner, term {fence}", f"Temporary quota of {ended.entity} ended"
-        record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=result, reason=reason)
+        record = StoredAuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=result, reason=reason)
         return self._node.edit(lambda current: {e: one for e, one in current.items() if one != ended}, record, fence)
 
     def watch_temporary_quotas(self, notify: Callable[[], None]) -> Watch:
         return self._node.watch(notify)
 
 
-def _parse(name: str, value: Any) -> tuple[QuotaEntity, TemporaryQuota]:
+def _parse(name: str, value: Any) -> tuple[ClientQuotaEntity, TemporaryQuota]:
     entity = entity_of_path(text(name))
     if entity is None:
         raise Invalid(f"{name[:80]!r} is not the path of a user, a client id or an IP address")

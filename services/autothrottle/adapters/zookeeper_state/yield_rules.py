@@ -12,7 +12,7 @@ from autothrottle.adapters.zookeeper.codec import INT64, integer, number, option
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import NO_TIME
 from autothrottle.adapters.zookeeper_state.audited_node import AuditedNode, MapCodec
-from autothrottle.core.control.audit import AuditRecord
+from autothrottle.core.control.audit import StoredAuditRecord
 from autothrottle.core.quotas.keys import parse_key
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, check_number, rule_sentence, validate_rule
 from autothrottle.core.records import AuditAction
@@ -39,10 +39,10 @@ class ZooKeeperYieldRules:
             return wanted
 
         result = f"Yield rule {rule.name}: {rule_sentence(rule)}"
-        self._node.edit(with_rule, AuditRecord(0, NO_TIME, rule.author, AuditAction.SET_QUOTA, result=result))
+        self._node.edit(with_rule, StoredAuditRecord(0, NO_TIME, rule.author, AuditAction.SET_QUOTA, result=result))
 
     def remove_rule(self, name: str, who: str = "") -> bool:
-        record = AuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=f"Yield rule {name} removed")
+        record = StoredAuditRecord(0, NO_TIME, who, AuditAction.REMOVE_QUOTA, result=f"Yield rule {name} removed")
         return self._node.edit(lambda current: {n: one for n, one in current.items() if n != name}, record)
 
     def watch_rules(self, notify: Callable[[], None]) -> Watch:

@@ -1,11 +1,11 @@
-"""The audit trail: every action of an operator. The type to know is `AuditRecord`."""
+"""The audit trail: every action of an operator. The type to know is `StoredAuditRecord`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from autothrottle.core.control.overrides import Override
+from autothrottle.core.control.overrides import StoredOverride
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import AuditAction, Pause
 
@@ -20,7 +20,7 @@ MAX_WHO = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRecord:
+class StoredAuditRecord:
     """One action. The transaction that changes an override, a catch-up, a quota or the pause also writes its record."""
 
     number: int
@@ -32,9 +32,9 @@ class AuditRecord:
     action: AuditAction
     broker_id: int | None = None
     """The broker of the override or catch-up; None: the cluster override, or an action that concerns no broker."""
-    before: Override | None = None
+    before: StoredOverride | None = None
     """The override before the change; None: there was none, or it could not be read."""
-    after: Override | None = None
+    after: StoredOverride | None = None
     """The override after the change; None: removed."""
     reason: str = ""
     """Why autothrottle made the change by itself; "": an operator requested it."""
@@ -49,7 +49,7 @@ class AuditRecord:
 class AuditReading:
     """The newest records, newest first, and why others of them cannot be read."""
 
-    records: tuple[AuditRecord, ...] = ()
+    records: tuple[StoredAuditRecord, ...] = ()
     problems: tuple[str, ...] = ()
     """One sentence with the path, the cause and the fix for each record that cannot be read."""
 

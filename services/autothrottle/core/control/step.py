@@ -46,7 +46,7 @@ from autothrottle.core.control.cycle import (
     adopted,
 )
 from autothrottle.core.control.guards import GuardState
-from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.overrides import Overrides, StoredOverride
 from autothrottle.core.control.ownership import foreign_throttles, lost_finding, with_lost_records
 from autothrottle.core.control.pause import release_of_ours, stale_lists
 from autothrottle.core.control.plan import HOLD_ALL, current_rates, had_reassignment, plan
@@ -377,7 +377,7 @@ def _purges(term: TermState, cycle: CycleDecision) -> list[Action]:
         written = frozenset({c.resource for c in cycle.changes} | {o.resource for o in cycle.refused})
         found.append(PurgeOverride(None, overrides.cluster.version, NOTHING_LEFT, written))
     marked = {b: one for b, one in overrides.brokers.items() if one.rate == 0}
-    expired = term.sources.overrides.expired(cycle.at) if term.sources.overrides else dict[int | None, Override]()
+    expired = term.sources.overrides.expired(cycle.at) if term.sources.overrides else dict[int | None, StoredOverride]()
     for reason, purged in ((MARKED, marked), (EXPIRED, expired)):
         found += [
             PurgeOverride(broker_or_all, one.version, reason)

@@ -10,7 +10,7 @@ from fnmatch import translate
 from functools import lru_cache
 
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
+from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import MAX_EXACT, QuotaKey
 from autothrottle.core.units import BytesPerSecond, format_megabytes
 
@@ -148,7 +148,7 @@ def _validate_pattern(rule: str, kind: str, pattern: str) -> None:
             f"the {kind} pattern {pattern[:40]!r} of rule {rule} has a character that cannot be printed; give ? for it"
         )
     if is_exact(pattern):
-        validate_entity(QuotaEntity(pattern) if kind == "user" else QuotaEntity(client_id=pattern))
+        validate_entity(ClientQuotaEntity(pattern) if kind == "user" else ClientQuotaEntity(client_id=pattern))
 
 
 def _validate_limit(rule: YieldRule) -> None:

@@ -20,7 +20,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
 from autothrottle.core.control.changes import Change, ChangeSet, Edit, changes, intended, validate_change
-from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.overrides import Overrides, StoredOverride
 from autothrottle.core.control.plan import plan, previous_rate
 from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.limits import Limits
@@ -359,7 +359,7 @@ def test_d1_nothing_is_removed_during_a_hold(hold: dict[str, object]) -> None:
 @pytest.mark.parametrize("hold", HOLDS)
 def test_d1_rates_and_new_entries_are_written_during_a_hold(hold: dict[str, object]) -> None:
     kafka = throttled(**hold)
-    kafka.overrides = replace(kafka.overrides, cluster=Override(5))
+    kafka.overrides = replace(kafka.overrides, cluster=StoredOverride(5))
     kafka.reassignments = (moving(isr=(3,), adding=(4,)),)
     kafka.cycle()
     assert kafka.current() == {
@@ -453,7 +453,7 @@ def test_unreadable_config_that_no_change_needs_is_ignored() -> None:
 
 
 def test_d11_entries_of_override_and_reassignment_are_separated_again() -> None:
-    kafka = throttled(hosted={3: {"t": (0, 1)}}, overrides=Overrides(brokers={3: Override(5)}))
+    kafka = throttled(hosted={3: {"t": (0, 1)}}, overrides=Overrides(brokers={3: StoredOverride(5)}))
     kafka.cycle()
     assert kafka.throttles[TOPIC][FOLLOWER_REPLICAS] == "0:2,0:3,1:3"
     kafka.end()
@@ -469,7 +469,7 @@ def test_d11_entries_of_override_and_reassignment_are_separated_again() -> None:
 def test_entry_from_before_an_override_stays_after_it() -> None:
     before = {TOPIC: {FOLLOWER_REPLICAS: "1:3,0:3"}}
     kafka = Kafka({TOPIC: dict(before[TOPIC])}, reassignments=(), hosted={3: {"t": (1, 2)}})
-    kafka.overrides = Overrides(brokers={3: Override(5)})
+    kafka.overrides = Overrides(brokers={3: StoredOverride(5)})
     kafka.cycle()
     assert kafka.throttles[TOPIC] == {FOLLOWER_REPLICAS: "0:3,1:3,2:3"}
     assert kafka.cycle() == ChangeSet((), (), ())
@@ -492,7 +492,7 @@ def test_foreign_entry_goes_when_its_partition_joins_the_reassignment() -> None:
 
 def test_d27_rate_of_the_other_role_is_never_written() -> None:
     foreign = {B1: {FOLLOWER_RATE: "7"}}
-    kafka = Kafka({B1: {FOLLOWER_RATE: "7"}}, overrides=Overrides(cluster=Override(5)))
+    kafka = Kafka({B1: {FOLLOWER_RATE: "7"}}, overrides=Overrides(cluster=StoredOverride(5)))
     kafka.cycle()
     assert kafka.throttles[B1] == {LEADER_RATE: "5", FOLLOWER_RATE: "7"}
     kafka.end()

@@ -27,7 +27,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
 from autothrottle.core.control.changes import Change
 from autothrottle.core.control.cycle import CycleDecision, CycleObservation, SourceReadings
-from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.overrides import Overrides, StoredOverride
 from autothrottle.core.control.plan import Hold, hold
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState, KnownLoads
@@ -233,7 +233,7 @@ def test_throttles_of_a_finished_reassignment_go_while_another_topic_is_unreadab
 def test_a_broker_with_an_unreadable_override_keeps_its_rates_and_entries_alone() -> None:
     settings = PlannerSettings(builders.limits(), policy=HeadroomPolicy())
     replicas = {1: {"t": (0,)}, 2: {"t": (1,)}}
-    overrides = Overrides(None, {1: Override(mb(5), False, 1), 2: Override(mb(5), False, 1)})
+    overrides = Overrides(None, {1: StoredOverride(mb(5), False, 1), 2: StoredOverride(mb(5), False, 1)})
     observation = CycleObservation(
         at=NOON,
         clock=100.0,

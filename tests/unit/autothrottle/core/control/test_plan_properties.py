@@ -36,7 +36,7 @@ from autothrottle.core.cluster.snapshot import (
     participants,
 )
 from autothrottle.core.control.changes import Change, ChangeSet, Edit, changes, intended, validate_change
-from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.overrides import Overrides, StoredOverride
 from autothrottle.core.control.plan import CONSUMER_OFFSETS, Plan, current_rate, plan
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
@@ -311,7 +311,7 @@ class Model:
 
     def override(self, broker_id: int, rate: int) -> None:
         """Set an override; broker 0 is the cluster, rate 0 removes it."""
-        value = Override(rate)
+        value = StoredOverride(rate)
         if broker_id == 0:
             self.overrides = replace(self.overrides, cluster=value if rate else None)
             return

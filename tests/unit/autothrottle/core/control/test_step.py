@@ -20,7 +20,7 @@ from autothrottle.core.control.cycle import (
     SnapshotRequest,
     SourceReadings,
 )
-from autothrottle.core.control.overrides import Override, Overrides
+from autothrottle.core.control.overrides import Overrides, StoredOverride
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState, KnownLoads
 from autothrottle.core.control.step import settle, step
@@ -40,8 +40,8 @@ policies = st.sampled_from((HeadroomPolicy(), AdaptivePolicy()))
 loads = st.dictionaries(brokers, st.tuples(st.integers(0, 110), st.integers(0, 110)))
 overrides = st.builds(
     lambda cluster, by_broker: Overrides(cluster, by_broker),
-    st.none() | st.builds(Override, st.integers(1, 200).map(mb), st.booleans(), st.just(1)),
-    st.dictionaries(brokers, st.builds(Override, st.integers(1, 200).map(mb), st.just(False), st.just(1))),
+    st.none() | st.builds(StoredOverride, st.integers(1, 200).map(mb), st.booleans(), st.just(1)),
+    st.dictionaries(brokers, st.builds(StoredOverride, st.integers(1, 200).map(mb), st.just(False), st.just(1))),
 )
 
 

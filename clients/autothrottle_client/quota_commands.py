@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle_client import tables
 from autothrottle_client.commands import CommandCall
 from autothrottle_client.errors import Invalid
-from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues, YieldRule
+from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues
 
 
 def quota(call: CommandCall) -> None:
@@ -127,7 +128,7 @@ def _set_rule(call: CommandCall) -> None:
         client_id=given.get("client_id"),
         at_most_bytes_per_second=rate,
         at_most_share=share,
-        keys=given.get("keys", ()),
+        keys=frozenset(given.get("keys", ())),
     )
     dry_run = call.arguments.dry_run
     found = call.admin.quotas.set_rule(rule, dry_run, call.arguments.i_mean_it)

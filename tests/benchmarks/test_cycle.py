@@ -345,7 +345,7 @@ def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figu
         without = unchanged_cycles(services, lab)
         keys, now = frozenset({QuotaKey.PRODUCER_BYTE_RATE}), datetime.now(UTC)
         for n in range(YIELD_RULES):
-            rules.set_rule(YieldRule(f"r{n}", None, f"c{n:02}-*", YIELD_LIMIT, None, YIELD_LIMIT, keys, "anna", now))
+            rules.set_rule(YieldRule(f"r{n}", YIELD_LIMIT, None, f"c{n:02}-*", YIELD_LIMIT, None, keys, "anna", now))
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(is_above(client, kafka, entity) for entity in limited):
             assert time.monotonic() < deadline, services.services.log()[-3000:]

@@ -200,7 +200,7 @@ def test_cost_of_yield_rules_in_a_cycle(figures: Figures) -> None:
 
 def rule(number: int) -> YieldRule:
     return YieldRule(
-        f"r{number}", None, f"c{number:02}-*", LIMIT, None, 1, frozenset({QuotaKey.PRODUCER_BYTE_RATE}), "anna", NOW
+        f"r{number}", 1, None, f"c{number:02}-*", LIMIT, None, frozenset({QuotaKey.PRODUCER_BYTE_RATE}), "anna", NOW
     )
 
 

@@ -22,9 +22,9 @@ RATE = YieldRule(
     name="backfills",
     user=None,
     client_id="backfill-* ☃",
-    at_most=2**53,
+    at_most_bytes_per_second=2**53,
     at_most_share=None,
-    floor=1,
+    floor_bytes_per_second=1,
     keys=BYTE_RATES,
     author="10.0.0.9:5000",
     time=TIME,
@@ -33,9 +33,9 @@ SHARE = YieldRule(
     name="etl",
     user="etl/*",
     client_id=None,
-    at_most=None,
+    at_most_bytes_per_second=None,
     at_most_share=0.1,
-    floor=1_000_000,
+    floor_bytes_per_second=1_000_000,
     keys=frozenset({QuotaKey.PRODUCER_BYTE_RATE}),
     author="anna",
     time=TIME,
@@ -51,7 +51,7 @@ class YieldRuleStoreContract:
         store.set_rule(SHARE)
         store.set_rule(RATE)
         assert store.read_rules() == {"backfills": RATE, "etl": SHARE}
-        later = replace(RATE, user="*", floor=7)
+        later = replace(RATE, user="*", floor_bytes_per_second=7)
         store.set_rule(later)
         assert store.remove_rule("etl") is True
         assert store.read_rules() == {"backfills": later}
@@ -76,8 +76,8 @@ class YieldRuleStoreContract:
         with pytest.raises(Conflict, match="remove one"):
             store.set_rule(replace(SHARE, name="more"))
         assert store.read_rules() == before and newest()[0] == last
-        store.set_rule(replace(SHARE, name="r0", floor=5))
-        assert store.read_rules()["r0"].floor == 5
+        store.set_rule(replace(SHARE, name="r0", floor_bytes_per_second=5))
+        assert store.read_rules()["r0"].floor_bytes_per_second == 5
 
     def test_only_open_watches_report_changes(self, store: YieldRuleStore) -> None:
         notified, closed = threading.Event(), threading.Event()

@@ -18,7 +18,7 @@ from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_senten
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import discovery_pb2, quotas_pb2
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
-from autothrottle.wire.common import expire_time_from_message, optional_time
+from autothrottle.wire.common import SAME_NAMES, expire_time_from_message, optional_time
 
 
 def entity_from_message(message: quotas_pb2.QuotaEntity) -> ClientQuotaEntity:
@@ -113,11 +113,11 @@ def rule_from_message(message: quotas_pb2.YieldRule, author: str, now: datetime)
         Invalid: a key does not exist.
     """
     keys = frozenset(keys_from_names(message.keys)) or BYTE_RATES
-    return _RULE.from_message(YieldRule, message, keys=keys, author=author, time=now)
+    return SAME_NAMES.from_message(YieldRule, message, keys=keys, author=author, time=now)
 
 
 def rule_to_message(rule: YieldRule) -> quotas_pb2.YieldRule:
-    return _RULE.to_message(quotas_pb2.YieldRule, rule, keys=sorted(rule.keys), sentence=rule_sentence(rule))
+    return SAME_NAMES.to_message(quotas_pb2.YieldRule, rule, sentence=rule_sentence(rule))
 
 
 MAX_RESOURCES = 10_000
@@ -183,5 +183,3 @@ _EFFECTIVE = Conversion(
         QuotaKey: Converter(str, QuotaKey),
     }
 )
-
-_RULE = Conversion({YieldRule: {"at_most": "at_most_bytes_per_second", "floor": "floor_bytes_per_second"}})

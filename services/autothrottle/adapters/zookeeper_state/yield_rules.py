@@ -56,9 +56,9 @@ def _parse(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
         name=name,
         user=optional_text(value["user"]),
         client_id=optional_text(value["client_id"]),
-        at_most=None if at_most is None else integer(at_most, INT64),
+        at_most_bytes_per_second=None if at_most is None else integer(at_most, INT64),
         at_most_share=None if share is None else number(share),
-        floor=integer(value["floor"], INT64),
+        floor_bytes_per_second=integer(value["floor"], INT64),
         keys=frozenset(map(parse_key, value["keys"])),
         author=text(value["author"]),
         time=time_of(value["time"]),
@@ -71,12 +71,12 @@ def _format(rules: YieldRules) -> Mapping[str, Any]:
         name: {
             "user": rule.user,
             "client_id": rule.client_id,
-            "at_most": rule.at_most,
+            "at_most": rule.at_most_bytes_per_second,
             "at_most_share": rule.at_most_share,
-            "floor": rule.floor,
+            "floor": rule.floor_bytes_per_second,
             "keys": sorted(rule.keys),
             "author": rule.author,
-            "time": rule.time.isoformat(),
+            "time": None if rule.time is None else rule.time.isoformat(),
         }
         for name, rule in sorted(rules.items())
     }

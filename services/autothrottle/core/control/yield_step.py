@@ -124,7 +124,7 @@ class _Inputs:
 
 
 def _inputs(rules: YieldRules, term: TermState, cycle: CycleDecision, state: QuotaState, clock: float) -> _Inputs:
-    yields, has_share = term.yields, any(rule.at_most is None for rule in rules.values())
+    yields, has_share = term.yields, any(rule.at_most_bytes_per_second is None for rule in rules.values())
     capacity = smallest_capacity(cycle.loads) if has_share else None
     temporary = [(e.resource, one) for e, one in (term.sources.quotas or {}).items() if not one.end(cycle.at, True)]
     taken = frozenset((resource, key) for resource, one in temporary for key in one.values)
@@ -177,7 +177,7 @@ def _quota(
         return None
     before, written = (current, None) if ours is None else (ours.before, _written(ours, current))
     rules = [one.rule for one in target.rules if key in one.rule.keys and not (one.only_own and before is None)]
-    limits = [(limit, rule.floor) for rule in rules if (limit := inputs.limits[rule.name]) is not None]
+    limits = [(limit, rule.floor_bytes_per_second) for rule in rules if (limit := inputs.limits[rule.name]) is not None]
     if len(limits) < len(rules):
         found.waiting.update(rule.name for rule in rules if inputs.limits[rule.name] is None)
     if not is_read or not limits:

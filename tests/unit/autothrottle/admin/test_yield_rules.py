@@ -49,9 +49,11 @@ def test_a_rule_is_stored_with_author_and_time_and_listed_with_its_sentence(serv
     done = set_rule(services, author="mallory", sentence="nothing")
     assert done.rule.sentence == SENTENCE and not done.HasField("before")
     rule = services.yield_rules.read_rules()["backfills"]
-    assert (rule.user, rule.client_id, rule.at_most, rule.at_most_share) == (None, "backfill-*", 20_000_000, None)
-    assert (rule.floor, rule.keys) == (1_000_000, BYTE_RATES)
-    assert rule.author.startswith("ipv4:127.0.0.1:") and before <= rule.time <= datetime.now(UTC)
+    assert (rule.user, rule.client_id) == (None, "backfill-*")
+    assert (rule.at_most_bytes_per_second, rule.at_most_share) == (20_000_000, None)
+    assert (rule.floor_bytes_per_second, rule.keys) == (1_000_000, BYTE_RATES)
+    assert rule.author.startswith("ipv4:127.0.0.1:")
+    assert rule.time is not None and before <= rule.time <= datetime.now(UTC)
     assert list(listed(services)) == [done.rule]
     assert sorted(done.rule.keys) == ["consumer_byte_rate", "producer_byte_rate"]
 

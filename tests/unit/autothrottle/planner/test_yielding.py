@@ -26,7 +26,7 @@ from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, Bench
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
-RULE = YieldRule("backfill", None, "backfill-*", mb(20), None, mb(2), frozenset({PRODUCER}), "anna", NOON)
+RULE = YieldRule("backfill", mb(2), None, "backfill-*", mb(20), None, frozenset({PRODUCER}), "anna", NOON)
 BACKFILL = ClientQuotaEntity(DEFAULT, "backfill-1")
 CUSTOMER = ClientQuotaEntity(DEFAULT, "customer")
 WINDOW = QUOTA_WINDOW.total_seconds()
@@ -303,7 +303,7 @@ def test_names_without_wildcards_need_no_reading(bench: Bench) -> None:
 def test_removed_and_changed_rules_take_effect_in_the_next_cycle(bench: Bench) -> None:
     begin(bench)
     windows(bench, 3)
-    bench.yield_rules.set_rule(replace(RULE, at_most=mb(8)))
+    bench.yield_rules.set_rule(replace(RULE, at_most_bytes_per_second=mb(8)))
     assert windows(bench, 3) == [10, 8, 8]
     bench.yield_rules.remove_rule("backfill")
     bench.cycle("a yield rule changed")
@@ -311,7 +311,9 @@ def test_removed_and_changed_rules_take_effect_in_the_next_cycle(bench: Bench) -
 
 
 def test_the_lower_of_two_rules_counts_with_its_floor(bench: Bench) -> None:
-    bench.yield_rules.set_rule(replace(RULE, name="all", client_id="*ill-1", at_most=mb(12), floor=mb(11)))
+    bench.yield_rules.set_rule(
+        replace(RULE, name="all", client_id="*ill-1", at_most_bytes_per_second=mb(12), floor_bytes_per_second=mb(11))
+    )
     begin(bench)
     assert windows(bench, 4) == [35, 17.5, 12, 12]
     bench.seconds += 30
@@ -320,7 +322,7 @@ def test_the_lower_of_two_rules_counts_with_its_floor(bench: Bench) -> None:
 
 
 def test_a_share_of_the_capacity_waits_for_metrics(bench: Bench) -> None:
-    bench.yield_rules.set_rule(replace(RULE, at_most=None, at_most_share=0.1))
+    bench.yield_rules.set_rule(replace(RULE, at_most_bytes_per_second=None, at_most_share=0.1))
     loads, bench.metrics.loads = bench.metrics.loads, builders.loads()
     begin(bench)
     record = bench.cycle()
@@ -463,7 +465,7 @@ def plug_in_findings(record: Cycle) -> list[str]:
 @pytest.mark.parametrize(("now", "is_ineffective"), [(100, True), (50, False)])
 def test_plug_ins_are_reported_and_checked_for_an_effect(bench: Bench, now: float, is_ineffective: bool) -> None:
     bench.cluster.plug_ins = {1002: "io.strimzi.StaticQuotaCallback"}
-    bench.yield_rules.set_rule(replace(RULE, floor=mb(20)))
+    bench.yield_rules.set_rule(replace(RULE, floor_bytes_per_second=mb(20)))
     begin(bench)
     assert plug_in_findings(bench.cycle(after=1)) == [
         "brokers 1002 use the plug-in io.strimzi.StaticQuotaCallback for client quotas "

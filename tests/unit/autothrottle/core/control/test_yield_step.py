@@ -50,7 +50,7 @@ def rules(draw: st.DrawFn) -> Mapping[str, YieldRule]:
         at_most = draw(st.sampled_from((None, floor, 10_000_000, 30_000_000)))
         share = None if at_most else draw(st.floats(0.01, 0.5))
         keys = frozenset(draw(st.sets(st.sampled_from(sorted(BYTE_RATES)), min_size=1)))
-        made[name] = YieldRule(name, user, client, at_most, share, floor, keys, "anna", NOON)
+        made[name] = YieldRule(name, floor, user, client, at_most, share, keys, "anna", NOON)
     return made
 
 
@@ -178,7 +178,7 @@ def test_quotas_stay_within_their_bounds_and_step_once_per_window(
             assert entity is not None and any(covers(rule, entity) for rule in found.values())
             most = limit_before(entity, key, started)
             assert rate < most
-            assert rate >= min(rule.floor for rule in found.values() if QuotaKey(key) in rule.keys)
+            assert rate >= min(rule.floor_bytes_per_second for rule in found.values() if QuotaKey(key) in rule.keys)
             if rate < last.get(where, 0):
                 assert rate >= last[where] // 2, "also by a new leader"
                 assert made.seconds - lowered.get(where, -WINDOW) >= WINDOW, "also by a new leader"

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerServiceClient
 from autothrottle.adapters.memory import (
     MemoryAuditedMap,
     MemoryClientQuotas,
@@ -98,7 +98,7 @@ class InProcessServices:
         self.planners = [self._planner(f"planner-{number}") for number in range(1, planners + 1)]
         addresses = [server.address for name, server in self.servers.items() if name.startswith("planner")]
         interceptors = self._tracing.client_interceptors
-        leading = self._closing(PlannerClient(addresses, interceptors))
+        leading = self._closing(PlannerServiceClient(addresses, interceptors))
         snapshots = self._closing(DiscoveryClient([self.address("discovery")], interceptors))
         membership = MemoryMembership(self.members)
         self.estimator = Estimator(

@@ -21,6 +21,7 @@
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.members import Member
+from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import (
     AuditAction,
     Basis,
@@ -58,7 +59,6 @@ from autothrottle_client.quotas import (
     QuotaChange,
     QuotaEntity,
     QuotaValues,
-    YieldRule,
     YieldRuleChange,
 )
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments, Submission, parse_reassignment

@@ -28,7 +28,7 @@ from autothrottle_client.model import (
     validate_reason,
     validate_request_rate,
 )
-from autothrottle_client.placement import PlacementPlan, PlacementRequest, call_placement, plan_from_message
+from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
 from autothrottle_client.quotas import QuotaCalls
 from autothrottle_client.reassignments import (
     PARTITIONS_PER_REQUEST,
@@ -314,7 +314,7 @@ class AdminClient(Client[AdminServiceStub]):
         )
         return from_message(Estimate, self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
 
-    def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> PlacementPlan:
+    def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> ProposedPlacement:
         """Return a plan for the replicas of topics. Changes nothing; submit its `targets` to execute it.
 
         Raises:

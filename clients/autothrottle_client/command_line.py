@@ -398,7 +398,7 @@ def _seconds(text: str) -> timedelta:
     return timedelta(seconds=float(text))
 
 
-def call_of(read: argparse.Namespace) -> commands.Call:
+def call_of(read: argparse.Namespace) -> commands.CommandCall:
     """Return a parsed command line, completed with its context, or else with variables. Close its admin client.
 
     A context replaces all variables, so that no token reaches the servers of another cluster.
@@ -415,7 +415,7 @@ def call_of(read: argparse.Namespace) -> commands.Call:
         given.setdefault("token_file", chosen.get("token-file"))
     timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
     admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token, commands.CLIENT_ID)
-    return commands.Call(read, admin, timeout, given.get("output") == "json", tls, token)
+    return commands.CommandCall(read, admin, timeout, given.get("output") == "json", tls, token)
 
 
 def _tls(given: Mapping[str, Any], variables: Mapping[str, str]) -> Tls | None:

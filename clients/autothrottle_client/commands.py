@@ -21,9 +21,9 @@ from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.output_files import write_text
-from autothrottle_client.placement import PlacementPlan, PlacementRequest, format_targets, plan_text
+from autothrottle_client.placement import PlacementRequest, ProposedPlacement, format_targets, plan_text
 from autothrottle_client.planner import PlannerClient
-from autothrottle_client.progress import Progress, ProgressTracker, progress_line
+from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, progress_line
 from autothrottle_client.reassignments import Partition, ReassignmentFile, Targets, parse_reassignment_file
 from autothrottle_client.tls import Tls
 
@@ -46,7 +46,7 @@ _PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandCall:
     """One parsed command line."""
 
     arguments: argparse.Namespace
@@ -67,7 +67,7 @@ class Call:
             _say(f"warning: {warning}")
 
 
-def get(call: Call) -> None:
+def get(call: CommandCall) -> None:
     """Show all overrides, or the override of one broker.
 
     throttlectl get
@@ -82,7 +82,7 @@ def get(call: Call) -> None:
         call.show({"overrides": overrides, "warnings": warnings}, tables.overrides_table(overrides), warnings)
 
 
-def set_override(call: Call) -> None:
+def set_override(call: CommandCall) -> None:
     """Set or replace an override.
 
     throttlectl set 50MB/s --broker 1001
@@ -95,7 +95,7 @@ def set_override(call: Call) -> None:
     call.show({"override": override, "warnings": warnings}, text, warnings)
 
 
-def remove(call: Call) -> None:
+def remove(call: CommandCall) -> None:
     """Remove an override.
 
     throttlectl remove
@@ -112,7 +112,7 @@ def remove(call: Call) -> None:
         _remove_all(call)
 
 
-def _remove_all(call: Call) -> None:
+def _remove_all(call: CommandCall) -> None:
     overrides, warnings = call.admin.list_overrides()
     removed: list[int | None] = []
     try:
@@ -124,12 +124,12 @@ def _remove_all(call: Call) -> None:
         _show_removed(call, removed, warnings)
 
 
-def _show_removed(call: Call, broker_ids: Sequence[int | None], warnings: Sequence[str] = ()) -> None:
+def _show_removed(call: CommandCall, broker_ids: Sequence[int | None], warnings: Sequence[str] = ()) -> None:
     text = "\n".join(f"{tables.override_scope(broker_id)}: throttle removed" for broker_id in broker_ids)
     call.show({"removed": [{"broker_id": broker_id} for broker_id in broker_ids]}, text or tables.NONE_SET, warnings)
 
 
-def audit(call: Call) -> None:
+def audit(call: CommandCall) -> None:
     """Show the recorded actions with their authors, newest first.
 
     throttlectl audit
@@ -139,7 +139,7 @@ def audit(call: Call) -> None:
     call.show({"records": records}, tables.audit_table(records))
 
 
-def reassign(call: Call) -> int | None:
+def reassign(call: CommandCall) -> int | None:
     """Throttle a reassignment, submit it and follow its progress.
 
     throttlectl reassign plan.json --dry-run
@@ -170,7 +170,7 @@ def reassign(call: Call) -> int | None:
         raise
 
 
-def _follow(call: Call, wanted: Targets) -> int | None:
+def _follow(call: CommandCall, wanted: Targets) -> int | None:
     """Show the progress of a reassignment until it is done. A validation at the end checks the final replicas."""
     tracker, shown = ProgressTracker(wanted), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
@@ -201,13 +201,13 @@ def _follow(call: Call, wanted: Targets) -> int | None:
 class _ProgressBar:
     """Shows progress: in place on a terminal, otherwise one line per completed partition."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CommandCall) -> None:
         self._call = call
         self._in_place = sys.stdout.isatty() and not call.json
-        self._last: Progress | None = None
+        self._last: ReassignmentProgress | None = None
         self._width = 0
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ReassignmentProgress) -> None:
         line = progress_line(progress, datetime.now(UTC))
         if self._in_place:
             print(f"\r{line.ljust(self._width)}", end="", flush=True)
@@ -221,7 +221,7 @@ class _ProgressBar:
             print(flush=True)
 
 
-def estimate(call: Call) -> None:
+def estimate(call: CommandCall) -> None:
     """Estimate the duration of a reassignment before its start.
 
     throttlectl estimate plan.json
@@ -234,7 +234,7 @@ def estimate(call: Call) -> None:
     call.show(found, tables.estimate_text(found), found.warnings)
 
 
-def plan(call: Call) -> None:
+def plan(call: CommandCall) -> None:
     """Plan the replicas of topics, and write the changes to a file for reassign.
 
     throttlectl plan rebuild --topics orders --brokers 1001,1003 --out plan.json
@@ -252,7 +252,7 @@ def plan(call: Call) -> None:
     call.show(found, plan_text(found), found.warnings)
 
 
-def _plan_files(path: Path, plan: PlacementPlan) -> list[tuple[Path, Mapping[Partition, tuple[int, ...]]]]:
+def _plan_files(path: Path, plan: ProposedPlacement) -> list[tuple[Path, Mapping[Partition, tuple[int, ...]]]]:
     """Return each file of a plan with its targets: one file, or one per step."""
     if not plan.steps:
         return [(path, plan.targets)]
@@ -302,7 +302,7 @@ def _placement_request(read: argparse.Namespace) -> PlacementRequest:
     )
 
 
-def cancel(call: Call) -> None:
+def cancel(call: CommandCall) -> None:
     """Cancel the reassignment of a file's partitions.
 
     throttlectl cancel plan.json
@@ -313,7 +313,7 @@ def cancel(call: Call) -> None:
     call.show({"cancelled": cancelled, "refused": refused}, text, _problems(refused))
 
 
-def reassignments(call: Call) -> None:
+def reassignments(call: CommandCall) -> None:
     """Show ongoing reassignments.
 
     throttlectl reassignments
@@ -346,7 +346,7 @@ def _say(text: str) -> None:
     print(f"throttlectl: {tables.printable(text)}", file=sys.stderr, flush=True)
 
 
-def catchup(call: Call) -> None:
+def catchup(call: CommandCall) -> None:
     """Throttle the catch-up of a broker until it is in sync.
 
     throttlectl catchup 1006
@@ -363,7 +363,7 @@ def catchup(call: Call) -> None:
         call.show({"catch_up": found, "warnings": warnings}, text, warnings)
 
 
-def pause(call: Call) -> None:
+def pause(call: CommandCall) -> None:
     """Pause the planner and keep the current throttles.
 
     throttlectl pause --reason "network work"
@@ -374,7 +374,7 @@ def pause(call: Call) -> None:
     call.show({"pause": found}, f"paused: {tables.pause_text(found)}")
 
 
-def resume(call: Call) -> None:
+def resume(call: CommandCall) -> None:
     """Resume the planner.
 
     throttlectl resume
@@ -383,7 +383,7 @@ def resume(call: Call) -> None:
     call.show({"was_paused": was_paused}, "resumed" if was_paused else "autothrottle was not paused")
 
 
-def request_quota(call: Call) -> None:
+def request_quota(call: CommandCall) -> None:
     """Show, set or remove quotas of requests to autothrottle itself.
 
     throttlectl request-quota list
@@ -413,7 +413,7 @@ def request_quota(call: Call) -> None:
     call.show({"quota": quota}, f"{scope}: at most {quota.request_rate} requests/s")
 
 
-def state(call: Call) -> None:
+def state(call: CommandCall) -> None:
     """Show the leader, the last cycle and the overrides.
 
     throttlectl state
@@ -423,7 +423,7 @@ def state(call: Call) -> None:
     call.show(cluster_state, tables.state_text(cluster_state), cluster_state.warnings)
 
 
-def watch(call: Call) -> None:
+def watch(call: CommandCall) -> None:
     """Print every cycle of the current leader until interrupted.
 
     throttlectl watch

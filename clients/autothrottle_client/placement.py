@@ -37,7 +37,7 @@ class PlacementFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementPlan:
+class ProposedPlacement:
     """A plan, not executed."""
 
     before: PlacementFigures
@@ -73,10 +73,10 @@ def call_placement(replica: Replica, request: PlacementRequest, seconds: float) 
             return stub.Decommission(request, timeout=seconds).plan
 
 
-def plan_from_message(message: placement_pb2.PlacementPlan) -> PlacementPlan:
+def plan_from_message(message: placement_pb2.PlacementPlan) -> ProposedPlacement:
     """Return the plan in a message."""
     steps = tuple(_targets(step.partitions) for step in message.steps)
-    return from_message(PlacementPlan, message, targets=_targets(message.partitions), steps=steps)
+    return from_message(ProposedPlacement, message, targets=_targets(message.partitions), steps=steps)
 
 
 def _targets(messages: Iterable[types_pb2.PartitionTarget]) -> dict[Partition, tuple[int, ...]]:
@@ -89,11 +89,11 @@ def format_targets(targets: Mapping[Partition, tuple[int, ...]]) -> str:
     return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")) + "\n"
 
 
-def plan_text(plan: PlacementPlan) -> str:
+def plan_text(plan: ProposedPlacement) -> str:
     """Return a plan as lines: each change, then the figures.
 
     >>> figures = PlacementFigures(1, 2)
-    >>> print(plan_text(PlacementPlan(figures, figures, {("t", 0): (1, 2)}, copied_bytes=5_000_000)))
+    >>> print(plan_text(ProposedPlacement(figures, figures, {("t", 0): (1, 2)}, copied_bytes=5_000_000)))
     t-0 -> 1,2
     1 partitions change, 0 stay; 5.00 MB to copy (MoveRatio 0.000)
     leader spread 1 -> 1, replica spread 2 -> 2

@@ -16,7 +16,7 @@ _BAR_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReassignmentProgress:
     """Progress of a reassignment."""
 
     partitions: int
@@ -39,7 +39,7 @@ class ProgressTracker:
         self._topics = frozenset(topic for topic, _ in wanted)
         self._paces: deque[tuple[datetime, int]] = deque()
 
-    def progress(self, now: datetime, found: Reassignments) -> Progress:
+    def progress(self, now: datetime, found: Reassignments) -> ReassignmentProgress:
         """Return the progress, from the reassignments that are ongoing now."""
         moving = len(self._wanted & found.partitions())
         done = len(self._wanted) - moving
@@ -49,7 +49,7 @@ class ProgressTracker:
         eta = (self._service_eta(found) or self._eta_by_rate(now, moving)) if moving else None
         left = self._sum([one.bytes_left for one in found.topics if one.topic in self._topics])
         copied = self._sum([one.bytes_copied for one in found.topics if one.topic in self._topics])
-        return Progress(len(self._wanted), done, left, copied, eta)
+        return ReassignmentProgress(len(self._wanted), done, left, copied, eta)
 
     def _service_eta(self, found: Reassignments) -> datetime | None:
         """The service's ETA of these partitions. The overall ETA may include other reassignments."""
@@ -71,12 +71,12 @@ class ProgressTracker:
         return sum(known) if known and len(known) == len(values) else None
 
 
-def progress_line(progress: Progress, now: datetime) -> str:
+def progress_line(progress: ReassignmentProgress, now: datetime) -> str:
     """Return progress as one line: a bar, partitions, bytes, remaining time.
 
     >>> from datetime import UTC
     >>> noon = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
-    >>> progress_line(Progress(8, 2, 1_500_000_000, 500_000_000, noon + timedelta(seconds=90)), noon)
+    >>> progress_line(ReassignmentProgress(8, 2, 1_500_000_000, 500_000_000, noon + timedelta(seconds=90)), noon)
     '[######..................] 2/8 partitions, 1.50 GB left, ETA 1 min 30 s'
     """
     share = progress.done / progress.partitions

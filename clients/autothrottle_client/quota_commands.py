@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle_client import tables
-from autothrottle_client.commands import Call
+from autothrottle_client.commands import CommandCall
 from autothrottle_client.errors import Invalid
-from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues, YieldRule
+from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues
 
 
-def quota(call: Call) -> None:
+def quota(call: CommandCall) -> None:
     """Show and change Kafka's client quotas.
 
     throttlectl quota list
@@ -58,7 +59,7 @@ _QUOTA_OPTIONS = {
 """Operation -> the options that it takes."""
 
 
-def _quota_options(call: Call) -> dict[str, Any]:
+def _quota_options(call: CommandCall) -> dict[str, Any]:
     """Return the given options of a quota command.
 
     Raises:
@@ -73,18 +74,18 @@ def _quota_options(call: Call) -> dict[str, Any]:
     return given
 
 
-def _list_quotas(call: Call) -> None:
+def _list_quotas(call: CommandCall) -> None:
     _quota_options(call)
     quotas, warnings = call.admin.quotas.list()
     call.show({"quotas": quotas, "warnings": warnings}, tables.quotas_table(quotas), warnings)
 
 
-def _describe_quota(call: Call) -> None:
+def _describe_quota(call: CommandCall) -> None:
     found = call.admin.quotas.describe(**_quota_options(call))
     call.show({"quotas": found}, tables.effective_quotas_table(found))
 
 
-def _set_quota(call: Call) -> None:
+def _set_quota(call: CommandCall) -> None:
     given = _quota_options(call)
     values = QuotaValues(**{name: given[name] for name in _QUOTA_VALUES if name in given})
     entity, etag, read = _quota_entity(given), given.get("etag", ""), call.arguments
@@ -92,7 +93,7 @@ def _set_quota(call: Call) -> None:
     _show_quota(call, found)
 
 
-def _remove_quota(call: Call) -> None:
+def _remove_quota(call: CommandCall) -> None:
     given = _quota_options(call)
     keys, etag = given.get("keys", ()), given.get("etag", "")
     _show_quota(call, call.admin.quotas.remove(_quota_entity(given), keys, etag, call.arguments.dry_run))
@@ -102,19 +103,19 @@ def _quota_entity(given: Mapping[str, Any]) -> QuotaEntity:
     return QuotaEntity(**{name: given[name] for name in _QUOTA_PARTS if name in given})
 
 
-def _show_quota(call: Call, found: QuotaChange) -> None:
+def _show_quota(call: CommandCall, found: QuotaChange) -> None:
     before, after = tables.quota_words(found.before), tables.quota_words(found.quota.values)
     text = f"{found.quota.entity}: {'would be ' if call.arguments.dry_run else ''}{after} (before: {before})"
     call.show(found, text, found.warnings)
 
 
-def _list_rules(call: Call) -> None:
+def _list_rules(call: CommandCall) -> None:
     _quota_options(call)
     rules = call.admin.quotas.list_rules()
     call.show({"rules": rules}, tables.yield_rules_table(rules))
 
 
-def _set_rule(call: Call) -> None:
+def _set_rule(call: CommandCall) -> None:
     given = _quota_options(call)
     for name, option in (("name", "the name of the rule"), ("at_most", "--at-most"), ("floor", "--floor")):
         if name not in given:
@@ -127,7 +128,7 @@ def _set_rule(call: Call) -> None:
         client_id=given.get("client_id"),
         at_most_bytes_per_second=rate,
         at_most_share=share,
-        keys=given.get("keys", ()),
+        keys=frozenset(given.get("keys", ())),
     )
     dry_run = call.arguments.dry_run
     found = call.admin.quotas.set_rule(rule, dry_run, call.arguments.force)
@@ -136,7 +137,7 @@ def _set_rule(call: Call) -> None:
     call.show(found, text, found.warnings)
 
 
-def _remove_rule(call: Call) -> None:
+def _remove_rule(call: CommandCall) -> None:
     given = _quota_options(call)
     if "name" not in given:
         raise Invalid("quota rule remove needs the name of the rule; quota rule list shows the existing ones")

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import grpc
 
+from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.v1 import quotas_pb2
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle_client.model import from_message, to_timestamp
@@ -100,35 +101,6 @@ class QuotaChange:
     """After the change."""
     before: QuotaValues
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class YieldRule:
-    """Limits the clients that match while a reassignment or a catch-up runs.
-
-    In a pattern, `*` stands for any characters and `?` for one. Give either a rate or a share as the highest quota.
-    """
-
-    name: str
-    """1 to 60 lower-case letters, digits and hyphens. Unique among the rules."""
-    floor_bytes_per_second: int
-    """The lowest quota in bytes/s on each broker, at least 1."""
-    user: str | None = None
-    """Pattern for the name of the principal without its type; None: any user."""
-    client_id: str | None = None
-    """Pattern for the client id; None: any client id."""
-    at_most_bytes_per_second: int | None = None
-    """The highest quota in bytes/s on each broker, 1 to 2^53."""
-    at_most_share: float | None = None
-    """The highest quota as a share of the smallest broker's link capacity, above 0 to 1."""
-    keys: tuple[str, ...] = ()
-    """What is limited: `producer_byte_rate`, `consumer_byte_rate` or both; empty: both."""
-    author: str = ""
-    """Who set it; set by the service, like the next two."""
-    time: datetime | None = None
-    """When it was set, UTC."""
-    sentence: str = ""
-    """What it does, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from autothrottle.core.members import Member
+from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import AuditAction, Basis, CatchUp, Cycle, Decision, Estimate, Pause
 from autothrottle_client.estimates import estimate_line, span
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
-from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues, YieldRule
+from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments, Submission
 
@@ -34,6 +35,8 @@ def _plain(value: object) -> Any:
         return _plain(asdict(value))
     if isinstance(value, dict):
         return {_key(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, datetime):

@@ -24,9 +24,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from kazoo.client import KazooClient
 
 from autothrottle import __version__
-from autothrottle.adapters.credentials.tls import Tls
+from autothrottle.adapters.credentials.tls import ServiceCertificates
 from autothrottle.adapters.credentials.tokens import Tokens
-from autothrottle.adapters.grpc import AdminClient, ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.grpc import (
+    AdminServiceClient,
+    ApplierClient,
+    DiscoveryClient,
+    MetricsClient,
+    PlannerServiceClient,
+)
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
@@ -110,7 +116,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerClient, AdminClient)
+C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerServiceClient, AdminServiceClient)
 D = TypeVar("D", bound="_Closeable")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -151,7 +157,7 @@ class Composition:
         self._sample_sources: list[SampleSource] = [self.health.samples, log_samples]
         self._kafka = KafkaPaths(configuration.zk_prefix)
         self._own = OwnPaths(configuration.zk_config_prefix)
-        self._tls = Tls(configuration.tls) if configuration.tls else None
+        self._tls = ServiceCertificates(configuration.tls) if configuration.tls else None
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None
         roles = configuration.certificate_roles or ({} if self._tls else None)
         self._access = Access(roles, self._tokens, configuration.open_endpoints)
@@ -236,7 +242,7 @@ class Composition:
         limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
         servicer = AdminServicer(
             overrides,
-            self._client(PlannerClient, configuration.planner_addr),
+            self._client(PlannerServiceClient, configuration.planner_addr),
             self._brokers(),
             discovery,
             self._membership,
@@ -269,7 +275,7 @@ class Composition:
 
     def gateway(self, service: str) -> str:
         """Serve the HTTP API until the stack closes; return the address."""
-        admin = self._client(AdminClient, self.configuration.admin_addr)
+        admin = self._client(AdminServiceClient, self.configuration.admin_addr)
         self._follow_request_quotas()
         self.health.add("admin", lambda: admin.check(_CHECK_TIMEOUT), service="gateway")
         return self._serve_http(service, self.configuration.api_listen, admin)
@@ -282,7 +288,9 @@ class Composition:
         listen = self.configuration.metrics_listen
         return self._serve_http(service, listen, None, "metrics-listen") if listen else ""
 
-    def _serve_http(self, service: str, listen: str, admin: AdminClient | None, option: str = "api-listen") -> str:
+    def _serve_http(
+        self, service: str, listen: str, admin: AdminServiceClient | None, option: str = "api-listen"
+    ) -> str:
         # Only these processes need a web framework.
         from autothrottle.adapters.exposition.prometheus import PrometheusText
         from autothrottle.gateway.server import GatewayServer

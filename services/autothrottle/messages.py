@@ -150,6 +150,8 @@ def _converter(conversion: Conversion, described: FieldDescriptor, wanted: Any) 
     if get_origin(wanted) is tuple:
         write, read = _converter(conversion, described, get_args(wanted)[0])
         return Converter(partial(map, write), lambda values: tuple(map(read, values)))
+    if get_origin(wanted) is frozenset:
+        return Converter(sorted, frozenset)
     if get_origin(wanted) is Mapping:
         return Converter(_same, dict)
     if wanted is float and described.message_type is not None:

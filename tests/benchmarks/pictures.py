@@ -25,7 +25,7 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.simulate.recording import Outcome, Recording, Second
+from autothrottle_lab.simulate.recording import Recording, Second, SimulationOutcome
 from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from tests.benchmarks.control.contest import RESULTS
@@ -230,7 +230,7 @@ def scenario(policy: Policy) -> VirtualScenario:
     )
 
 
-def simulate(policy: Policy) -> Outcome:
+def simulate(policy: Policy) -> SimulationOutcome:
     played = scenario(policy)
     recording, recovery = Recording(played), VirtualRecovery(played)
     return recording.outcome(recovery, recovery.run(timedelta(hours=4), recording.watch))
@@ -240,7 +240,7 @@ PANEL = 250
 """Height of one panel, pixels."""
 
 
-def throttle_panel(name: str, outcome: Outcome, longest: float, top: float) -> list[str]:
+def throttle_panel(name: str, outcome: SimulationOutcome, longest: float, top: float) -> list[str]:
     """Throttle, client load and link capacity of the new broker's inbound link over time."""
     side = outcome.sides[NEW_BROKER, ReplicaRole.FOLLOWER]
     x, y = Axis(0, longest, 70, 640), Axis(0, 110, top + PANEL - 50, top + 40)

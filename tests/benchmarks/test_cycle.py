@@ -21,14 +21,14 @@ import grpc
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc.planner import PlannerServiceClient
 from autothrottle.adapters.zookeeper import map_codecs
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import Cycle
@@ -103,7 +103,7 @@ class RunningServices:
     def __init__(self, services: ServiceProcesses, cluster: BigCluster, clients: Clients) -> None:
         self.services, self._cluster, self._clients = services, cluster, clients
         planners = tuple(services.addresses[name] for name in services.processes if name.startswith("planner"))
-        self._planner = PlannerClient(planners)
+        self._planner = PlannerServiceClient(planners)
         self._channels = [grpc.insecure_channel(address, options=ROOMY) for address in planners]
         self._newest: Cycle | None = None
         self._closed, self._lock = threading.Event(), threading.Lock()
@@ -331,7 +331,7 @@ def test_cycles_of_running_services(lab: ClusterLab, figures: Figures, request: 
 def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figures: Figures) -> None:
     """A hundred rules limit ten clients each; their quotas have reached the limits. Cycles alternate between blocks."""
     client, kafka = lab.cluster.client, lab.cluster.kafka
-    limited = [QuotaEntity(DEFAULT, f"c{n % YIELD_RULES:02}-{n}") for n in range(YIELDING)]
+    limited = [ClientQuotaEntity(DEFAULT, f"c{n % YIELD_RULES:02}-{n}") for n in range(YIELDING)]
     for path in dict.fromkeys(path for entity in limited for path in kafka.entity_parents(entity.path)):
         client.ensure_path(path)
     for entity in limited:
@@ -346,7 +346,7 @@ def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figu
         without = unchanged_cycles(services, lab)
         keys, now = frozenset({QuotaKey.PRODUCER_BYTE_RATE}), datetime.now(UTC)
         for n in range(YIELD_RULES):
-            rule = YieldRule(f"r{n}", None, f"c{n:02}-*", YIELD_LIMIT, None, YIELD_LIMIT, keys, "anna", now)
+            rule = YieldRule(f"r{n}", YIELD_LIMIT, None, f"c{n:02}-*", YIELD_LIMIT, None, keys, "anna", now)
             rules.put(rule.name, rule)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(is_above(client, kafka, entity) for entity in limited):
@@ -372,7 +372,7 @@ def unchanged_cycles(services: RunningServices, lab: ClusterLab) -> list[Observe
     return seen
 
 
-def is_above(client: KazooClient, kafka: KafkaPaths, entity: QuotaEntity) -> bool:
+def is_above(client: KazooClient, kafka: KafkaPaths, entity: ClientQuotaEntity) -> bool:
     data, _ = client.get(kafka.entity_config(entity.path))
     return str(YIELD_LIMIT) not in data.decode()
 

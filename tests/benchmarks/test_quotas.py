@@ -39,7 +39,7 @@ from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.changes import QuotaState, quota_changes
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
@@ -68,10 +68,10 @@ SETTINGS = PlannerSettings(LIMITS, policy=HeadroomPolicy())
 VALUES = {QuotaKey.PRODUCER_BYTE_RATE: 1_000_000}
 
 
-def entity(number: int) -> QuotaEntity:
+def entity(number: int) -> ClientQuotaEntity:
     """A third are users, a third pairs of different users, and a third client ids."""
     user, client = f"user {number}", f"client {number}"
-    return (QuotaEntity(user), QuotaEntity(user, client), QuotaEntity(client_id=client))[number % 3]
+    return (ClientQuotaEntity(user), ClientQuotaEntity(user, client), ClientQuotaEntity(client_id=client))[number % 3]
 
 
 def listed_seconds(store: ClientQuotaStore) -> list[float]:
@@ -112,7 +112,7 @@ def test_time_to_list_the_quotas_of_ten_thousand_entities(figures: Figures, fres
     figures.add("listing client quotas through ZooKeeper and gRPC", f"{ENTITIES} entities", "s", samples)
 
 
-def set_quotas(cluster: KraftCluster, entities: Sequence[QuotaEntity]) -> None:
+def set_quotas(cluster: KraftCluster, entities: Sequence[ClientQuotaEntity]) -> None:
     """Set quotas of many entities in one request: one by one they take minutes."""
     requests = [messages.alter_client_quotas(one, VALUES, validate_only=False) for one in entities]
     requests[0].entries = [entry for request in requests for entry in request.entries]
@@ -172,7 +172,7 @@ def test_time_to_read_the_members_of_three_thousand_groups(figures: Figures) -> 
             started = time.monotonic()
             found = fetch_group_clients(admin, timedelta(seconds=60))
             samples.append(time.monotonic() - started)
-            assert found == ClientReading(frozenset({QuotaEntity(DEFAULT, "member")}))
+            assert found == ClientReading(frozenset({ClientQuotaEntity(DEFAULT, "member")}))
     figures.add("reading the members of groups of one broker", f"{GROUPS} groups", "s", samples)
 
 
@@ -180,7 +180,7 @@ def test_time_to_read_the_members_of_three_thousand_groups(figures: Figures) -> 
 def test_cost_of_temporary_quotas_in_a_cycle(figures: Figures) -> None:
     now = datetime.now(UTC)
     values = {QuotaKey.PRODUCER_BYTE_RATE: 5_000_000}
-    entities = [QuotaEntity(DEFAULT, f"client {n}") for n in range(TEMPORARY)]
+    entities = [ClientQuotaEntity(DEFAULT, f"client {n}") for n in range(TEMPORARY)]
     quotas = {e: TemporaryQuota(e, values, "anna", now, now + timedelta(hours=1)) for e in entities}
     state = QuotaState({e.resource: {"producer_byte_rate": "70000000"} for e in entities})
     samples = []
@@ -195,7 +195,7 @@ def test_cost_of_temporary_quotas_in_a_cycle(figures: Figures) -> None:
 def test_cost_of_yield_rules_in_a_cycle(figures: Figures) -> None:
     """Each of 100 rules limits ten clients; the quotas have reached their limits, or are halved in this cycle."""
     made = {f"r{n}": rule(n) for n in range(RULES)}
-    limited = [QuotaEntity(DEFAULT, f"c{n % RULES:02}-{n}") for n in range(TEMPORARY)]
+    limited = [ClientQuotaEntity(DEFAULT, f"c{n % RULES:02}-{n}") for n in range(TEMPORARY)]
     without = [deciding_seconds({}, [], 0) for _ in range(RUNS)]
     figures.add("step() without yield rules, nothing changes", str(LARGE), "CPU s", without)
     for name, quota in (("nothing changes", LIMIT), ("all quotas step", 4 * LIMIT)):
@@ -206,11 +206,11 @@ def test_cost_of_yield_rules_in_a_cycle(figures: Figures) -> None:
 
 def rule(number: int) -> YieldRule:
     return YieldRule(
-        f"r{number}", None, f"c{number:02}-*", LIMIT, None, 1, frozenset({QuotaKey.PRODUCER_BYTE_RATE}), "anna", NOW
+        f"r{number}", 1, None, f"c{number:02}-*", LIMIT, None, frozenset({QuotaKey.PRODUCER_BYTE_RATE}), "anna", NOW
     )
 
 
-def deciding_seconds(rules: YieldRules, limited: Sequence[QuotaEntity], quota: int) -> float:
+def deciding_seconds(rules: YieldRules, limited: Sequence[ClientQuotaEntity], quota: int) -> float:
     """Return the CPU seconds of `step` in a cycle in which no throttle changes; the quotas are ours."""
     state = ControllerState().begin_term(1)
     key, entries = QuotaKey.PRODUCER_BYTE_RATE, {}

@@ -21,8 +21,8 @@ from autothrottle.adapters.zookeeper.map_codecs import (
     MapCodec,
 )
 from autothrottle.core.errors import Conflict, NotLeader
-from autothrottle.core.operators.audit import AuditRecord
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.operators.audit import StoredAuditRecord
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import BYTE_RATES, MAX_RULES, YieldRule, rule_sentence
@@ -64,13 +64,13 @@ CATCH_UP_CASE = MapCase(
 )
 
 QUOTA = TemporaryQuota(
-    QuotaEntity("a/b ☃", DEFAULT),
+    ClientQuotaEntity("a/b ☃", DEFAULT),
     {QuotaKey.PRODUCER_BYTE_RATE: 20_000_000, QuotaKey.REQUEST_PERCENTAGE: 12.5},
     AUTHOR,
     TIME,
     TIME + timedelta(hours=1),
 )
-IP = QuotaEntity(ip="10.0.0.7")
+IP = ClientQuotaEntity(ip="10.0.0.7")
 TEMPORARY_QUOTA_CASE = MapCase(
     TEMPORARY_QUOTAS,
     {
@@ -103,21 +103,21 @@ RULE = YieldRule(
     name="etl",
     user="etl/*",
     client_id=None,
-    at_most=None,
+    at_most_bytes_per_second=None,
     at_most_share=0.1,
-    floor=1_000_000,
+    floor_bytes_per_second=1_000_000,
     keys=frozenset({QuotaKey.PRODUCER_BYTE_RATE}),
     author=AUTHOR,
     time=TIME,
 )
 RATE_RULE = replace(
-    RULE, name="backfills", user=None, client_id="backfill-* ☃", at_most=2**53, at_most_share=None, floor=1,
+    RULE, name="backfills", user=None, client_id="backfill-* ☃", at_most_bytes_per_second=2**53, at_most_share=None, floor_bytes_per_second=1,
     keys=BYTE_RATES, author="anna",
 )  # fmt: skip
 YIELD_RULE_CASE = MapCase(
     YIELD_RULES,
     {"etl": RULE, "backfills": RATE_RULE},
-    replace(RULE, user="*", floor=7),
+    replace(RULE, user="*", floor_bytes_per_second=7),
     [
         (AuditAction.SET_QUOTA, AUTHOR, f"Yield rule etl: {rule_sentence(RULE)}", None),
         (AuditAction.SET_QUOTA, "anna", f"Yield rule backfills: {rule_sentence(RATE_RULE)}", None),
@@ -175,7 +175,7 @@ class AuditedMapContract:
         assert store.read() == {first: case.later}
 
     def test_changes_are_audited_and_repetitions_are_not(
-        self, case: MapCase, store: AuditedMap[Any, Any], fence: int, newest: Callable[[], Sequence[AuditRecord]]
+        self, case: MapCase, store: AuditedMap[Any, Any], fence: int, newest: Callable[[], Sequence[StoredAuditRecord]]
     ) -> None:
         first, second = case.keys
         for key, entry in case.entries.items():
@@ -250,7 +250,7 @@ class AuditedMapContract:
 
     @only(YIELD_RULE_CASE)
     def test_a_rule_above_the_limit_is_refused(
-        self, store: AuditedMap[Any, Any], newest: Callable[[], Sequence[AuditRecord]]
+        self, store: AuditedMap[Any, Any], newest: Callable[[], Sequence[StoredAuditRecord]]
     ) -> None:
         for number in range(MAX_RULES):
             store.put(f"r{number}", replace(RULE, name=f"r{number}"))
@@ -258,5 +258,5 @@ class AuditedMapContract:
         with pytest.raises(Conflict, match="remove one"):
             store.put("more", replace(RULE, name="more"))
         assert store.read() == rules and newest()[0] == record
-        store.put("r0", replace(RULE, name="r0", floor=5))
+        store.put("r0", replace(RULE, name="r0", floor_bytes_per_second=5))
         assert store.read()["r0"].floor == 5

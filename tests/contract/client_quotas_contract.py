@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 
 from autothrottle.core.errors import Conflict
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import CLIENT_KEYS, QuotaKey, QuotaValues, keys_of, quota_etag
 from autothrottle.core.quotas.precedence import levels, levels_of_ip
 from autothrottle.ports.kafka import ClientQuotaStore
@@ -17,7 +17,7 @@ TIMEOUT = timedelta(seconds=30)
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 REQUEST, CONNECTIONS = QuotaKey.REQUEST_PERCENTAGE, QuotaKey.CONNECTION_CREATION_RATE
 
-ALICE = QuotaEntity("alice")
+ALICE = ClientQuotaEntity("alice")
 LEVELS = (*levels("alice", "app"), *levels_of_ip("10.0.0.7"))
 ODD_NAMES = ("a b", "100%", "a/b", "/", "%20", "grün ☃", "<default>", "*", "~", 'say "hi"', "CN=a,OU=b+c")
 
@@ -34,7 +34,7 @@ class ClientQuotasContract:
         assert self.all(subject) == {}
 
     def test_quotas_are_set_and_removed_on_every_level(self, subject: ClientQuotasSubject) -> None:
-        wanted: dict[QuotaEntity, QuotaValues] = {
+        wanted: dict[ClientQuotaEntity, QuotaValues] = {
             entity: {CONNECTIONS if entity.ip else PRODUCER: number} for number, entity in enumerate(LEVELS, start=1)
         }
         for entity, values in wanted.items():
@@ -46,7 +46,9 @@ class ClientQuotasContract:
         assert self.all(subject) == {}
 
     def test_names_may_have_any_characters(self, subject: ClientQuotasSubject) -> None:
-        wanted: dict[QuotaEntity, QuotaValues] = {QuotaEntity(name, name): {CONSUMER: 5} for name in ODD_NAMES}
+        wanted: dict[ClientQuotaEntity, QuotaValues] = {
+            ClientQuotaEntity(name, name): {CONSUMER: 5} for name in ODD_NAMES
+        }
         for entity, values in wanted.items():
             subject.store.alter_quota(entity, values, TIMEOUT)
         assert self.all(subject) == wanted
@@ -92,7 +94,7 @@ class ClientQuotasContract:
         with pytest.raises(Conflict):
             subject.store.alter_quota(ALICE, {PRODUCER: 5}, TIMEOUT, etag=quota_etag({PRODUCER: 1}), validate_only=True)
 
-    def all(self, subject: ClientQuotasSubject) -> dict[QuotaEntity, QuotaValues]:
+    def all(self, subject: ClientQuotasSubject) -> dict[ClientQuotaEntity, QuotaValues]:
         """Return all quotas, each of which can be parsed."""
         read = subject.store.fetch_quotas(TIMEOUT)
         assert read.problems == ()

@@ -11,7 +11,7 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import NotLeader
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import ConfigWriter, Term
@@ -173,7 +173,7 @@ class ConfigWriterContract:
         assert sorted(subject.notifications()) == sorted(f"topics/t{n}" for n in range(40))
 
     def test_a_client_quota_is_set_and_restored_with_its_ledger_entry(self, subject: ConfigWriterSubject) -> None:
-        pair, key = QuotaEntity("a b", DEFAULT).resource, "producer_byte_rate"
+        pair, key = ClientQuotaEntity("a b", DEFAULT).resource, "producer_byte_rate"
         subject.set_config_as_user(pair, key, "70")
         entry = LedgerEntry({key: LedgerKey("70", "5")}, 1, 3)
         assert list(self.applied(subject, builders.change(pair.path, (key, "70", "5"), ledger=entry))) == [
@@ -189,7 +189,7 @@ class ConfigWriterContract:
         subject.set_config_as_user(pair, key, None)
 
     def test_a_client_quota_of_an_entity_without_any_is_set_and_removed(self, subject: ConfigWriterSubject) -> None:
-        entities = (QuotaEntity("new", "app"), QuotaEntity(client_id=DEFAULT), QuotaEntity(DEFAULT))
+        entities = (ClientQuotaEntity("new", "app"), ClientQuotaEntity(client_id=DEFAULT), ClientQuotaEntity(DEFAULT))
         set_ = [builders.change(e.path, ("request_percentage", None, "12.5")) for e in entities]
         assert {o.status for o in self.applied(subject, *set_)} == {OutcomeStatus.APPLIED}
         assert [dict(subject.current(e.resource)) for e in entities] == [{"request_percentage": "12.5"}] * 3

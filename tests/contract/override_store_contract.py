@@ -11,8 +11,8 @@ from typing import Protocol
 import pytest
 
 from autothrottle.core.errors import Conflict, Invalid, NotLeader
-from autothrottle.core.operators.audit import AuditRecord
-from autothrottle.core.operators.overrides import Override
+from autothrottle.core.operators.audit import StoredAuditRecord
+from autothrottle.core.operators.overrides import StoredOverride
 from autothrottle.core.records import AuditAction
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.ports.state_store import OverrideStore
@@ -35,7 +35,7 @@ class OverrideStoreSubject(Protocol):
         ...
 
 
-def summary(record: AuditRecord) -> tuple[AuditAction, int | None, Override | None, Override | None]:
+def summary(record: StoredAuditRecord) -> tuple[AuditAction, int | None, StoredOverride | None, StoredOverride | None]:
     """(action, broker id, override before, override after) of a record."""
     return record.action, record.broker_id, record.before, record.after
 
@@ -149,7 +149,7 @@ class OverrideStoreContract:
     def test_only_one_of_many_concurrent_changes_of_one_version_succeeds(self, subject: OverrideStoreSubject) -> None:
         version = subject.store.set_override(1001, 1, False).version
 
-        def change(rate: int) -> Override | None:
+        def change(rate: int) -> StoredOverride | None:
             try:
                 return subject.store.set_override(1001, rate, False, version=version)
             except Conflict:
@@ -227,7 +227,7 @@ class OverrideStoreContract:
         records = subject.store.read_audit_records(subject.records_kept + 10).records
         assert len(records) == subject.records_kept
         assert records[0].after == last
-        assert records[-1].after is not None and replace(records[-1].after, version=0) == Override(3)
+        assert records[-1].after is not None and replace(records[-1].after, version=0) == StoredOverride(3)
 
     # Watching.
 

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerServiceClient
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.flows import Flow
@@ -270,8 +270,8 @@ def appliers(*addresses: str) -> AbstractContextManager[ApplierClient]:
     return closing(ApplierClient(addresses))
 
 
-def planner_at(*addresses: str) -> AbstractContextManager[PlannerClient]:
-    return closing(PlannerClient(addresses))
+def planner_at(*addresses: str) -> AbstractContextManager[PlannerServiceClient]:
+    return closing(PlannerServiceClient(addresses))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import keys_of
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -88,7 +88,7 @@ def consumer(cluster: KafkaCluster, group: str, client_id: str) -> kafka.KafkaCo
 def test_members_of_groups_and_entities_with_quotas_are_the_clients(
     each_cluster: KafkaCluster, client: KazooClient
 ) -> None:
-    member = QuotaEntity(DEFAULT, "backfill-1 ☃")
+    member = ClientQuotaEntity(DEFAULT, "backfill-1 ☃")
     with kafka_admin(each_cluster) as admin, members_topic(each_cluster):
         by_zookeeper = isinstance(each_cluster, ZooKeeperModeCluster)
         quotas = ZooKeeperClientQuotas(client, KafkaPaths()) if by_zookeeper else AdminClientQuotas(admin)
@@ -115,7 +115,7 @@ def test_members_of_a_group_of_the_consumer_protocol_are_clients(kraft_cluster: 
         process = Process("consumer", [*command, "--consumer.config", str(properties)], tmp_path / "consumer.log")
         process.start()
         try:
-            wanted = ClientReading(frozenset({QuotaEntity(DEFAULT, "backfill-2")}))
+            wanted = ClientReading(frozenset({ClientQuotaEntity(DEFAULT, "backfill-2")}))
             eventually(lambda: fetch_group_clients(admin, TIMEOUT) == wanted, 60)
         finally:
             process.kill()

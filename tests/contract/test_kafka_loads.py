@@ -14,7 +14,7 @@ from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity, Loads
-from autothrottle_lab.observation.traffic import ClientLoad
+from autothrottle_lab.observation.traffic import ProducerLoad
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from tests.builders import eventually, mb
 
@@ -32,7 +32,7 @@ def test_loads_are_the_rates_of_producers_followers_and_assumed_consumers(kraft_
     settings = KafkaSettings(bootstrap_servers=tuple(kraft_cluster.bootstrap_servers.split(",")))
     rates = {(copied, 0): 2.0 * mb(1), (single, 0): 1.0 * mb(1)}
     with (
-        ClientLoad(kraft_cluster, rates, acks=1),
+        ProducerLoad(kraft_cluster, rates, acks=1),
         closing(KafkaAdmin(settings)) as kafka,
         closing(LogLoads(KafkaLogSizes(kafka), LIMITS, FANOUT, WINDOW)) as loads,
     ):

@@ -20,7 +20,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem, TopicPartition
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
-from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditRecord
+from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, StoredAuditRecord
 from autothrottle.core.records import AuditAction, OutcomeStatus
 from autothrottle.core.throttles.changes import changes
 from autothrottle.core.throttles.plan import plan
@@ -172,7 +172,7 @@ class TestMemoryAuditedMap(AuditedMapContract):
         return MemoryAuditedMap(case.codec.kind, electorate)
 
     @pytest.fixture
-    def newest(self, store: MemoryAuditedMap[Any, Any]) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, store: MemoryAuditedMap[Any, Any]) -> Callable[[], Sequence[StoredAuditRecord]]:
         return lambda: store.audit.newest(10)
 
 

@@ -19,7 +19,7 @@ from autothrottle.adapters.zookeeper.session import connect_in_background, disco
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.core.errors import Incomplete
-from autothrottle.core.operators.audit import AuditRecord
+from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.stored_map import unreadable_entries
 from autothrottle.core.records import CatchUp
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -78,7 +78,7 @@ class TestZooKeeperAuditedMap(AuditedMapContract):
         return subject.tree.begin_term()
 
     @pytest.fixture
-    def newest(self, subject: Subject) -> Callable[[], Sequence[AuditRecord]]:
+    def newest(self, subject: Subject) -> Callable[[], Sequence[StoredAuditRecord]]:
         trail = AuditTrail(subject.tree.client, subject.tree.own, timedelta(seconds=60))
         return lambda: trail.newest(10).records
 

@@ -12,7 +12,7 @@ from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQ
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.client_quotas_contract import ALICE, CONSUMER, PRODUCER, TIMEOUT, ClientQuotasContract
 from tests.system.zookeeper_tree import Tree, session
@@ -56,7 +56,7 @@ class TestZooKeeperClientQuotas(ClientQuotasContract):
 
 
 def test_each_change_notifies_the_brokers_and_no_other_does(subject: Subject) -> None:
-    pair = QuotaEntity("a b", DEFAULT)
+    pair = ClientQuotaEntity("a b", DEFAULT)
     for value in (5, 5, None, None):
         subject.store.alter_quota(pair, {PRODUCER: value}, TIMEOUT)
     assert subject.notified() == ["users/a%20b/clients/<default>"] * 2

@@ -15,7 +15,7 @@ import pytest
 
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.override_store_contract import OverrideStoreContract
@@ -47,9 +47,9 @@ class Subject:
         self.tree.write(f"{self.tree.own.overrides}/{name}".rstrip("/"), data)
 
 
-def without_versions(overrides: Overrides) -> tuple[Override | None, dict[int, Override]]:
-    def unversioned(override: Override) -> Override:
-        return Override(override.rate, override.autoremove)
+def without_versions(overrides: Overrides) -> tuple[StoredOverride | None, dict[int, StoredOverride]]:
+    def unversioned(override: StoredOverride) -> StoredOverride:
+        return StoredOverride(override.rate, override.autoremove)
 
     cluster = overrides.cluster
     return cluster and unversioned(cluster), {b: unversioned(o) for b, o in overrides.brokers.items()}
@@ -83,8 +83,8 @@ def test_overrides_of_the_original_and_its_earlier_versions_are_read(subject: Su
     subject.write_raw("1002", b"9")
     subject.write_raw("1003", b"")
     assert without_versions(subject.store.read_overrides()) == (
-        Override(50 * MB, True),
-        {1001: Override(7 * MB), 1002: Override(9 * MB)},
+        StoredOverride(50 * MB, True),
+        {1001: StoredOverride(7 * MB), 1002: StoredOverride(9 * MB)},
     )
 
 
@@ -102,7 +102,7 @@ def test_removed_cluster_override_is_marked_as_in_the_original(subject: Subject)
     subject.store.set_override(1001, 7 * MB, False)
     assert subject.store.remove_override(None) is True
     assert json.loads(subject.raw(None) or b"")["rate"] == 0
-    assert without_versions(subject.store.read_overrides())[1] == {1001: Override(7 * MB)}
+    assert without_versions(subject.store.read_overrides())[1] == {1001: StoredOverride(7 * MB)}
     assert subject.store.remove_override(1001) is True
     assert subject.raw(1001) is None
     assert subject.raw(None) is not None
@@ -113,7 +113,7 @@ def test_override_of_broker_0_is_in_the_node_of_the_original(subject: Subject) -
     subject.store.set_override(0, 7 * MB, False)
     node = subject.tree.read(f"{subject.tree.own.root}/override_rate/0")
     assert json.loads(node or b"")["rate"] == 7
-    assert without_versions(subject.store.read_overrides())[1] == {0: Override(7 * MB)}
+    assert without_versions(subject.store.read_overrides())[1] == {0: StoredOverride(7 * MB)}
     assert subject.store.remove_override(0) is True
     assert subject.store.read_overrides() == Overrides()
 

@@ -23,7 +23,7 @@ from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.wire.discovery import log_sizes_to_messages, settings_to_message
 from autothrottle.wire.quotas import quotas_to_messages
@@ -355,7 +355,7 @@ class AdminResponses:
 
     def _check_quotas(self, attack: Attack) -> None:
         reading = AdminClientQuotas(self._kafka).fetch_quotas(TIMEOUT)
-        clean = QuotaEntity("clean")
+        clean = ClientQuotaEntity("clean")
         if attack.is_inside:
             require_same("the quotas of another entity", self._clean_quotas[clean], reading.quotas.get(clean))
         for message in quotas_to_messages(reading.quotas, {}):
@@ -374,7 +374,7 @@ class AdminResponses:
         refused: list[object] = [*self._kafka.alter_topic_configs(dict.fromkeys(TOPICS, edits)).values()]
         refused += self._kafka.alter_reassignments({(topic, 0): (1, 2) for topic in TOPICS}).values()
         "".join(map(str, refused)).encode()
-        self._kafka.alter_client_quotas(QuotaEntity("clean"), {QuotaKey.PRODUCER_BYTE_RATE: 5})
+        self._kafka.alter_client_quotas(ClientQuotaEntity("clean"), {QuotaKey.PRODUCER_BYTE_RATE: 5})
 
     def close(self) -> None:
         """Nothing to release: the client never connects."""

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from starlette.types import Message
 
-from autothrottle.adapters.grpc import AdminClient
+from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.gateway import legacy
 from autothrottle.gateway.openapi import comments, openapi
 from autothrottle.gateway.rest import bindings
@@ -67,7 +67,7 @@ class HttpRequests:
 
     def __init__(self) -> None:
         self._services = twins()
-        self._admin = AdminClient([self._services.address("admin")])
+        self._admin = AdminServiceClient([self._services.address("admin")])
         self._application = application(self._admin, SECONDS, Access(), ("localhost",))
         self._routes = [*_described_routes(), *_text_routes()]
         self._loop = asyncio.new_event_loop()

@@ -37,7 +37,7 @@ from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, TopicPartitio
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
@@ -490,22 +490,33 @@ class Script:
         self._attempt(lambda: _remove(self.bench.catch_ups, "remove_catch_up", self.random.choice(BROKERS)))
 
     def set_quota(self) -> None:
-        entity = self.random.choice((QuotaEntity("alice"), *(QuotaEntity(DEFAULT, client) for client in CLIENTS)))
+        entity = self.random.choice(
+            (ClientQuotaEntity("alice"), *(ClientQuotaEntity(DEFAULT, client) for client in CLIENTS))
+        )
         expiry = self.bench.now() + timedelta(seconds=70) if self.random.random() < 0.5 else None
         key = self.random.choice((QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE))
         quota = TemporaryQuota(entity, {key: mb(self.random.choice((1, 5)))}, "anna", NOON, expiry, expiry is None)
         self._attempt(lambda: _put(self.bench.temporary_quotas, "set_temporary_quota", entity, quota))
 
     def remove_quota(self) -> None:
-        entity = QuotaEntity(DEFAULT, self.random.choice(CLIENTS))
+        entity = ClientQuotaEntity(DEFAULT, self.random.choice(CLIENTS))
         self._attempt(lambda: _remove(self.bench.temporary_quotas, "remove_temporary_quota", entity))
 
     def set_rule(self) -> None:
         name = self.random.choice(("backfill", "batch"))
         share = self.random.random() < 0.3
         keys = frozenset({self.random.choice((QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE))})
+        unit = "_bytes_per_second" if "floor_bytes_per_second" in YieldRule.__dataclass_fields__ else ""
+        limits: dict[str, Any] = {f"floor{unit}": mb(2), f"at_most{unit}": None if share else mb(20)}
         rule = YieldRule(
-            name, None, f"{name}-*", None if share else mb(20), 0.2 if share else None, mb(2), keys, "anna", NOON
+            name=name,
+            user=None,
+            client_id=f"{name}-*",
+            at_most_share=0.2 if share else None,
+            keys=keys,
+            author="anna",
+            time=NOON,
+            **limits,
         )
         self._attempt(lambda: _put(self.bench.yield_rules, "set_rule", name, rule))
 
@@ -554,7 +565,7 @@ class Script:
         self.cluster.set_config_as_user(resource, self.random.choice(REPLICAS_KEYS), value)
 
     def edit_quota(self) -> None:
-        entity = QuotaEntity(DEFAULT, self.random.choice(CLIENTS))
+        entity = ClientQuotaEntity(DEFAULT, self.random.choice(CLIENTS))
         value = self.random.choice((None, "1000000", "90000000", "odd"))
         self.cluster.set_config_as_user(entity.resource, str(QuotaKey.PRODUCER_BYTE_RATE), value)
 
@@ -587,7 +598,7 @@ class Script:
     def break_entries(self) -> None:
         self.odd_entries = {
             "read_catch_ups": str(self.random.choice(BROKERS)),
-            "read_temporary_quotas": QuotaEntity(DEFAULT, self.random.choice(CLIENTS)).path,
+            "read_temporary_quotas": ClientQuotaEntity(DEFAULT, self.random.choice(CLIENTS)).path,
             "read_rules": self.random.choice(("backfill", "batch")),
         }
         if self.random.random() < 0.5:

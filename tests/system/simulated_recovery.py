@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.term import read_origin
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
@@ -186,7 +186,7 @@ class SimulatedRecovery:
 
     def wait_for_cycle(self, leader: Leader, number: int = 1, within_seconds: float = 20.0) -> Cycle:
         """Wait for cycle `number` of the leader's term or of a later term; return the last cycle."""
-        planner = PlannerClient((leader.address,))
+        planner = PlannerServiceClient((leader.address,))
 
         def cycle() -> Cycle | None:
             last = planner.state(timedelta(seconds=5)).last_cycle

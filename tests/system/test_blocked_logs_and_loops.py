@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.records import PlannerState
 from autothrottle_lab.servers.processes import free_address
@@ -51,7 +51,7 @@ class Run:
         command = [sys.executable, "-m", module, "run", *(f"--{name}={value}" for name, value in options.items())]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, env=environment)
         stack.callback(self._end)
-        self._planner = PlannerClient([self.address])
+        self._planner = PlannerServiceClient([self.address])
         stack.callback(self._planner.close)
 
     def _end(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import KazooException
 
-from autothrottle.adapters.grpc import PlannerClient as PlannerService
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.core.errors import AutothrottleError
 from autothrottle_client import Cycle, PlannerClient
 from autothrottle_lab.servers.processes import scratch_directory
@@ -77,7 +77,7 @@ class EnsembleRecovery:
     def _continues(self) -> bool:
         """Whether the last cycle of the newest term succeeded; another session may expire right after an outage."""
         leader = self.recovery.leader()
-        planner = PlannerService((leader.address,))
+        planner = PlannerServiceClient((leader.address,))
         try:
             last = planner.state(timedelta(seconds=5)).last_cycle
         except AutothrottleError:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -153,7 +153,7 @@ def wait_until_leader_waits_for_its_applier(leader: Leader) -> None:
 
     With 0.5 s above the interval, a planner on a busy machine froze before it had sent a write.
     """
-    planner = PlannerClient((leader.address,))
+    planner = PlannerServiceClient((leader.address,))
 
     def waits() -> bool | None:
         last = planner.state(timedelta(seconds=5)).last_cycle

@@ -11,7 +11,7 @@ import pytest
 
 from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from autothrottle_lab.observation.traffic import ClientLoad, fill
+from autothrottle_lab.observation.traffic import ProducerLoad, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
@@ -40,7 +40,7 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     fill(kraft_cluster, topic, 5 * MB, record_bytes=20_000)
     rates = {(clients, n): PRODUCED_MB * MB for n in range(len(brokers))}
     run = Process("run", command(zookeeper, kraft_cluster), tmp_path / "run.log")
-    with ClientLoad(kraft_cluster, rates, acks=1), run:
+    with ProducerLoad(kraft_cluster, rates, acks=1), run:
         run.wait_until(lambda: "Leading in term" in run.log.read_text() and "Admin API:" in run.log.read_text(), 60)
         before = kraft_cluster.stored_configs()
         address = LISTENS.findall(run.log.read_text())[-2]

@@ -19,7 +19,7 @@ from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, 
 from autothrottle.core.errors import Invalid
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.traffic import ClientLoad, fill
+from autothrottle_lab.observation.traffic import ProducerLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
@@ -116,7 +116,7 @@ def test_replicas_are_copied_at_the_rate_of_the_throttle(
     before = cluster.stored_configs()
     override(admin, RATE)
     rates = {(topic, p): produced / 12 for topic in topics for p in range(12)}
-    load = ClientLoad(cluster, rates, acks=1) if produced else nullcontext()
+    load = ProducerLoad(cluster, rates, acks=1) if produced else nullcontext()
     with load, ExitStack() as stack:
         watches = {topic: stack.enter_context(RecoveryWatch(cluster, topic)) for topic in topics}
         submit(admin, {(topic, p): to for topic, case in topics.items() for p, to in case.after.items()})

@@ -17,7 +17,7 @@ import pytest
 from autothrottle.adapters.grpc import MetricsClient
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.emulators.exporter import ExporterEmulator, jmx_text
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.prometheus import PrometheusServer, job_of_brokers
@@ -78,7 +78,7 @@ def test_recovery_is_throttled_at_what_clients_leave_free(
     cluster.create_topic(topic, {p: [1001 + p, 1002 + p] for p in range(3)})
     fill(cluster, topic, 25 * MB, record_bytes=20_000)
     cluster.create_topic(clients, {n: [broker_id] for n, broker_id in enumerate(BROKERS)})
-    load = ClientLoad(cluster, {(clients, n): CLIENTS_MB * MB for n in range(len(BROKERS))}, acks=1)
+    load = ProducerLoad(cluster, {(clients, n): CLIENTS_MB * MB for n in range(len(BROKERS))}, acks=1)
     before = cluster.stored_configs()
     with load, source(name, exporters) as options:
         deployment = Deployment(

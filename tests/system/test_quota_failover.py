@@ -11,7 +11,7 @@ from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import RESTLESS, SimulatedRecovery, wait_for
 
 BACKFILL = QuotaEntity(default_user=True, client_id="back fill")
-PATH = entities.QuotaEntity(entities.DEFAULT, "back fill").path
+PATH = entities.ClientQuotaEntity(entities.DEFAULT, "back fill").path
 QUOTAS = {
     PATH: {"producer_byte_rate": "70000000", "consumer_byte_rate": "8000000"},
     "clients/customer": {"producer_byte_rate": "1"},

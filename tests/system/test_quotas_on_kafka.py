@@ -22,7 +22,7 @@ from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, QuotaValues, keys_of
 from autothrottle.core.quotas.precedence import effective_quotas, levels, levels_of_ip
 from autothrottle.ports.kafka import ClientQuotaStore
@@ -54,7 +54,7 @@ class Quotas:
     admin: AdminClientQuotas
     """Reads what the brokers report, also if the store writes to ZooKeeper."""
 
-    def write(self, wanted: Mapping[QuotaEntity, QuotaValues]) -> None:
+    def write(self, wanted: Mapping[ClientQuotaEntity, QuotaValues]) -> None:
         for entity, values in wanted.items():
             self.store.alter_quota(entity, values, TIMEOUT)
 
@@ -75,7 +75,7 @@ class Quotas:
         return lines
 
 
-def kafka_line(entity: QuotaEntity, values: QuotaValues) -> tuple[str, frozenset[str]]:
+def kafka_line(entity: ClientQuotaEntity, values: QuotaValues) -> tuple[str, frozenset[str]]:
     """What kafka-configs shows of an entity: (its name, its quotas)."""
     kinds = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
     parts = [
@@ -111,11 +111,13 @@ def quotas(each_cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Iterator[Q
 
 @pytest.mark.timeout(900)
 def test_kafka_s_own_tool_shows_the_quotas_of_every_level_and_of_odd_names(quotas: Quotas) -> None:
-    wanted: dict[QuotaEntity, QuotaValues] = {
+    wanted: dict[ClientQuotaEntity, QuotaValues] = {
         entity: {CONNECTIONS if entity.ip else PRODUCER: number}
         for number, entity in enumerate((*levels("alice", "app"), *levels_of_ip("10.0.0.7")), start=1)
     }
-    wanted |= {QuotaEntity(name, name): {PRODUCER: 7 * MB, QuotaKey.REQUEST_PERCENTAGE: 12.5} for name in ODD_NAMES}
+    wanted |= {
+        ClientQuotaEntity(name, name): {PRODUCER: 7 * MB, QuotaKey.REQUEST_PERCENTAGE: 12.5} for name in ODD_NAMES
+    }
     quotas.write(wanted)
     assert quotas.admin.fetch_quotas(TIMEOUT).quotas == wanted, "as the brokers report it"
     assert set(map(read_line, quotas.shown_by_kafka())) == {
@@ -133,7 +135,7 @@ def test_an_unlimited_quota_of_kafka_s_own_tool_is_listed_kept_and_removed(quota
     options = ["--entity-type", "users", "--entity-name", "alice", "--add-config", f"producer_byte_rate={2**63 - 1}"]
     status, output = run_command([*command, *arguments, *options], 120)
     assert status == 0, output
-    alice, consumer = QuotaEntity("alice"), QuotaKey.CONSUMER_BYTE_RATE
+    alice, consumer = ClientQuotaEntity("alice"), QuotaKey.CONSUMER_BYTE_RATE
     unlimited: QuotaValues = {PRODUCER: 2**63 - 1}
     eventually(lambda: quotas.admin.fetch_quotas(TIMEOUT).quotas == {alice: unlimited})
     assert quotas.store.alter_quota(alice, {consumer: 2**63 - 1}, TIMEOUT) == unlimited
@@ -146,7 +148,7 @@ def test_an_unlimited_quota_of_kafka_s_own_tool_is_listed_kept_and_removed(quota
 @pytest.mark.timeout(600)
 def test_a_producer_is_held_to_its_quota_within_ten_percent(quotas: Quotas) -> None:
     quota, record = 500_000, bytes(5_000)
-    quotas.write({QuotaEntity(client_id="backfill"): {PRODUCER: quota}})
+    quotas.write({ClientQuotaEntity(client_id="backfill"): {PRODUCER: quota}})
     made = kafka.KafkaProducer(
         bootstrap_servers=quotas.cluster.bootstrap_servers.split(","),
         client_id="backfill",

@@ -18,7 +18,7 @@ import pytest
 
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
@@ -65,7 +65,7 @@ class Stage:
     watch: RecoveryWatch
     services: ServiceProcesses
     admin: admin_pb2_grpc.AdminServiceStub
-    clients: ClientLoad
+    clients: ProducerLoad
 
     def set_low_override(self) -> None:
         """Limit the reassignment by an override."""
@@ -148,7 +148,7 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
     with (
         DatadogEmulator() as datadog,
         BrokerCounters(cluster) as counters,
-        ClientLoad(cluster, {(clients_topic, 0): CLIENTS * MB}, acks=1) as clients,
+        ProducerLoad(cluster, {(clients_topic, 0): CLIENTS * MB}, acks=1) as clients,
     ):
         for broker_id in cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")

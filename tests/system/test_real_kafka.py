@@ -16,7 +16,7 @@ from autothrottle_lab.observation.metadata_log import (
     PartitionWritten,
     TopicDeleted,
 )
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, TrafficCounters, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import KafkaCluster, Partition
 from autothrottle_lab.servers.kafka_kraft import CONTROLLER_ID, KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
@@ -337,7 +337,7 @@ def test_traffic_counters_of_every_broker_match_the_client_load(each_cluster: Ka
     assignment = {0: [1001, 1002], 1: [1003, 1002]}
     with topic(each_cluster, "loaded", assignment) as name, BrokerCounters(each_cluster) as counters:
         before = counters.sample()
-        with ClientLoad(each_cluster, {(name, 0): 1.5 * MB, (name, 1): 0.5 * MB}, record_bytes=10_000) as load:
+        with ProducerLoad(each_cluster, {(name, 0): 1.5 * MB, (name, 1): 0.5 * MB}, record_bytes=10_000) as load:
             counters.call_every(0.2, samples.append)
             eventually(lambda: sum(load.sent_bytes.values()) > 2 * MB)
             load.set_total(6 * MB)

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.metadata_log import ConfigWritten, PartitionWritten
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
@@ -83,11 +83,11 @@ def datadog(each_cluster: KafkaCluster) -> Iterator[DatadogEmulator]:
 
 
 @pytest.fixture(scope="module")
-def clients(each_cluster: KafkaCluster) -> Iterator[ClientLoad]:
+def clients(each_cluster: KafkaCluster) -> Iterator[ProducerLoad]:
     """A steady produce rate on every broker; each partition has one replica."""
     each_cluster.create_topic("clients", {n: [broker_id] for n, broker_id in enumerate(BROKERS)})
     rates = {("clients", n): MB for n in range(len(BROKERS))}
-    with ClientLoad(each_cluster, rates, acks=1) as load:
+    with ProducerLoad(each_cluster, rates, acks=1) as load:
         yield load
     each_cluster.delete_topic("clients")  # pytest sets this fixture up again for each parameter of the same cluster
 
@@ -146,7 +146,7 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
     each_cluster: KafkaCluster,
     client: KazooClient,
     datadog: DatadogEmulator,
-    clients: ClientLoad,
+    clients: ProducerLoad,
     tmp_path: Path,
 ) -> None:
     cluster, topic, interval = each_cluster, f"moving-{form}-{scale.interval}", scale.interval

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerClient
+from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerServiceClient
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import LEADER_RATE
@@ -134,7 +134,7 @@ def calls(stack: ExitStack, service: str, address: str) -> list[Callable[[], obj
     """Return calls of a service that need its dependencies."""
     match service:
         case "planner" | "run":
-            planner = stack.enter_context(closing(PlannerClient([address])))
+            planner = stack.enter_context(closing(PlannerServiceClient([address])))
             return [lambda: planner.run_cycle("test", CALL_TIMEOUT)]
         case "discovery":
             discovery = stack.enter_context(closing(DiscoveryClient([address])))

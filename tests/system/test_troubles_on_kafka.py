@@ -12,7 +12,7 @@ import pytest
 
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -41,10 +41,10 @@ SLACK_SECONDS = INTERVAL + 1.0
 
 
 @pytest.fixture(scope="module")
-def clients(kraft_cluster: KraftCluster) -> Iterator[ClientLoad]:
+def clients(kraft_cluster: KraftCluster) -> Iterator[ProducerLoad]:
     """A steady produce rate on the destination and on one leader."""
     kraft_cluster.create_topic("clients-in-trouble", {0: [DESTINATION], 1: [1001]})
-    with ClientLoad(kraft_cluster, {("clients-in-trouble", n): 2.0 * MB for n in (0, 1)}, acks=1) as load:
+    with ProducerLoad(kraft_cluster, {("clients-in-trouble", n): 2.0 * MB for n in (0, 1)}, acks=1) as load:
         yield load
 
 
@@ -109,7 +109,7 @@ def last_cycle(services: ServiceProcesses) -> types_pb2.Cycle:
 
 @pytest.mark.timeout(600)
 def test_killed_broker_delays_no_other_and_gets_its_throttle_after_its_restart(
-    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
+    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ProducerLoad
 ) -> None:
     clients.set_total(2.0 * 2 * MB)
     with (
@@ -162,7 +162,7 @@ def says(services: ServiceProcesses, text: str) -> bool:
 
 @pytest.mark.timeout(600)
 def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
-    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
+    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ProducerLoad
 ) -> None:
     """Strimzi's topic operator deletes the lists, because they are not in its resource of the topic.
 
@@ -185,7 +185,7 @@ def test_replica_lists_deleted_during_a_reassignment_are_repaired_and_reported(
 
 @pytest.mark.timeout(600)
 def test_foreign_default_throttle_does_not_interfere_and_stays(
-    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ClientLoad
+    kraft_cluster: KraftCluster, services: ServiceProcesses, clients: ProducerLoad
 ) -> None:
     """With a default throttle, Cruise Control hangs for hours while it clears throttles."""
     clients.set_total(2.0 * 2 * MB)

@@ -17,12 +17,12 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, QuotaValues
 from autothrottle.v1 import admin_pb2_grpc
 from autothrottle_client import AdminClient, PlannerClient, YieldRule
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process, run_command, scratch_directory
@@ -49,12 +49,12 @@ IN_FLIGHT = 20
 WINDOW_SECONDS = 11
 """Brokers limit the mean over this time."""
 
-QUOTAS: Mapping[QuotaEntity, QuotaValues] = {
-    QuotaEntity(client_id="backfill-1"): {PRODUCER: 20 * MB},
-    QuotaEntity(client_id="customer"): {PRODUCER: 30 * MB},
+QUOTAS: Mapping[ClientQuotaEntity, QuotaValues] = {
+    ClientQuotaEntity(client_id="backfill-1"): {PRODUCER: 20 * MB},
+    ClientQuotaEntity(client_id="customer"): {PRODUCER: 30 * MB},
 }
 """Without a quota or a consumer group, Kafka does not know the name of a client."""
-YIELDING = QuotaEntity(DEFAULT, "backfill-1")
+YIELDING = ClientQuotaEntity(DEFAULT, "backfill-1")
 RULE = YieldRule("backfill", floor_bytes_per_second=MB // 2, client_id="backfill-*", at_most_bytes_per_second=LIMIT)
 
 
@@ -166,7 +166,7 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
         closing(KafkaAdmin(KafkaSettings(servers))) as admin,
         topics(each_cluster, assignment),
         quotas_of_the_operator(admin),
-        ClientLoad(each_cluster, {(CUSTOMER_TOPIC, 0): CUSTOMER}, acks=1, client_id="customer") as customer,
+        ProducerLoad(each_cluster, {(CUSTOMER_TOPIC, 0): CUSTOMER}, acks=1, client_id="customer") as customer,
         running_backfill(each_cluster) as backfill,
         running_services(each_cluster, zookeeper, tmp_path) as services,
         closing(AdminClient(services.addresses["admin"])) as autothrottle,

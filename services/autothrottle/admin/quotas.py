@@ -10,7 +10,7 @@ import grpc
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.errors import Conflict, Invalid, Missing
 from autothrottle.core.operators.stored_map import readable, unreadable_entries
-from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
+from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
     QuotaEdits,
     QuotaKey,
@@ -22,7 +22,7 @@ from autothrottle.core.quotas.keys import (
     validate_edits,
 )
 from autothrottle.core.quotas.precedence import (
-    EffectiveQuota,
+    DecidingQuota,
     effective_quotas,
     effective_quotas_of_ip,
     levels,
@@ -105,16 +105,16 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
 
     def _effective(
         self, request: quotas_pb2.DescribeQuotaRequest, timeout: timedelta
-    ) -> tuple[tuple[EffectiveQuota, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[DecidingQuota, ...], tuple[str, ...]]:
         has_client = request.HasField("user") or request.HasField("client_id")
         if has_client == request.HasField("ip"):
             raise Invalid("give the user or the client id of a client, or both, or else an IP address")
         if not has_client:
-            validate_entity(QuotaEntity(ip=request.ip))
+            validate_entity(ClientQuotaEntity(ip=request.ip))
             read = self._quotas.fetch_quotas(timeout, levels_of_ip(request.ip))
             return effective_quotas_of_ip(read.quotas, request.ip), read.problems
         user = request.user if request.HasField("user") else ANONYMOUS
-        validate_entity(QuotaEntity(user, request.client_id or None))
+        validate_entity(ClientQuotaEntity(user, request.client_id or None))
         # Kafka has no entity with an empty client id, so its levels are never found.
         wanted = [one for one in levels(user, request.client_id) if one.client_id != ""]
         read = self._quotas.fetch_quotas(timeout, wanted)
@@ -197,7 +197,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     def _alter(
         self,
         action: AuditAction,
-        entity: QuotaEntity,
+        entity: ClientQuotaEntity,
         edits: QuotaEdits,
         etag: str,
         validate_only: bool,
@@ -215,7 +215,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             self._actions.record(action, who, f"Quota of {entity}: {changes}")
         return before
 
-    def _check_ledger(self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
+    def _check_ledger(self, entity: ClientQuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
         """Refuse a permanent change of keys in the ledger: the end of the recovery would undo it."""
         entry = self._discovery.fetch_quota_state((entity.resource,), timeout).ledger.get(entity.resource)
         if entry is not None and (keys := sorted(edits.keys() & entry.keys.keys())):
@@ -272,7 +272,7 @@ def _check_permanent(temporary: TemporaryQuota | None, edits: QuotaEdits) -> Non
         )
 
 
-def _check_count(current: TemporaryQuotas, entity: QuotaEntity) -> None:
+def _check_count(current: TemporaryQuotas, entity: ClientQuotaEntity) -> None:
     if entity not in current and len(current) >= MAX_TEMPORARY_QUOTAS:
         raise Conflict(f"{len(current)} entities have temporary quotas, which is the limit; remove one first")
 

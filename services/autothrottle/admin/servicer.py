@@ -16,8 +16,8 @@ from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.operators.audit import validate_audit_limit
 from autothrottle.core.operators.overrides import (
-    Override,
     Overrides,
+    StoredOverride,
     capacity_warnings,
     override_owner,
     parse_etag,
@@ -330,7 +330,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         loads = self._estimator.current_loads(_WARNING_TIMEOUT)
         return capacity_warnings(None, rate, {b: load for b, load in loads.items() if b in destinations})
 
-    def _warnings(self, broker_id: int | None, override: Override) -> list[str]:
+    def _warnings(self, broker_id: int | None, override: StoredOverride) -> list[str]:
         warnings = capacity_warnings(broker_id, override.rate, self._estimator.current_loads(_WARNING_TIMEOUT))
         if broker_id is not None and override.autoremove:
             warnings.append("autoremove has no effect on a broker override")
@@ -366,7 +366,7 @@ def _required_broker_id(request: admin_pb2.StartCatchUpRequest | admin_pb2.StopC
     return validate_broker_id(request.broker_id)
 
 
-def _current(overrides: Overrides, broker_id: int | None) -> Override | None:
+def _current(overrides: Overrides, broker_id: int | None) -> StoredOverride | None:
     override = overrides.cluster if broker_id is None else overrides.brokers.get(broker_id)
     return override if override is not None and override.rate > 0 else None
 

@@ -58,7 +58,7 @@ RequestRates = Mapping[RequestQuotaEntity, int]
 """Entity -> its quota in requests per second, 1 to 1,000,000; absent: no quota."""
 
 
-class RequestQuota(NamedTuple):
+class CallerQuota(NamedTuple):
     """The quota of one caller."""
 
     entity: RequestQuotaEntity
@@ -67,21 +67,21 @@ class RequestQuota(NamedTuple):
     """Requests per second."""
 
 
-def quota_of(rates: RequestRates, user: str, client_id: str) -> RequestQuota | None:
+def quota_of(rates: RequestRates, user: str, client_id: str) -> CallerQuota | None:
     """Return the quota of a caller: the first one in Kafka's order of precedence (KIP-55); None: no quota applies.
 
     >>> rates = {RequestQuotaEntity("anna"): 100, RequestQuotaEntity("", ""): 10, RequestQuotaEntity(None, "ci"): 1}
     >>> quota_of(rates, "anna", "ci")
-    RequestQuota(entity=RequestQuotaEntity(user='anna', client_id=None), rate=100)
+    CallerQuota(entity=RequestQuotaEntity(user='anna', client_id=None), rate=100)
     >>> quota_of(rates, "ben", "ci")
-    RequestQuota(entity=RequestQuotaEntity(user='ben', client_id='ci'), rate=10)
+    CallerQuota(entity=RequestQuotaEntity(user='ben', client_id='ci'), rate=10)
     """
     for of_user in (user, "", None):
         for of_client in (client_id, "", None):
             rate = rates.get(RequestQuotaEntity(of_user, of_client))
             if rate is not None:
                 who = RequestQuotaEntity(None if of_user is None else user, None if of_client is None else client_id)
-                return RequestQuota(who, rate)
+                return CallerQuota(who, rate)
     return None
 
 

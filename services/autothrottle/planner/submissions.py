@@ -15,7 +15,7 @@ from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Una
 from autothrottle.core.operators.submission import CHECK_FIRST, Submitted, Targets, Wanted
 
 
-class Submission:
+class SubmissionTicket:
     """One caller's reassignment. It ends once, with a result or an error. Thread-safe."""
 
     def __init__(self, fence: int, wanted: Wanted) -> None:
@@ -75,10 +75,10 @@ class Submissions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tickets = 0
-        self._current: Submission | None = None
+        self._current: SubmissionTicket | None = None
         self._cancelled: frozenset[TopicPartition] = frozenset()
 
-    def propose(self, fence: int, targets: Targets) -> Submission:
+    def propose(self, fence: int, targets: Targets) -> SubmissionTicket:
         """Propose a reassignment.
 
         Raises:
@@ -88,7 +88,7 @@ class Submissions:
             if self._current is not None and not self._current.ended:
                 raise Conflict("another submission is in progress: nothing was submitted; try again in a few seconds")
             self._tickets += 1
-            self._current = Submission(fence, Wanted(self._tickets, targets))
+            self._current = SubmissionTicket(fence, Wanted(self._tickets, targets))
             return self._current
 
     def fail(self, error: AutothrottleError) -> None:

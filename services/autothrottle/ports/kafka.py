@@ -14,7 +14,7 @@ from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
 from autothrottle.core.quotas.precedence import ClientQuotas
 from autothrottle.core.records import Outcome
@@ -294,7 +294,7 @@ class QuotaSource(Protocol):
 class ClientQuotaStore(Protocol):
     """Reads and edits the client quotas of Kafka."""
 
-    def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[ClientQuotaEntity] | None = None) -> QuotaReading:
         """Return the quotas of these entities; None: of all entities.
 
         Raises:
@@ -304,7 +304,13 @@ class ClientQuotaStore(Protocol):
         ...
 
     def alter_quota(
-        self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
+        self,
+        entity: ClientQuotaEntity,
+        edits: QuotaEdits,
+        timeout: timedelta,
+        *,
+        etag: str = "",
+        validate_only: bool = False,
     ) -> QuotaValues:
         """Edit the quotas of one entity, all edits or none, and notify the brokers; return its quotas before that.
 

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.operators.stored_map import StoredMap
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import AuditAction, CatchUp, Pause
@@ -134,7 +134,7 @@ class OverrideStore(Protocol):
         *,
         version: int = 0,
         who: str = "",
-    ) -> Override:
+    ) -> StoredOverride:
         """Set an override and replace the current one. Idempotent without a version.
 
         Args:
@@ -303,6 +303,6 @@ class AuditedMap(Protocol[K, V]):
 
 
 CatchUpStore = AuditedMap[int, CatchUp]
-TemporaryQuotaStore = AuditedMap[QuotaEntity, TemporaryQuota]
+TemporaryQuotaStore = AuditedMap[ClientQuotaEntity, TemporaryQuota]
 YieldRuleStore = AuditedMap[str, YieldRule]
 RequestQuotaStore = AuditedMap[RequestQuotaEntity, int]

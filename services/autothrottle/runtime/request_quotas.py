@@ -23,7 +23,7 @@ from autothrottle.core.exported_metrics import REQUEST_RATE, REQUEST_THROTTLE_TI
 from autothrottle.core.request_quotas import (
     ANONYMOUS,
     SAMPLE_SECONDS,
-    RequestQuota,
+    CallerQuota,
     RequestQuotaEntity,
     RequestRates,
     RequestSensor,
@@ -148,7 +148,7 @@ class RequestQuotas:
             yield REQUEST_RATE.sample(rate, *labels)
             yield REQUEST_THROTTLE_TIME.sample(delay, *labels)
 
-    def _quota_of(self, caller: Caller, client_id: str) -> RequestQuota | None:
+    def _quota_of(self, caller: Caller, client_id: str) -> CallerQuota | None:
         """Return the quota of a caller; services of autothrottle have none if their credentials prove them."""
         if caller.is_proven and caller.role is Role.SERVICE:
             return None
@@ -168,7 +168,7 @@ class RequestQuotas:
             del self._sensors[first]
 
 
-def _refusal(quota: RequestQuota, delay: float) -> str:
+def _refusal(quota: CallerQuota, delay: float) -> str:
     return (
         f"{quota.entity} has a request quota of {quota.rate} requests/s and so many requests in progress that this one "
         f"would wait for {delay:.1f} s. Fix: send fewer requests at a time, try again in a second, or ask an operator "

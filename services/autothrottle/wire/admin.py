@@ -6,10 +6,10 @@ from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Goal
 from autothrottle.core.members import Member
-from autothrottle.core.operators.audit import AuditReading, AuditRecord
+from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
 from autothrottle.core.operators.overrides import (
-    Override,
     Overrides,
+    StoredOverride,
     format_etag,
     override_owner,
     parse_etag,
@@ -22,7 +22,7 @@ from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import SAME_NAMES, expire_time_from_message
 
 
-def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.Override:
+def override_to_message(broker_id: int | None, override: StoredOverride) -> admin_pb2.Override:
     """Convert an override; broker id None means the cluster override."""
     return SAME_NAMES.to_message(
         admin_pb2.Override,
@@ -33,7 +33,7 @@ def override_to_message(broker_id: int | None, override: Override) -> admin_pb2.
     )
 
 
-def override_from_message(message: admin_pb2.Override) -> tuple[int | None, Override]:
+def override_from_message(message: admin_pb2.Override) -> tuple[int | None, StoredOverride]:
     """Convert a message to (broker id, override); None means the cluster override.
 
     Raises:
@@ -41,7 +41,7 @@ def override_from_message(message: admin_pb2.Override) -> tuple[int | None, Over
     """
     broker_id = validate_broker_id(message.broker_id) if message.HasField("broker_id") else None
     rate, version = validate_rate(message.rate_bytes_per_second), parse_etag(message.etag)
-    return broker_id, Override(rate, message.autoremove, version, expire_time_from_message(message))
+    return broker_id, StoredOverride(rate, message.autoremove, version, expire_time_from_message(message))
 
 
 def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:
@@ -76,7 +76,7 @@ def audit_to_list(reading: AuditReading) -> admin_pb2.ListAuditRecordsResponse:
     )
 
 
-def _record_to_message(record: AuditRecord) -> admin_pb2.AuditRecord:
+def _record_to_message(record: StoredAuditRecord) -> admin_pb2.AuditRecord:
     broker_id, before, after = record.broker_id, record.before, record.after
     return SAME_NAMES.to_message(
         admin_pb2.AuditRecord,

@@ -10,25 +10,25 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import validate_expire_time
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, name_or_default, validate_entity
+from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, name_or_default, validate_entity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag
-from autothrottle.core.quotas.precedence import ClientQuotas, EffectiveQuota
+from autothrottle.core.quotas.precedence import ClientQuotas, DecidingQuota
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import discovery_pb2, quotas_pb2
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
-from autothrottle.wire.common import expire_time_from_message, optional_time
+from autothrottle.wire.common import SAME_NAMES, expire_time_from_message, optional_time
 
 
-def entity_from_message(message: quotas_pb2.QuotaEntity) -> QuotaEntity:
+def entity_from_message(message: quotas_pb2.QuotaEntity) -> ClientQuotaEntity:
     """Convert and validate an entity.
 
     Raises:
         Invalid: a part is given as a name and as the default, or the entity is not valid.
     """
     return validate_entity(
-        QuotaEntity(
+        ClientQuotaEntity(
             name_or_default("user", message.user if message.HasField("user") else None, message.default_user),
             name_or_default(
                 "client-id", message.client_id if message.HasField("client_id") else None, message.default_client_id
@@ -38,7 +38,7 @@ def entity_from_message(message: quotas_pb2.QuotaEntity) -> QuotaEntity:
     )
 
 
-def entity_to_message(entity: QuotaEntity) -> quotas_pb2.QuotaEntity:
+def entity_to_message(entity: ClientQuotaEntity) -> quotas_pb2.QuotaEntity:
     found = quotas_pb2.QuotaEntity()
     for kind, name in entity.parts.items():
         part = kind.replace("-", "_")
@@ -69,7 +69,7 @@ def keys_from_names(names: Iterable[str]) -> tuple[QuotaKey, ...]:
 
 
 def quota_to_message(
-    entity: QuotaEntity, values: QuotaValues, temporary: TemporaryQuota | None = None
+    entity: ClientQuotaEntity, values: QuotaValues, temporary: TemporaryQuota | None = None
 ) -> quotas_pb2.Quota:
     return quotas_pb2.Quota(
         entity=entity_to_message(entity),
@@ -87,7 +87,7 @@ def quotas_to_messages(quotas: ClientQuotas, temporary: TemporaryQuotas) -> list
 
 
 def temporary_from_message(
-    message: quotas_pb2.Quota, entity: QuotaEntity, values: QuotaValues, author: str, now: datetime
+    message: quotas_pb2.Quota, entity: ClientQuotaEntity, values: QuotaValues, author: str, now: datetime
 ) -> TemporaryQuota | None:
     """Return the temporary quota of a request; None: the quota is permanent.
 
@@ -102,7 +102,7 @@ def temporary_from_message(
     return TemporaryQuota(entity, values, author, now, expire_time, message.until_recovered)
 
 
-def effective_to_message(quota: EffectiveQuota) -> quotas_pb2.EffectiveQuota:
+def effective_to_message(quota: DecidingQuota) -> quotas_pb2.EffectiveQuota:
     return _EFFECTIVE.to_message(quotas_pb2.EffectiveQuota, quota, unit=quota.key.unit)
 
 
@@ -113,11 +113,11 @@ def rule_from_message(message: quotas_pb2.YieldRule, author: str, now: datetime)
         Invalid: a key does not exist.
     """
     keys = frozenset(keys_from_names(message.keys)) or BYTE_RATES
-    return _RULE.from_message(YieldRule, message, keys=keys, author=author, time=now)
+    return SAME_NAMES.from_message(YieldRule, message, keys=keys, author=author, time=now)
 
 
 def rule_to_message(rule: YieldRule) -> quotas_pb2.YieldRule:
-    return _RULE.to_message(quotas_pb2.YieldRule, rule, keys=sorted(rule.keys), sentence=rule_sentence(rule))
+    return SAME_NAMES.to_message(quotas_pb2.YieldRule, rule, sentence=rule_sentence(rule))
 
 
 MAX_RESOURCES = 10_000
@@ -178,7 +178,8 @@ def clients_from_message(message: discovery_pb2.GetClientsResponse) -> ClientRea
 
 
 _EFFECTIVE = Conversion(
-    converters={QuotaEntity: Converter(entity_to_message, entity_from_message), QuotaKey: Converter(str, QuotaKey)}
+    converters={
+        ClientQuotaEntity: Converter(entity_to_message, entity_from_message),
+        QuotaKey: Converter(str, QuotaKey),
+    }
 )
-
-_RULE = Conversion({YieldRule: {"at_most": "at_most_bytes_per_second", "floor": "floor_bytes_per_second"}})

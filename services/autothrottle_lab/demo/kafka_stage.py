@@ -25,7 +25,7 @@ from autothrottle_lab.emulators.kafka_scenario import (
 )
 from autothrottle_lab.observation.kraft_timeline import read_kraft_timeline
 from autothrottle_lab.observation.observer import Sample, Timeline, summary
-from autothrottle_lab.observation.traffic import BrokerCounters, ClientLoad, TrafficCounters, fill
+from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
@@ -111,7 +111,7 @@ class KafkaStage(Stage):
         say(f"broker {DEMO_FAILED_BROKER} is killed (SIGKILL)")
         self._cluster.kill_broker(DEMO_FAILED_BROKER)
         self._load = self.stack.enter_context(
-            ClientLoad(self._cluster, self._client_rates(1), record_bytes=_RECORD_BYTES)
+            ProducerLoad(self._cluster, self._client_rates(1), record_bytes=_RECORD_BYTES)
         )
         datadog = self._start_datadog()
         began = time.monotonic()

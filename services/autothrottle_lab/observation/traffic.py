@@ -1,7 +1,7 @@
 """Client traffic on a real cluster, and counters of each broker's network traffic.
 
     fill(cluster, "t", 50_000_000)            write 50 MB to every partition of t as fast as possible
-    ClientLoad(cluster, {("t", 0): 2e6})      producers with fixed rates, independent of the brokers' speed
+    ProducerLoad(cluster, {("t", 0): 2e6})    producers with fixed rates, independent of the brokers' speed
     BrokerCounters(cluster).sample()          cumulative bytes received and sent by each broker
 
 All brokers of the lab share one loopback interface, so the counters are derived from the growth of the logs. This
@@ -99,7 +99,7 @@ def _producer(cluster: KafkaCluster, **configs: Any) -> Any:
     )
 
 
-class Leaders:
+class PolledLeaders:
     """The leader of each partition, polled in the background, so that queries never block."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -144,7 +144,7 @@ class Latency(NamedTuple):
     partition: Partition
 
 
-class ClientLoad:
+class ProducerLoad:
     """Producers with fixed rates, independent of the brokers' speed (open loop); a context manager.
 
     Late records are sent as soon as possible, and their latency counts from the time at which they were due.
@@ -181,8 +181,8 @@ class ClientLoad:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="client load", daemon=True)
 
-    def __enter__(self) -> ClientLoad:
-        self._leaders = Leaders(self._cluster)
+    def __enter__(self) -> ProducerLoad:
+        self._leaders = PolledLeaders(self._cluster)
         self._producer = _producer(
             self._cluster,
             client_id=self._client_id,
@@ -270,7 +270,7 @@ class BrokerCounters:
     def __init__(self, cluster: KafkaCluster) -> None:
         """Start to count from the current log sizes."""
         self._cluster = cluster
-        self._leaders = Leaders(cluster)
+        self._leaders = PolledLeaders(cluster)
         self._led = self._leaders.by_partition()
         self._lock = threading.Lock()
         self._sizes = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from autothrottle.adapters.credentials.tls import Tls
+from autothrottle.adapters.credentials.tls import ServiceCertificates
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError, Invalid
@@ -29,7 +29,7 @@ from autothrottle.scorer.svg import Series, sheet
 from autothrottle_client.output_files import write_text
 from autothrottle_lab.simulate.live_scenario import fetch_scenario
 from autothrottle_lab.simulate.logged_scenario import choose, scenario_text
-from autothrottle_lab.simulate.recording import LinkSideOutcome, Outcome, Recording, Second
+from autothrottle_lab.simulate.recording import LinkSideOutcome, Recording, Second, SimulationOutcome
 from autothrottle_lab.simulate.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
 
@@ -165,7 +165,7 @@ def _print_live_scenario(argv: Sequence[str]) -> int:
     return 0
 
 
-def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], Tls | None]:
+def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], ServiceCertificates | None]:
     """Return the addresses of the admin service and the client certificate.
 
     Raises:
@@ -176,7 +176,7 @@ def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], T
     _require_own(flags, _TLS_OPTIONS, "--from-cluster")
     if not configuration.admin_addr:
         raise Invalid("--from-cluster is empty. Fix: give the admin service's address, --from-cluster=10.0.0.1:8090")
-    return configuration.admin_addr, Tls(configuration.tls) if configuration.tls else None
+    return configuration.admin_addr, ServiceCertificates(configuration.tls) if configuration.tls else None
 
 
 def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -234,7 +234,7 @@ def virtual_scenario(file: ScenarioFile, configuration: Configuration) -> Virtua
     )
 
 
-def play(scenario: VirtualScenario, longest: timedelta) -> Outcome:
+def play(scenario: VirtualScenario, longest: timedelta) -> SimulationOutcome:
     """Play a scenario to its end.
 
     Raises:
@@ -248,7 +248,7 @@ _BOUND = "the slowest link side at its share of the headroom"
 _WITHOUT_EVENTS = ", without the broker events"
 
 
-def table(outcome: Outcome, policy: str) -> list[str]:
+def table(outcome: SimulationOutcome, policy: str) -> list[str]:
     """Return the results as lines of text: totals, and a row for each link side."""
     copied = sum(side.copied for (_, role), side in outcome.sides.items() if role is ReplicaRole.FOLLOWER)
     deferred = sum(side.deferred for side in outcome.sides.values())
@@ -283,7 +283,7 @@ _HEAD = (
 )
 
 
-def _row(key: LinkSide, outcome: Outcome) -> tuple[str, ...]:
+def _row(key: LinkSide, outcome: SimulationOutcome) -> tuple[str, ...]:
     side = outcome.sides[key]
     used = [100 * second.carried / side.capacity for second in side.seconds] or [0.0]
     throttles = [rate / MEGABYTE for rate in side.throttles]
@@ -313,7 +313,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:,.1f} s ({minutes // 60} h {minutes % 60:02} min {rest:02} s)"
 
 
-def drawing(outcome: Outcome) -> str:
+def drawing(outcome: SimulationOutcome) -> str:
     """Return an SVG file: utilization, throttle and client load of every link side, in MB/s over minutes."""
     panels = {f"{broker_id} {role.value}": _lines(side) for (broker_id, role), side in outcome.sides.items()}
     return sheet(panels, "min", "MB/s")

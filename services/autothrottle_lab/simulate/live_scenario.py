@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.adapters.credentials.tls import Tls
-from autothrottle.adapters.grpc import AdminClient
+from autothrottle.adapters.credentials.tls import ServiceCertificates
+from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Missing
@@ -24,7 +24,7 @@ _PATIENCE = timedelta(seconds=30)
 _Path = admin_pb2.ReassignmentPath
 
 
-def fetch_scenario(addresses: Sequence[str], tls: Tls | None = None) -> str:
+def fetch_scenario(addresses: Sequence[str], tls: ServiceCertificates | None = None) -> str:
     """Return the scenario file of the current reassignments of a cluster.
 
     Args:
@@ -35,7 +35,7 @@ def fetch_scenario(addresses: Sequence[str], tls: Tls | None = None) -> str:
         Missing: nothing is left to copy, the bytes left or a load are unknown, or there are too many paths.
         Unavailable: no replica of the admin service answers.
     """
-    client = AdminClient(addresses, tls=tls)
+    client = AdminServiceClient(addresses, tls=tls)
     try:
         state = client.call("GetClusterState", admin_pb2.GetClusterStateRequest(), _PATIENCE)
         reassignments = client.call("ListReassignments", admin_pb2.ListReassignmentsRequest(with_paths=True), _PATIENCE)

@@ -1,6 +1,6 @@
 """Measurements of a recovery in virtual time, second by second: the reassignment, the links and the clients.
 
-This module collects and adds them up; `command` prints them. The types to know are `Recording` and `Outcome`.
+This module collects and adds them up; `command` prints them. The types to know are `Recording` and `SimulationOutcome`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LinkSideOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """The measurements of a whole reassignment."""
 
     seconds: float
@@ -139,7 +139,7 @@ class Recording:
             return sorted(self._took_part, key=_by_broker)
         return sorted(((b, role) for b in self._scenario.brokers for role in ReplicaRole), key=_by_broker)
 
-    def outcome(self, recovery: VirtualRecovery, took: float) -> Outcome:
+    def outcome(self, recovery: VirtualRecovery, took: float) -> SimulationOutcome:
         """Return the measurements of a recovery that ended after `took` seconds."""
         without = _deferred_without(self._scenario, took)
         sides = {}
@@ -155,7 +155,7 @@ class Recording:
                 seconds=noted.seconds,
             )
         written = [change for change in recovery.kafka.writes if change.edits]
-        return Outcome(
+        return SimulationOutcome(
             seconds=took,
             bound_seconds=bound(self._scenario),
             sides=sides,

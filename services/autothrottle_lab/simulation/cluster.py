@@ -100,7 +100,7 @@ class SimulatedBrokerCounters:
 
 
 @dataclass(slots=True)
-class _Stream:
+class _FetchGroup:
     """The replicas that one broker copies from another one under the same throttles."""
 
     flow: Flow
@@ -160,7 +160,7 @@ class Cluster:
         self._now_ms = 0
         self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
         self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
-        self._streams: list[_Stream] | None = None
+        self._streams: list[_FetchGroup] | None = None
         self.ideal_seconds = 0.0
         """Shortest possible duration of the reassignment: that of its slowest link side.
 
@@ -331,16 +331,16 @@ class Cluster:
         start = self._script_time()
         return side.traffic.bytes_between(side.role, start, start + seconds)
 
-    def _current_streams(self) -> list[_Stream]:
+    def _current_streams(self) -> list[_FetchGroup]:
         if self._streams is None:
-            streams: dict[object, _Stream] = {}
+            streams: dict[object, _FetchGroup] = {}
             for partition in self.partitions.values():
                 for follower in partition.replicas:
                     self._add_to_stream(streams, partition, follower)
             self._streams = list(streams.values())
         return self._streams
 
-    def _add_to_stream(self, streams: dict[object, _Stream], partition: SimulatedPartition, follower: int) -> None:
+    def _add_to_stream(self, streams: dict[object, _FetchGroup], partition: SimulatedPartition, follower: int) -> None:
         leader, in_sync = partition.leader, follower in partition.isr
         if follower == leader or not self.is_up(leader) or not self.is_up(follower):
             return
@@ -352,7 +352,7 @@ class Cluster:
         )
         listed = tuple(on_list for _, on_list in sides)
         stream = streams.setdefault(
-            (leader, follower, in_sync, listed), _Stream(Flow(leader, follower), in_sync, sides)
+            (leader, follower, in_sync, listed), _FetchGroup(Flow(leader, follower), in_sync, sides)
         )
         stream.partitions.append(partition)
 
@@ -360,7 +360,7 @@ class Cluster:
         entries = self.throttled_replicas(partition.topic, role)
         return WILDCARD in entries or f"{partition.partition}:{broker_id}" in entries
 
-    def _shares(self, streams: list[_Stream], seconds: float) -> list[float]:
+    def _shares(self, streams: list[_FetchGroup], seconds: float) -> list[float]:
         demands = [stream.demand() for stream in streams]
         throttle_meters = self._throttle_meters(streams, demands)
         links: dict[SimulatedLinkSide, list[int]] = {}
@@ -377,7 +377,7 @@ class Cluster:
             beside_clients.append((side.replication_limit(amount, connections, seconds, self._sharing), members))
         return fair_shares(demands, beside_clients + slowed)
 
-    def _fetchers(self, streams: list[_Stream], seconds: float) -> list[Constraint]:
+    def _fetchers(self, streams: list[_FetchGroup], seconds: float) -> list[Constraint]:
         if self._sharing.fetcher_rate is None:
             return []
         flows: dict[Flow, list[int]] = {}
@@ -385,7 +385,7 @@ class Cluster:
             flows.setdefault(stream.flow, []).append(i)
         return [(self._sharing.fetcher_rate * seconds, members) for members in flows.values()]
 
-    def _throttle_meters(self, streams: list[_Stream], demands: list[float]) -> list[Constraint]:
+    def _throttle_meters(self, streams: list[_FetchGroup], demands: list[float]) -> list[Constraint]:
         throttled: dict[SimulatedLinkSide, list[int]] = {}
         for i, stream in enumerate(streams):
             for side, listed in stream.sides:
@@ -399,7 +399,7 @@ class Cluster:
         available_rate = side.meter.available_rate(self._now_ms, side.rate)
         return 0.0 if available_rate < 0 else available_rate + self._fetch_bytes
 
-    def _deliver(self, stream: _Stream, amount: float) -> None:
+    def _deliver(self, stream: _FetchGroup, amount: float) -> None:
         if not stream.in_sync and not stream.throttled():
             self.unthrottled_bytes += amount
         stream.deliver(amount, self._now_ms)

@@ -72,7 +72,7 @@ def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> li
 
 
 @dataclass(slots=True)
-class _Sample:
+class _MeterSample:
     start_ms: int
     last_event_ms: int
     amount: float = 0.0
@@ -96,13 +96,13 @@ class ThrottleMeter:
     """`replication.quota.window.size.seconds`, in milliseconds."""
 
     def __init__(self) -> None:
-        self._samples: list[_Sample] = []
+        self._samples: list[_MeterSample] = []
         self._current = 0
 
     def record(self, now_ms: int, amount: float) -> None:
         """Count bytes at a time; times never decrease."""
         if not self._samples:
-            self._samples.append(_Sample(now_ms, now_ms))
+            self._samples.append(_MeterSample(now_ms, now_ms))
         if now_ms - self._samples[self._current].start_ms >= self.SAMPLE_MS:
             self._advance(now_ms)
         sample = self._samples[self._current]
@@ -115,7 +115,7 @@ class ThrottleMeter:
         The measured rate is the bytes in the window / the seconds that the window covers.
         """
         if not self._samples:
-            self._samples.append(_Sample(now_ms, now_ms))
+            self._samples.append(_MeterSample(now_ms, now_ms))
         start_ms, amount = now_ms, 0.0
         for sample in self._samples:
             if now_ms - sample.last_event_ms >= self.SAMPLES * self.SAMPLE_MS:
@@ -129,7 +129,7 @@ class ThrottleMeter:
         # One sample more than the window holds: the oldest one still overlaps the window for a while.
         self._current = (self._current + 1) % (self.SAMPLES + 1)
         if self._current == len(self._samples):
-            self._samples.append(_Sample(now_ms, now_ms))
+            self._samples.append(_MeterSample(now_ms, now_ms))
         self._samples[self._current].reset(now_ms)
 
 

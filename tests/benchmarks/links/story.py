@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.configs import FOLLOWER_RATE
 from autothrottle.core.scoring.bound import available_rate
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.observation.traffic import ClientLoad, Latency, fill
+from autothrottle_lab.observation.traffic import Latency, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import wait_until
 from tests.benchmarks.links.consumers import Consumers
 from tests.benchmarks.links.layout import (
@@ -126,7 +126,7 @@ class Clients:
         # Partitions on the follower have their own producer, so that it cannot delay the others.
         crowded = [(CROWD, {(CROWD, p): crowd_rate for p in crowd()}, RECORD_BYTES)] if crowd_rate else []
         self._loads = {
-            name: ClientLoad(testbed.cluster, rates, record_bytes=size, interval_seconds=0.01)
+            name: ProducerLoad(testbed.cluster, rates, record_bytes=size, interval_seconds=0.01)
             for name, rates, size in (
                 (RING, {(RING, p): RING_RATE for p in ring()}, RECORD_BYTES),
                 (BESIDE, {(BESIDE, p): BESIDE_RATE for p in beside()}, RECORD_BYTES),

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.grpc import AdminClient
+from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.tracing import Tracing, configure_tracing
@@ -95,7 +95,7 @@ def test_an_http_request_continues_its_trace_and_its_cycle_links_to_it(collector
     with InProcessServices(metrics, metrics, tracing=tracing) as services:
         services.start_planners()
         eventually(lambda: services.planners[0].state().last_cycle)
-        admin = AdminClient([services.address("admin")], tracing.client_interceptors)
+        admin = AdminServiceClient([services.address("admin")], tracing.client_interceptors)
         with closing(admin), GatewayServer(admin, "127.0.0.1:0") as gateway:
             headers = {"traceparent": f"00-{TRACE}-{'1' * 16}-01"}
             request = urllib.request.Request(f"http://{gateway.address}/v1/cycles", b"{}", headers, method="POST")

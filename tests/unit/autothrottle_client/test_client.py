@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.grpc import PlannerClient as RpcPlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.adapters.memory import (
     MemoryAuditedMap,
     MemoryCluster,
@@ -29,8 +29,6 @@ from autothrottle.adapters.memory import (
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.errors import Missing as CoreMissing
-from autothrottle.core.errors import Unavailable as CoreUnavailable
 from autothrottle.core.operators.audited_maps import CATCH_UPS, REQUEST_QUOTAS
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, Reason
 from autothrottle.planner.servicer import PlannerServicer
@@ -96,6 +94,10 @@ LOADED = (
     "core.errors",
     "core.members",
     "core.open_enum",
+    "core.quotas",
+    "core.quotas.entities",
+    "core.quotas.keys",
+    "core.quotas.yielding",
     "core.records",
     "core.units",
     "messages",
@@ -368,7 +370,7 @@ class SlowAdmin(AdminServicer):
         membership = MemoryMembership(MemoryMembers())
         super().__init__(
             self.overrides,
-            RpcPlannerClient([free_address()]),
+            PlannerServiceClient([free_address()]),
             cluster,
             cluster,
             membership,
@@ -398,7 +400,7 @@ class SlowAdmin(AdminServicer):
         self.lists += 1
         self._ended.wait(self._seconds)
         if self.lists <= self._lists_lost:
-            raise CoreUnavailable("ZooKeeper does not answer")
+            raise Unavailable("ZooKeeper does not answer")
         return super().ListOverrides(request, context)
 
     def SetOverride(
@@ -407,7 +409,7 @@ class SlowAdmin(AdminServicer):
         self.settings += 1
         answer = super().SetOverride(request, context)
         if self.settings <= self._settings_lost:
-            raise CoreUnavailable("the connection broke after the change")
+            raise Unavailable("the connection broke after the change")
         return answer
 
     def CancelReassignment(
@@ -416,8 +418,8 @@ class SlowAdmin(AdminServicer):
         self.cancellations += 1
         self.cancellation_seconds = context.time_remaining() or 0.0
         if self.cancellations == 1:
-            raise CoreUnavailable("the connection broke after the change")
-        raise CoreMissing("nothing was cancelled: none of them is being reassigned")
+            raise Unavailable("the connection broke after the change")
+        raise Missing("nothing was cancelled: none of them is being reassigned")
 
     def RemoveOverride(
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
@@ -425,7 +427,7 @@ class SlowAdmin(AdminServicer):
         self.removals += 1
         answer = super().RemoveOverride(request, context)
         if self.removals <= self._removals_lost:
-            raise CoreUnavailable("the connection broke after the change")
+            raise Unavailable("the connection broke after the change")
         return answer
 
 
@@ -607,7 +609,7 @@ class BrokenPlanner(PlannerServicer):
         for number in numbers:
             yield planner_pb2.WatchCyclesResponse(cycle=types_pb2.Cycle(term=1, number=number))
         if not numbers:
-            raise CoreUnavailable("not now")
+            raise Unavailable("not now")
 
     def GetState(
         self, request: planner_pb2.GetStateRequest, context: grpc.ServicerContext

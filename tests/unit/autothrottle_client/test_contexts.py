@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autothrottle_client.command_line import call_of, make_parser
-from autothrottle_client.commands import Call
+from autothrottle_client.commands import CommandCall
 from autothrottle_client.contexts import read_contexts
 from autothrottle_client.errors import Invalid, Missing
 from autothrottle_client.throttlectl import main
@@ -28,14 +28,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def call(*arguments: str) -> Call:
+def call(*arguments: str) -> CommandCall:
     read: Namespace = make_parser().parse_args(arguments)
     found = call_of(read)
     found.admin.close()
     return found
 
 
-def addresses(found: Call) -> tuple[str, ...]:
+def addresses(found: CommandCall) -> tuple[str, ...]:
     return tuple(found.admin._replicas.addresses)
 
 

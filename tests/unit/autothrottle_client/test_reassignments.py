@@ -32,7 +32,7 @@ from autothrottle_client import (
     Submission,
     parse_reassignment,
 )
-from autothrottle_client.progress import Progress, ProgressTracker, duration, progress_line
+from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, duration, progress_line
 from autothrottle_client.throttlectl import main
 from tests import builders
 from tests.builders import NOON, eventually, mb
@@ -219,11 +219,13 @@ def moving(t1: tuple[int, ...] = (), t2: tuple[int, ...] = (), **known: Any) -> 
 
 def test_progress_counts_requested_partitions_and_estimates_the_end_from_their_rate() -> None:
     tracker = ProgressTracker(WANTED)
-    assert tracker.progress(NOON, moving((0, 1), (0, 1))) == Progress(4, 0)
+    assert tracker.progress(NOON, moving((0, 1), (0, 1))) == ReassignmentProgress(4, 0)
     later = NOON + timedelta(seconds=60)
-    assert tracker.progress(later, moving((1,), (0, 1))) == Progress(4, 1, eta=later + timedelta(seconds=180))
+    assert tracker.progress(later, moving((1,), (0, 1))) == ReassignmentProgress(
+        4, 1, eta=later + timedelta(seconds=180)
+    )
     end = NOON + timedelta(seconds=90)
-    assert tracker.progress(end, moving()) == Progress(4, 4)
+    assert tracker.progress(end, moving()) == ReassignmentProgress(4, 4)
 
 
 def test_progress_prefers_the_eta_and_bytes_of_the_service() -> None:
@@ -231,7 +233,7 @@ def test_progress_prefers_the_eta_and_bytes_of_the_service() -> None:
     found = moving((0,), (0, 1), bytes_copied=10, bytes_left=30)
     (other, first, second) = found.topics
     known = ProgressTracker(WANTED).progress(NOON, Reassignments((first, second), eta))
-    assert known == Progress(4, 1, bytes_left=60, bytes_copied=20, eta=eta)
+    assert known == ReassignmentProgress(4, 1, bytes_left=60, bytes_copied=20, eta=eta)
     unknown = ReassigningTopic("t2", second.partitions, (1001,), (1002,), 2)
     assert ProgressTracker(WANTED).progress(NOON, Reassignments((other, first, unknown))).bytes_left is None
 
@@ -251,16 +253,19 @@ def test_other_reassignments_do_not_delay_the_eta() -> None:
 @pytest.mark.parametrize(
     ("progress", "line"),
     [
-        (Progress(4, 0), "[........................] 0/4 partitions, ETA unknown"),
+        (ReassignmentProgress(4, 0), "[........................] 0/4 partitions, ETA unknown"),
         (
-            Progress(4, 1, 2_500_000, 1, NOON + timedelta(hours=1)),
+            ReassignmentProgress(4, 1, 2_500_000, 1, NOON + timedelta(hours=1)),
             "[######..................] 1/4 partitions, 2.50 MB left, ETA 1 h",
         ),
-        (Progress(4, 3, eta=NOON - timedelta(seconds=5)), "[##################......] 3/4 partitions, ETA now"),
-        (Progress(4, 4), "[########################] 4/4 partitions"),
+        (
+            ReassignmentProgress(4, 3, eta=NOON - timedelta(seconds=5)),
+            "[##################......] 3/4 partitions, ETA now",
+        ),
+        (ReassignmentProgress(4, 4), "[########################] 4/4 partitions"),
     ],
 )
-def test_progress_is_formatted_as_one_line(progress: Progress, line: str) -> None:
+def test_progress_is_formatted_as_one_line(progress: ReassignmentProgress, line: str) -> None:
     assert progress_line(progress, NOON) == line
 
 

@@ -42,8 +42,13 @@ def test_a_share_of_the_capacity_for_producers_of_a_user(
         f"at least 0.5 MB/s (before: {SENTENCE})\n"
     )
     (rule,) = services.yield_rules.read().values()
-    assert (rule.user, rule.client_id, rule.at_most, rule.at_most_share) == ("etl-*", None, None, 0.125)
-    assert (rule.floor, list(rule.keys)) == (500_000, [QuotaKey.PRODUCER_BYTE_RATE])
+    assert (rule.user, rule.client_id, rule.at_most_bytes_per_second, rule.at_most_share) == (
+        "etl-*",
+        None,
+        None,
+        0.125,
+    )
+    assert (rule.floor_bytes_per_second, list(rule.keys)) == (500_000, [QuotaKey.PRODUCER_BYTE_RATE])
 
 
 def test_json_has_the_fields_of_the_model(services: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:

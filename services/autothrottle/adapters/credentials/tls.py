@@ -17,7 +17,7 @@ TlsFiles = tls.Tls
 """Paths of the PEM files."""
 
 
-class Tls(Certificates):
+class ServiceCertificates(Certificates):
     """The current certificates, for clients and servers. Thread-safe.
 
     Raises:

@@ -8,7 +8,7 @@ rotate over the replicas.
 """
 
 from autothrottle.adapters.grpc.discovery import DiscoveryClient
-from autothrottle.adapters.grpc.planner import PlannerClient
-from autothrottle.adapters.grpc.services import AdminClient, ApplierClient, MetricsClient
+from autothrottle.adapters.grpc.planner import PlannerServiceClient
+from autothrottle.adapters.grpc.services import AdminServiceClient, ApplierClient, MetricsClient
 
-__all__ = ["AdminClient", "ApplierClient", "DiscoveryClient", "MetricsClient", "PlannerClient"]
+__all__ = ["AdminServiceClient", "ApplierClient", "DiscoveryClient", "MetricsClient", "PlannerServiceClient"]

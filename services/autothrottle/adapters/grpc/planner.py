@@ -17,7 +17,7 @@ from autothrottle.wire.planner import state_from_message
 from autothrottle_client.replicas import Connection, Replica, check_health
 
 
-class PlannerClient(ServiceClient[PlannerServiceStub]):
+class PlannerServiceClient(ServiceClient[PlannerServiceStub]):
     """Client of the planners (a `LeadingPlanner`): one leads, and the others know its address."""
 
     service = "planner"

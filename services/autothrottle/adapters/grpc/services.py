@@ -161,7 +161,7 @@ class _OperatorStub:
         return next(getattr(stub, method) for stub in self._stubs if hasattr(stub, method))
 
 
-class AdminClient(ServiceClient[_OperatorStub]):
+class AdminServiceClient(ServiceClient[_OperatorStub]):
     """Client of admin, placement and quotas.
 
     It passes messages through unchanged: the gateway works with their descriptors.

@@ -30,7 +30,7 @@ from autothrottle.adapters.kafka_admin.values import (
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits
 from autothrottle.core.quotas.precedence import ClientQuotas
 
@@ -278,7 +278,7 @@ class KafkaAdmin:
         _raise_refusal(alter_through_controller(servers, self._options, build, deadline), resources)
 
     def alter_client_quotas(
-        self, entity: QuotaEntity, edits: QuotaEdits, *, validate_only: bool = False, until: float | None = None
+        self, entity: ClientQuotaEntity, edits: QuotaEdits, *, validate_only: bool = False, until: float | None = None
     ) -> None:
         """Edit the client quotas of one entity; all edits succeed or fail together.
 

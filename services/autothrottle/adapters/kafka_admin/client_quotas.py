@@ -17,7 +17,7 @@ from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity, entity_of_path, is_valid_client_id
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path, is_valid_client_id
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
 from autothrottle.core.quotas.precedence import ClientQuotas
 from autothrottle.ports.kafka import QuotaReading
@@ -33,7 +33,7 @@ class AdminClientQuotas:
     def __init__(self, kafka: KafkaAdmin) -> None:
         self._kafka = kafka
 
-    def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[ClientQuotaEntity] | None = None) -> QuotaReading:
         """Return the quotas of these entities; None: of all entities."""
         quotas = self._kafka.client_quotas(timeout=timeout)
         return QuotaReading({entity: quotas[entity] for entity in quotas if entities is None or entity in entities})
@@ -46,7 +46,13 @@ class AdminClientQuotas:
         return {resource: texts.get(resource, {}) for resource in resources}
 
     def alter_quota(
-        self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
+        self,
+        entity: ClientQuotaEntity,
+        edits: QuotaEdits,
+        timeout: timedelta,
+        *,
+        etag: str = "",
+        validate_only: bool = False,
     ) -> QuotaValues:
         """Edit the quotas of one entity, and wait until a broker reports them."""
         deadline = time.monotonic() + timeout.total_seconds()
@@ -59,7 +65,7 @@ class AdminClientQuotas:
             self._wait_until_reported(entity, changed, deadline)
         return current
 
-    def _wait_until_reported(self, entity: QuotaEntity, edits: QuotaEdits, deadline: float) -> None:
+    def _wait_until_reported(self, entity: ClientQuotaEntity, edits: QuotaEdits, deadline: float) -> None:
         while True:
             current = self._values(entity, deadline)
             if all(current.get(key) == value for key, value in edits.items()):
@@ -70,7 +76,7 @@ class AdminClientQuotas:
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _values(self, entity: QuotaEntity, deadline: float) -> QuotaValues:
+    def _values(self, entity: ClientQuotaEntity, deadline: float) -> QuotaValues:
         return self._kafka.client_quotas(timeout=time_left(deadline)).get(entity, {})
 
 
@@ -91,7 +97,7 @@ def fetch_group_clients(kafka: KafkaAdmin, timeout: timedelta) -> ClientReading:
     client_ids = frozenset[str]().union(*members.values.values())
     plug_ins = {broker_id: values.get(_PLUG_IN) for broker_id, values in configs.values.items()}
     return ClientReading(
-        frozenset(QuotaEntity(DEFAULT, client_id) for client_id in client_ids if is_valid_client_id(client_id)),
+        frozenset(ClientQuotaEntity(DEFAULT, client_id) for client_id in client_ids if is_valid_client_id(client_id)),
         {broker_id: config.value for broker_id, config in plug_ins.items() if config and config.value},
         (
             *_warning(f"{_PLUG_IN} of broker", configs.failures),
@@ -117,7 +123,7 @@ def quota_texts(quotas: ClientQuotas) -> Mapping[ConfigResource, Mapping[str, st
     }
 
 
-def quota_edits(resource: ConfigResource, edits: Sequence[ConfigEdit]) -> tuple[QuotaEntity, QuotaEdits]:
+def quota_edits(resource: ConfigResource, edits: Sequence[ConfigEdit]) -> tuple[ClientQuotaEntity, QuotaEdits]:
     """Return the entity of a resource, and its edits as numbers.
 
     Raises:

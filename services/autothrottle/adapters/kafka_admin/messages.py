@@ -22,7 +22,7 @@ from autothrottle.adapters.kafka_admin.values import (
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
 from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, TopicPartition
 from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
-from autothrottle.core.quotas.entities import DEFAULT, Default, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, Default
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, stored_value
 from autothrottle.core.traffic.loads import MAX_BYTES
 
@@ -388,21 +388,21 @@ def describe_client_quotas() -> Any:
 
 
 @_checked
-def client_quotas(response: Any) -> Mapping[QuotaEntity, QuotaValues]:
+def client_quotas(response: Any) -> Mapping[ClientQuotaEntity, QuotaValues]:
     """Return entity -> its quotas. Kinds of entities and keys of newer versions of Kafka are absent."""
-    key_names, quotas = set(QuotaKey), dict[QuotaEntity, QuotaValues]()
+    key_names, quotas = set(QuotaKey), dict[ClientQuotaEntity, QuotaValues]()
     for entry in response.entries or ():
         parts = {part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in entry.entity}
         if not parts.keys() <= {"user", "client-id", "ip"}:
             continue
         values = {QuotaKey(v.key): v.value for v in entry.values if v.key in key_names}
         if values:
-            entity = QuotaEntity(parts.get("user"), parts.get("client-id"), parts.get("ip"))
+            entity = ClientQuotaEntity(parts.get("user"), parts.get("client-id"), parts.get("ip"))
             quotas[entity] = {key: stored_value(key, value) for key, value in values.items()}
     return quotas
 
 
-def alter_client_quotas(entity: QuotaEntity, edits: QuotaEdits, validate_only: bool) -> Any:
+def alter_client_quotas(entity: ClientQuotaEntity, edits: QuotaEdits, validate_only: bool) -> Any:
     """Build a request for edits of one entity; they succeed or fail together."""
     request_type = kafka.protocol.admin.AlterClientQuotasRequest
     entry = request_type.EntryData
@@ -424,7 +424,7 @@ def alter_client_quotas(entity: QuotaEntity, edits: QuotaEdits, validate_only: b
 
 
 @_checked
-def refused_client_quotas(response: Any, entity: QuotaEntity) -> AutothrottleError | None:
+def refused_client_quotas(response: Any, entity: ClientQuotaEntity) -> AutothrottleError | None:
     """Return why Kafka refused the edits of an entity; None: it did not."""
     wrong = (entry for entry in response.entries if entry.error_code)
     return next(

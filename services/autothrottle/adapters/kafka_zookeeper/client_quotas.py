@@ -21,15 +21,8 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
-from autothrottle.core.quotas.keys import (
-    QuotaEdits,
-    QuotaKey,
-    QuotaValues,
-    check_etag,
-    format_value,
-    parse_value,
-)
+from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path
+from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
 from autothrottle.ports.kafka import QuotaReading
 
 _KINDS = ("users", "clients", "ips")
@@ -43,13 +36,13 @@ class ZooKeeperClientQuotas:
     def __init__(self, client: KazooClient, kafka: KafkaPaths) -> None:
         self._client, self._kafka = client, kafka
 
-    def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[ClientQuotaEntity] | None = None) -> QuotaReading:
         """Return the quotas of these entities; None: of all entities. Values that cannot be parsed are problems."""
         deadline = time.monotonic() + timeout.total_seconds()
         with translated_errors("reading client quotas"):
             paths = self._all_paths(deadline) if entities is None else [entity.path for entity in entities]
             nodes = read_nodes(self._client, [self._kafka.entity_config(path) for path in paths], deadline)
-        quotas: dict[QuotaEntity, QuotaValues] = {}
+        quotas: dict[ClientQuotaEntity, QuotaValues] = {}
         problems: list[str] = []
         for path, node in zip(paths, nodes, strict=True):
             entity = entity_of_path(path)
@@ -71,7 +64,13 @@ class ZooKeeperClientQuotas:
         }
 
     def alter_quota(
-        self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
+        self,
+        entity: ClientQuotaEntity,
+        edits: QuotaEdits,
+        timeout: timedelta,
+        *,
+        etag: str = "",
+        validate_only: bool = False,
     ) -> QuotaValues:
         """Edit the quotas of one entity in one transaction with the notification, at the version that was read."""
         deadline = time.monotonic() + timeout.total_seconds()
@@ -122,7 +121,12 @@ class ZooKeeperClientQuotas:
         return values
 
     def _write(
-        self, entity: QuotaEntity, missing: Sequence[str], node: Node | None, config: Mapping[str, str], deadline: float
+        self,
+        entity: ClientQuotaEntity,
+        missing: Sequence[str],
+        node: Node | None,
+        config: Mapping[str, str],
+        deadline: float,
     ) -> None:
         path, transaction = self._kafka.entity_config(entity.path), self._client.transaction()
         for parent in missing:

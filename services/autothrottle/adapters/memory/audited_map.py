@@ -10,7 +10,7 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.operators.audit import AuditRecord
+from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.audited_maps import MapKind, without_entry, without_purged
 from autothrottle.core.operators.stored_map import StoredMap
 from autothrottle.ports.kafka import Watch
@@ -63,7 +63,7 @@ class MemoryAuditedMap(Outages, Generic[K, V]):
             notify(self._entries)
         return self._watches.add(notify)
 
-    def _edit(self, change: Callable[[Mapping[K, V]], Mapping[K, V]], record: AuditRecord | None) -> bool:
+    def _edit(self, change: Callable[[Mapping[K, V]], Mapping[K, V]], record: StoredAuditRecord | None) -> bool:
         self._raise_if_down()
         with self._lock:
             entries, self._entries = self._entries, change(self._entries)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues, check_etag, edited
 from autothrottle.ports.kafka import QuotaReading
 
@@ -18,21 +18,27 @@ class MemoryClientQuotas(Outages):
     _outage = "the client quotas cannot be read or written; try again"
 
     def __init__(self) -> None:
-        self.quotas: dict[QuotaEntity, QuotaValues] = {}
+        self.quotas: dict[ClientQuotaEntity, QuotaValues] = {}
         self.problems: tuple[str, ...] = ()
         """Settable: the problems of every reading."""
         self.notifications: list[str] = []
         """The entity paths of change notifications to brokers, in order."""
         self._lock = threading.Lock()
 
-    def fetch_quotas(self, timeout: timedelta, entities: Collection[QuotaEntity] | None = None) -> QuotaReading:
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[ClientQuotaEntity] | None = None) -> QuotaReading:
         self._raise_if_down()
         with self._lock:
             found = {e: values for e, values in self.quotas.items() if entities is None or e in entities}
             return QuotaReading(found, self.problems)
 
     def alter_quota(
-        self, entity: QuotaEntity, edits: QuotaEdits, timeout: timedelta, *, etag: str = "", validate_only: bool = False
+        self,
+        entity: ClientQuotaEntity,
+        edits: QuotaEdits,
+        timeout: timedelta,
+        *,
+        etag: str = "",
+        validate_only: bool = False,
     ) -> QuotaValues:
         self._raise_if_down()
         with self._lock:

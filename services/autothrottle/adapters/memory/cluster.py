@@ -31,7 +31,7 @@ from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments_with_lagging
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity, entity_of_path
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
@@ -151,7 +151,7 @@ class MemoryCluster(Outages):
         with self._lock:
             self._raise_if_down()
             with_quotas = (entity_of_path(resource.path) for resource, keys in self.configs.items() if keys)
-            of_groups = (QuotaEntity(DEFAULT, client) for client in self.group_clients)
+            of_groups = (ClientQuotaEntity(DEFAULT, client) for client in self.group_clients)
             return ClientReading(frozenset({*filter(None, with_quotas), *of_groups}), dict(self.plug_ins))
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:

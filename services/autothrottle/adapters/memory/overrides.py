@@ -13,7 +13,7 @@ from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.operators.audit import AuditReading, unwritten_record
-from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_rate
+from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
@@ -34,7 +34,7 @@ class MemoryOverrides(Outages):
         self.electorate = electorate or MemoryElectorate()
         self.unreadable: dict[int | None, str] = {}
         """Settable: broker id (None: the cluster) -> why its override cannot be read."""
-        self._overrides: dict[int | None, Override] = {}
+        self._overrides: dict[int | None, StoredOverride] = {}
         self.audit = audit or MemoryAudit()
         self._version = 0
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class MemoryOverrides(Outages):
 
     def mark_for_removal(self, broker_id: int | None) -> None:
         """Set the rate 0, as the original program marks an override for removal."""
-        self._set(broker_id, Override(0), "the original")
+        self._set(broker_id, StoredOverride(0), "the original")
 
     def read_overrides(self) -> Overrides:
         self._raise_if_down()
@@ -61,10 +61,10 @@ class MemoryOverrides(Outages):
         *,
         version: int = 0,
         who: str = "",
-    ) -> Override:
+    ) -> StoredOverride:
         if broker_id is not None:
             validate_broker_id(broker_id)
-        return self._set(broker_id, Override(validate_rate(rate), autoremove, version, expire_time), who)
+        return self._set(broker_id, StoredOverride(validate_rate(rate), autoremove, version, expire_time), who)
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
         self._raise_if_down()
@@ -99,7 +99,7 @@ class MemoryOverrides(Outages):
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _set(self, broker_id: int | None, wanted: Override, who: str) -> Override:
+    def _set(self, broker_id: int | None, wanted: StoredOverride, who: str) -> StoredOverride:
         """Set an override; `wanted.version` is the version to replace, 0: any."""
         self._raise_if_down()
         with self._lock:
@@ -111,7 +111,7 @@ class MemoryOverrides(Outages):
         return override
 
     def _replace(
-        self, broker_id: int | None, after: Override | None, who: str, action: AuditAction, reason: str = ""
+        self, broker_id: int | None, after: StoredOverride | None, who: str, action: AuditAction, reason: str = ""
     ) -> None:
         self._version += 1
         before = self._overrides.pop(broker_id, None)

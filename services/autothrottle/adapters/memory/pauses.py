@@ -9,7 +9,7 @@ from dataclasses import replace
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.operators.audit import AuditRecord, unwritten_record
+from autothrottle.core.operators.audit import StoredAuditRecord, unwritten_record
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
 
@@ -39,7 +39,7 @@ class MemoryPauses(Outages):
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _swap(self, pause: Pause | None, record: AuditRecord) -> Pause | None:
+    def _swap(self, pause: Pause | None, record: StoredAuditRecord) -> Pause | None:
         self._raise_if_down()
         with self._lock:
             before, self._pause = self._pause, pause

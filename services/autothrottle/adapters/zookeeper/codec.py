@@ -30,8 +30,8 @@ from autothrottle.core.cluster.snapshot import (
     broker_id_of,
 )
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
-from autothrottle.core.operators.audit import MAX_WHO, AuditRecord
-from autothrottle.core.operators.overrides import Override
+from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
+from autothrottle.core.operators.overrides import StoredOverride
 from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import host_of
@@ -395,7 +395,7 @@ def format_ledger_entry(entry: LedgerEntry) -> bytes:
     return compact_json({"version": 1, "keys": keys, "term": entry.term, "cycle": entry.cycle})
 
 
-def parse_override(data: bytes, version: int) -> Override | None:
+def parse_override(data: bytes, version: int) -> StoredOverride | None:
     """Parse an override; None: the node is empty because no override is set.
 
     The node has the rate twice: as `rate` in whole MB/s, which the original program reads, and as
@@ -409,7 +409,7 @@ def parse_override(data: bytes, version: int) -> Override | None:
     digits = data.strip()
     if digits.isdigit():
         # int() refuses thousands of digits, and 20 digits are already out of range.
-        return Override(_rate_in_range(int(digits.lstrip(b"0")[:20] or b"0") * MEGABYTE, data), False, version)
+        return StoredOverride(_rate_in_range(int(digits.lstrip(b"0")[:20] or b"0") * MEGABYTE, data), False, version)
     value = _json_object(data, "the override")
     exact, rate = value.get("rate_bytes_per_second"), value.get("rate")
     if isinstance(exact, int) and not isinstance(exact, bool):
@@ -418,7 +418,7 @@ def parse_override(data: bytes, version: int) -> Override | None:
         rate_bytes = rate * MEGABYTE
     else:
         raise Invalid(f"the override has no integer rate: {_excerpt(data)}; set or remove the override")
-    return Override(
+    return StoredOverride(
         _rate_in_range(rate_bytes, data), value.get("autoremove") is True, version, _expire_time(value, data)
     )
 
@@ -450,12 +450,12 @@ def _rate_in_range(rate: int, data: bytes) -> int:
     return rate
 
 
-def format_override(override: Override) -> bytes:
+def format_override(override: StoredOverride) -> bytes:
     """Format an override. For the original program, its rate is also given rounded up to whole MB/s."""
     return compact_json(_override_fields(override))
 
 
-def _override_fields(override: Override) -> dict[str, Any]:
+def _override_fields(override: StoredOverride) -> dict[str, Any]:
     end = override.expire_time
     return {
         "rate": -(-override.rate // MEGABYTE),
@@ -497,7 +497,7 @@ def _pause_fields(pause: Pause) -> dict[str, Any]:
     return {"mode": pause.mode.value, "author": pause.author, "time": time, "reason": pause.reason}
 
 
-def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -> AuditRecord:
+def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -> StoredAuditRecord:
     """Parse an audit record.
 
     Args:
@@ -512,7 +512,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
     value = own_object(data, "the audit record")
     with _malformed("the audit record is malformed", data, "remove the node", (*FIELD_ERRORS, Invalid)):
         before, after, pause = value.get("before"), value.get("after"), value.get("pause")
-        return AuditRecord(
+        return StoredAuditRecord(
             number,
             time,
             text(value["who"]),
@@ -526,7 +526,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
         )
 
 
-def format_audit_record(record: AuditRecord) -> bytes:
+def format_audit_record(record: StoredAuditRecord) -> bytes:
     """Format an audit record. Its number, time and new version are not included: they come from the node itself."""
     before, after, pause = record.before, record.after, record.pause
     return compact_json(

@@ -25,7 +25,7 @@ from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.operators import audited_maps
 from autothrottle.core.operators.audited_maps import MapKind
 from autothrottle.core.operators.stored_map import StoredMap
-from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path, validate_entity
+from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, validate_rule
@@ -129,7 +129,7 @@ CATCH_UPS = MapCodec(audited_maps.CATCH_UPS, "catch_ups", "brokers", _parse_catc
 """The stored name of a catch-up is the broker id."""
 
 
-def _parse_temporary_quota(name: str, value: Any) -> tuple[QuotaEntity, TemporaryQuota]:
+def _parse_temporary_quota(name: str, value: Any) -> tuple[ClientQuotaEntity, TemporaryQuota]:
     entity = entity_of_path(text(name))
     if entity is None:
         raise Invalid(f"{name[:80]!r} is not the path of a user, a client id or an IP address")
@@ -170,9 +170,9 @@ def _parse_rule(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
         name=name,
         user=optional_text(value["user"]),
         client_id=optional_text(value["client_id"]),
-        at_most=None if at_most is None else integer(at_most, INT64),
+        at_most_bytes_per_second=None if at_most is None else integer(at_most, INT64),
         at_most_share=None if share is None else number(share),
-        floor=integer(value["floor"], INT64),
+        floor_bytes_per_second=integer(value["floor"], INT64),
         keys=frozenset(map(parse_key, value["keys"])),
         author=text(value["author"]),
         time=time_of(value["time"]),
@@ -185,12 +185,12 @@ def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
         name: {
             "user": rule.user,
             "client_id": rule.client_id,
-            "at_most": rule.at_most,
+            "at_most": rule.at_most_bytes_per_second,
             "at_most_share": rule.at_most_share,
-            "floor": rule.floor,
+            "floor": rule.floor_bytes_per_second,
             "keys": sorted(rule.keys),
             "author": rule.author,
-            "time": rule.time.isoformat(),
+            "time": None if rule.time is None else rule.time.isoformat(),
         }
         for name, rule in sorted(rules.items())
     }

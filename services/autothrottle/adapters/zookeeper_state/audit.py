@@ -18,7 +18,7 @@ from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_aud
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.term import FenceCheck
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, AuditRecord
+from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord
 
 _RECORD = re.compile(r"change-[0-9]{10}")
 _MAX_DELETED_RECORDS = 100
@@ -92,7 +92,7 @@ class AuditTrail:
         return TrailEnd(tuple(sorted(filter(_RECORD.fullmatch, names))), int(stat.version))
 
     def commit(
-        self, change: TransactionRequest, end: TrailEnd, record: AuditRecord, check: FenceCheck | None = None
+        self, change: TransactionRequest, end: TrailEnd, record: StoredAuditRecord, check: FenceCheck | None = None
     ) -> int | None:
         """Commit a change together with its record; return the transaction id, or None if another client was faster.
 
@@ -155,7 +155,7 @@ class AuditTrail:
             return AuditReading()
         newest = sorted(filter(_RECORD.fullmatch, names), reverse=True)[:limit]
         pending = [(name, self._client.get_async(f"{self._own.audit}/{name}")) for name in newest]
-        records: list[AuditRecord] = []
+        records: list[StoredAuditRecord] = []
         problems: list[str] = []
         for name, answer in pending:
             try:
@@ -165,7 +165,7 @@ class AuditTrail:
                 problems.append(f"{self._own.audit}/{name}: {error or 'ZooKeeper denies access to this node'}")
         return AuditReading(tuple(records), tuple(problems))
 
-    def _record(self, name: str, answer: IAsyncResult) -> AuditRecord | None:
+    def _record(self, name: str, answer: IAsyncResult) -> StoredAuditRecord | None:
         try:
             data, stat = answer.get(timeout=self._timeout)
             made = datetime.fromtimestamp(stat.ctime / 1000, UTC)

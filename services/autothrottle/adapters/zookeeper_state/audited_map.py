@@ -20,7 +20,7 @@ from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
 from autothrottle.core.errors import Incomplete
-from autothrottle.core.operators.audit import AuditRecord
+from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.audited_maps import without_entry, without_purged
 from autothrottle.core.operators.stored_map import StoredMap
 from autothrottle.ports.kafka import Watch
@@ -94,7 +94,7 @@ class ZooKeeperAuditedMap(Generic[K, V]):
     def _edit(
         self,
         change: Callable[[Mapping[K, V]], Mapping[K, V]],
-        record: AuditRecord | None,
+        record: StoredAuditRecord | None,
         fence: int | None = None,
     ) -> bool:
         """Apply a change to the readable entries; return whether anything changed.

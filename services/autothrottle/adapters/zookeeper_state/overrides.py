@@ -21,7 +21,7 @@ from autothrottle.adapters.zookeeper_state.audit import OVERRIDE_STAYS, AuditTra
 from autothrottle.core.cluster.snapshot import broker_id_of, validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, unwritten_record
-from autothrottle.core.operators.overrides import Override, Overrides, check_version, validate_rate
+from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
@@ -100,7 +100,7 @@ class ZooKeeperOverrides:
                 brokers[broker_id] = override
         return Overrides(cluster, brokers, unreadable, tuple(warnings))
 
-    def _parse(self, broker_id: int | None, path: str, unreadable: dict[int | None, str]) -> Override | None:
+    def _parse(self, broker_id: int | None, path: str, unreadable: dict[int | None, str]) -> StoredOverride | None:
         data = self._mirror.data(path)
         if data is None:
             return None
@@ -119,12 +119,12 @@ class ZooKeeperOverrides:
         *,
         version: int = 0,
         who: str = "",
-    ) -> Override:
+    ) -> StoredOverride:
         """Set an override: create it or replace the current one. `version` != 0: replace only that version."""
         if broker_id is not None:
             validate_broker_id(broker_id)
         path = self._own.override(broker_id)
-        wanted = Override(validate_rate(rate), autoremove, expire_time=expire_time)
+        wanted = StoredOverride(validate_rate(rate), autoremove, expire_time=expire_time)
 
         def attempt() -> int | None:
             found = self._find(path)
@@ -192,7 +192,7 @@ class ZooKeeperOverrides:
     ) -> TransactionRequest:
         change, path = change or self._client.transaction(), self._own.override(broker_id)
         if broker_id is None:
-            change.set_data(path, format_override(Override(0)), found.node_version)
+            change.set_data(path, format_override(StoredOverride(0)), found.node_version)
         else:
             change.delete(path, found.node_version)
         return change
@@ -235,11 +235,11 @@ class _CurrentOverride:
     """Version of the override itself."""
     is_set: bool = False
     """Whether the node holds an override, readable or not."""
-    override: Override | None = None
+    override: StoredOverride | None = None
     """None: no override is set, or it cannot be parsed."""
 
 
-def _current(data: bytes, version: int) -> tuple[bool, Override | None]:
+def _current(data: bytes, version: int) -> tuple[bool, StoredOverride | None]:
     """Whether a node's content is an override, and the override if it can be parsed."""
     try:
         override = parse_override(data, version)

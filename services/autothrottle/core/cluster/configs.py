@@ -72,7 +72,7 @@ _QUOTA_PATHS = ("users", "clients", "ips")
 class ConfigResource(str):
     """The dynamic config of one broker, topic or quota entity, identified by what Kafka calls the entity path.
 
-    The path is `brokers/<id>`, `topics/<name>`, or that of a `QuotaEntity`, as under `/config` and in change
+    The path is `brokers/<id>`, `topics/<name>`, or that of a `ClientQuotaEntity`, as under `/config` and in change
     notifications. Messages and JSON contain it as a text.
     """
 

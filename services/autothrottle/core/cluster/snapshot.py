@@ -251,7 +251,7 @@ _new_flow = partial(tuple.__new__, Flow)
 """Creates a flow from a pair; `Flow` itself takes three times as long."""
 
 
-class Reassignments(tuple[TopicReassignment, ...]):
+class TopicReassignments(tuple[TopicReassignment, ...]):
     """The reassignments of a cluster, ordered by topic, with values that are derived from all of them.
 
     Successive snapshots share the object while no reassignment changes, so that these values are computed once.
@@ -344,7 +344,7 @@ class Snapshot:
     brokers: frozenset[int] = frozenset()
     """Ids of the registered brokers."""
     reassignments: tuple[TopicReassignment, ...] = ()
-    """One for each topic in reassignment, ordered by name; stored as `Reassignments`."""
+    """One for each topic in reassignment, ordered by name; stored as `TopicReassignments`."""
     throttles: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     """Resource -> its current throttle keys and values; absent: it has none."""
     default_throttles: Mapping[str, str] = field(default_factory=dict)
@@ -366,8 +366,8 @@ class Snapshot:
     Until these replicas are in sync, redundancy is reduced, so only client traffic limits the catch-up."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.reassignments, Reassignments):
-            object.__setattr__(self, "reassignments", Reassignments(self.reassignments))
+        if not isinstance(self.reassignments, TopicReassignments):
+            object.__setattr__(self, "reassignments", TopicReassignments(self.reassignments))
 
     @staticmethod
     def empty() -> Snapshot:
@@ -380,8 +380,8 @@ class Snapshot:
         return tuple(r.topic for r in self.reassignments)
 
     @property
-    def _all(self) -> Reassignments:
-        assert isinstance(self.reassignments, Reassignments)
+    def _all(self) -> TopicReassignments:
+        assert isinstance(self.reassignments, TopicReassignments)
         return self.reassignments
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The audit trail: every action of an operator. The type to know is `AuditRecord`."""
+"""The audit trail: every action of an operator. The type to know is `StoredAuditRecord`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import Override
+from autothrottle.core.operators.overrides import StoredOverride
 from autothrottle.core.records import AuditAction, Pause
 
 MAX_AUDIT_RECORDS = 1_000
@@ -21,7 +21,7 @@ MAX_WHO = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRecord:
+class StoredAuditRecord:
     """One action. The transaction that changes an override, a catch-up, a quota or the pause also writes its record."""
 
     number: int
@@ -33,9 +33,9 @@ class AuditRecord:
     action: AuditAction
     broker_id: int | None = None
     """The broker of the override or catch-up; None: the cluster override, or an action that concerns no broker."""
-    before: Override | None = None
+    before: StoredOverride | None = None
     """The override before the change; None: there was none, or it could not be read."""
-    after: Override | None = None
+    after: StoredOverride | None = None
     """The override after the change; None: removed."""
     reason: str = ""
     """Why autothrottle made the change by itself; "": an operator requested it."""
@@ -46,7 +46,7 @@ class AuditRecord:
     recorded only on success."""
 
 
-unwritten_record = partial(AuditRecord, 0, datetime.fromtimestamp(0, UTC))
+unwritten_record = partial(StoredAuditRecord, 0, datetime.fromtimestamp(0, UTC))
 """Creates a record from the fields after its number and time, which the store adds when it writes the record."""
 
 
@@ -54,7 +54,7 @@ unwritten_record = partial(AuditRecord, 0, datetime.fromtimestamp(0, UTC))
 class AuditReading:
     """The newest records, newest first, and why others of them cannot be read."""
 
-    records: tuple[AuditRecord, ...] = ()
+    records: tuple[StoredAuditRecord, ...] = ()
     problems: tuple[str, ...] = ()
     """One sentence with the path, the cause and the fix for each record that cannot be read."""
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from autothrottle.core.operators.audit import AuditRecord, unwritten_record
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.operators.audit import StoredAuditRecord, unwritten_record
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.temporary import TemporaryQuota, quota_sentence
 from autothrottle.core.quotas.yielding import YieldRule, rule_sentence, with_rule
 from autothrottle.core.records import AuditAction, CatchUp
@@ -30,16 +30,16 @@ class MapKind(Generic[K, V]):
 
     name: str
     """Describes the entries in messages."""
-    put_record: Callable[[K, V, str], AuditRecord]
+    put_record: Callable[[K, V, str], StoredAuditRecord]
     """Returns the record of a new entry from (key, entry, who); who may be "" if the entry names its author."""
-    removal_record: Callable[[K, str], AuditRecord]
+    removal_record: Callable[[K, str], StoredAuditRecord]
     """Returns the record of a removal from (key, who)."""
     is_purge_audited: bool = True
     """Whether a removal by the leading planner is recorded, too."""
     with_entry: Callable[[Mapping[K, V], K, V], Mapping[K, V]] = _with_entry
     """Adds or replaces an entry; raises an error if there would be too many."""
 
-    def purge_record(self, key: K, fence: int, reason: str) -> AuditRecord | None:
+    def purge_record(self, key: K, fence: int, reason: str) -> StoredAuditRecord | None:
         """Return the record of a removal by the planner that leads in this term; None: it is not recorded."""
         if not self.is_purge_audited:
             return None
@@ -64,7 +64,7 @@ CATCH_UPS: MapKind[int, CatchUp] = MapKind(
 )
 """Broker id -> its catch-up."""
 
-TEMPORARY_QUOTAS: MapKind[QuotaEntity, TemporaryQuota] = MapKind(
+TEMPORARY_QUOTAS: MapKind[ClientQuotaEntity, TemporaryQuota] = MapKind(
     "temporary quotas",
     lambda _, quota, __: unwritten_record(quota.author, AuditAction.SET_QUOTA, result=quota_sentence(quota)),
     lambda entity, who: unwritten_record(who, AuditAction.REMOVE_QUOTA, result=f"Temporary quota of {entity} ended"),

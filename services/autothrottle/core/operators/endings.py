@@ -15,7 +15,7 @@ from autothrottle.core.cycle.input import CycleInput
 from autothrottle.core.cycle.observation import CycleObservation
 from autothrottle.core.cycle.results import CycleResults
 from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 
 NOTHING_LEFT, MARKED, EXPIRED = "no reassignment is left", "it was marked for removal", "it has expired"
 """Reasons to purge an override."""
@@ -59,7 +59,7 @@ def ended_requests(
 def _purges(cycle: CycleInput) -> Iterator[PurgeOverride]:
     """Yield the removals of overrides that are marked for removal or have expired."""
     overrides, all_overrides = cycle.overrides, cycle.sources.overrides
-    marked: dict[int | None, Override] = {b: one for b, one in overrides.brokers.items() if one.rate == 0}
+    marked: dict[int | None, StoredOverride] = {b: one for b, one in overrides.brokers.items() if one.rate == 0}
     expired = all_overrides.expired(cycle.at) if all_overrides else {}
     for reason, ended in ((MARKED, marked), (EXPIRED, expired)):
         for broker_or_all, override in ended.items():

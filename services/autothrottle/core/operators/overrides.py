@@ -15,7 +15,7 @@ _ETAG = re.compile(r"[1-9a-f][0-9a-f]{0,15}")
 
 
 @dataclass(frozen=True, slots=True)
-class Override:
+class StoredOverride:
     """A rate set by an operator for the cluster or for one broker."""
 
     rate: BytesPerSecond
@@ -36,9 +36,9 @@ class Override:
 class Overrides:
     """All overrides at one time."""
 
-    cluster: Override | None = None
+    cluster: StoredOverride | None = None
     """Applies to every broker that takes part in a reassignment."""
-    brokers: Mapping[int, Override] = field(default_factory=dict)
+    brokers: Mapping[int, StoredOverride] = field(default_factory=dict)
     """Broker id -> its override; applies at once and in both roles, whether or not the broker takes part in a
     reassignment."""
     unreadable: Mapping[int | None, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Overrides:
     warnings: tuple[str, ...] = ()
     """Unknown objects among the overrides, which are ignored; one sentence each."""
 
-    def of(self, broker_id: int) -> Override | None:
+    def of(self, broker_id: int) -> StoredOverride | None:
         """Return the override in force on a broker that takes part in a reassignment; None: no override."""
         own = self.brokers.get(broker_id)
         if own is not None and own.rate > 0:
@@ -60,9 +60,9 @@ class Overrides:
         """Ids of the brokers with a broker override."""
         return frozenset(b for b, o in self.brokers.items() if o.rate > 0)
 
-    def expired(self, now: datetime) -> dict[int | None, Override]:
+    def expired(self, now: datetime) -> dict[int | None, StoredOverride]:
         """Return broker id (None: the cluster) -> its expired override."""
-        found: dict[int | None, Override] = {b: o for b, o in self.brokers.items() if o.is_over(now)}
+        found: dict[int | None, StoredOverride] = {b: o for b, o in self.brokers.items() if o.is_over(now)}
         return {None: self.cluster, **found} if self.cluster is not None and self.cluster.is_over(now) else found
 
     def acting(self, now: datetime) -> Overrides:

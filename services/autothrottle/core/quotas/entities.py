@@ -1,6 +1,6 @@
 """The entities that have client quotas: users, client ids, pairs of both, IP addresses, and their defaults.
 
-The type to know is `QuotaEntity`.
+The type to know is `ClientQuotaEntity`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Name = str | Default
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaEntity:
+class ClientQuotaEntity:
     """One entity with quotas: a user, a client id, a pair of both, or an IP address.
 
-    >>> str(QuotaEntity("alice", DEFAULT))
+    >>> str(ClientQuotaEntity("alice", DEFAULT))
     'user "alice", default client-id'
     """
 
@@ -61,8 +61,10 @@ class QuotaEntity:
     def path(self) -> str:
         """The entity path below `/config` in ZooKeeper and in change notifications.
 
-        >>> QuotaEntity("a b", "100%").path, QuotaEntity(client_id=DEFAULT).path, QuotaEntity("<default>").path
-        ('users/a%20b/clients/100%25', 'clients/<default>', 'users/%3Cdefault%3E')
+        >>> ClientQuotaEntity("a b", "100%").path, ClientQuotaEntity(client_id=DEFAULT).path
+        ('users/a%20b/clients/100%25', 'clients/<default>')
+        >>> ClientQuotaEntity("<default>").path
+        'users/%3Cdefault%3E'
         """
         if self.ip is not None:
             return f"ips/{self.ip.value if isinstance(self.ip, Default) else self.ip}"
@@ -79,25 +81,25 @@ class QuotaEntity:
         return ", ".join(f'{kind} "{n}"' if isinstance(n, str) else f"default {kind}" for kind, n in self.parts.items())
 
 
-def entity_of_path(path: str) -> QuotaEntity | None:
+def entity_of_path(path: str) -> ClientQuotaEntity | None:
     """Return the entity of an entity path; None: the path is not one of a quota entity.
 
     >>> entity_of_path("users/%3Cdefault%3E/clients/<default>")
-    QuotaEntity(user='<default>', client_id=<Default.DEFAULT: '<default>'>, ip=None)
+    ClientQuotaEntity(user='<default>', client_id=<Default.DEFAULT: '<default>'>, ip=None)
     """
     match path.split("/"):
         case ["users", user, "clients", client]:
-            return QuotaEntity(_name(user), _name(client))
+            return ClientQuotaEntity(_name(user), _name(client))
         case ["users", user]:
-            return QuotaEntity(_name(user))
+            return ClientQuotaEntity(_name(user))
         case ["clients", client]:
-            return QuotaEntity(client_id=_name(client))
+            return ClientQuotaEntity(client_id=_name(client))
         case ["ips", ip]:
-            return QuotaEntity(ip=DEFAULT if ip == DEFAULT.value else ip)
+            return ClientQuotaEntity(ip=DEFAULT if ip == DEFAULT.value else ip)
     return None
 
 
-def validate_entity(entity: QuotaEntity) -> QuotaEntity:
+def validate_entity(entity: ClientQuotaEntity) -> ClientQuotaEntity:
     """Return the entity.
 
     Raises:
@@ -136,7 +138,7 @@ def is_valid_client_id(name: str) -> bool:
     (True, False, False)
     """
     try:
-        validate_entity(QuotaEntity(client_id=name))
+        validate_entity(ClientQuotaEntity(client_id=name))
     except Invalid:
         return False
     return True

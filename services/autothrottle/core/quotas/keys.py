@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.units import MAX_INT32, MAX_RATE
 
 MAX_EXACT = 2**53
@@ -127,7 +127,7 @@ def format_value(key: QuotaKey, value: float) -> str:
     return str(int(value)) if key.is_integer else str(float(value))
 
 
-def validate_edits(entity: QuotaEntity, edits: QuotaEdits) -> QuotaEdits:
+def validate_edits(entity: ClientQuotaEntity, edits: QuotaEdits) -> QuotaEdits:
     """Return the edits.
 
     Raises:
@@ -162,7 +162,7 @@ def _kind(key: QuotaKey) -> str:
     return "an integer" if key.is_integer else "a number"
 
 
-def keys_of(entity: QuotaEntity) -> frozenset[QuotaKey]:
+def keys_of(entity: ClientQuotaEntity) -> frozenset[QuotaKey]:
     """Return the keys that Kafka accepts for this kind of entity."""
     return CLIENT_KEYS if entity.ip is None else IP_KEYS
 
@@ -182,7 +182,7 @@ def quota_etag(values: QuotaValues) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def check_etag(entity: QuotaEntity, etag: str, values: QuotaValues) -> None:
+def check_etag(entity: ClientQuotaEntity, etag: str, values: QuotaValues) -> None:
     """Check that the current values are those of the etag; "" accepts any values.
 
     Raises:

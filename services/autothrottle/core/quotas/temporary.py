@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaValues, format_value
 
 
@@ -14,7 +14,7 @@ from autothrottle.core.quotas.keys import QuotaValues, format_value
 class TemporaryQuota:
     """Quotas of one entity that hold until they end; the values before them are restored then."""
 
-    entity: QuotaEntity
+    entity: ClientQuotaEntity
     values: QuotaValues
     """Never empty."""
     author: str
@@ -38,7 +38,7 @@ class TemporaryQuota:
         return "no reassignment and no catch-up is left" if self.until_recovered and is_recovering is False else ""
 
 
-TemporaryQuotas = Mapping[QuotaEntity, TemporaryQuota]
+TemporaryQuotas = Mapping[ClientQuotaEntity, TemporaryQuota]
 """Entity -> its temporary quota."""
 
 

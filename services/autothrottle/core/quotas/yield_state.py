@@ -10,7 +10,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import QuotaEntity, entity_of_path
+from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yield_targets import YieldTarget, yield_targets
 from autothrottle.core.quotas.yielding import YieldRules
@@ -43,7 +43,7 @@ class YieldState:
     """Why the last attempt failed; empty if it succeeded."""
     ours: frozenset[ConfigResource] = frozenset()
     """The quota entities in the ledger as of the last cycle."""
-    known: frozenset[QuotaEntity] = frozenset()
+    known: frozenset[ClientQuotaEntity] = frozenset()
     """The entities of the reading and of the ledger."""
     fresh_until: float | None = None
     """Monotonic time until which the last reading of the quotas is enough; None: they must be read."""
@@ -108,5 +108,5 @@ class YieldState:
         return yield_targets(tuple(rules[name] for name in sorted(rules)), self.known, are_known)
 
 
-def _entities(resources: Collection[ConfigResource]) -> frozenset[QuotaEntity]:
+def _entities(resources: Collection[ConfigResource]) -> frozenset[ClientQuotaEntity]:
     return frozenset(entity for one in resources if (entity := entity_of_path(one.path)) is not None)

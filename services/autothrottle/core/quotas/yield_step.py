@@ -120,7 +120,7 @@ class _Inputs:
 def _inputs(
     rules: YieldRules, yields: YieldState, cycle: CycleInput, throttles: ThrottleDecision, state: QuotaState
 ) -> _Inputs:
-    has_share, clock = any(rule.at_most is None for rule in rules.values()), cycle.clock
+    has_share, clock = any(rule.at_most_bytes_per_second is None for rule in rules.values()), cycle.clock
     capacity = smallest_capacity(throttles.loads) if has_share else None
     temporary = [(e.resource, one) for e, one in (cycle.sources.quotas or {}).items() if not one.end(cycle.at, True)]
     taken = frozenset((resource, key) for resource, one in temporary for key in one.values)
@@ -173,7 +173,7 @@ def _quota(
         return None
     before, written = (current, None) if ours is None else (ours.before, _written(ours, current))
     rules = [one.rule for one in target.rules if key in one.rule.keys and not (one.only_own and before is None)]
-    limits = [(limit, rule.floor) for rule in rules if (limit := inputs.limits[rule.name]) is not None]
+    limits = [(limit, rule.floor_bytes_per_second) for rule in rules if (limit := inputs.limits[rule.name]) is not None]
     if len(limits) < len(rules):
         found.waiting.update(rule.name for rule in rules if inputs.limits[rule.name] is None)
     if not is_read or not limits:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.quotas.entities import DEFAULT, Name, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, Name
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import fallbacks
 from autothrottle.core.quotas.yielding import YieldRule, is_exact, matches
@@ -26,7 +26,7 @@ class MatchingRule:
 class YieldTarget:
     """An entity that yields to a recovery."""
 
-    entity: QuotaEntity
+    entity: ClientQuotaEntity
     resource: ConfigResource
     rules: tuple[MatchingRule, ...]
     """By name; never empty."""
@@ -38,7 +38,7 @@ class YieldTarget:
 
 @lru_cache(maxsize=8)
 def yield_targets(
-    rules: tuple[YieldRule, ...], known: frozenset[QuotaEntity], all_quotas_are_known: bool = False
+    rules: tuple[YieldRule, ...], known: frozenset[ClientQuotaEntity], all_quotas_are_known: bool = False
 ) -> tuple[YieldTarget, ...]:
     """Return the entities that the rules limit, by the name of their first rule and then by entity.
 
@@ -52,7 +52,7 @@ def yield_targets(
     """
     users = frozenset(entity.user for entity in known if isinstance(entity.user, str))
     clients = frozenset(entity.client_id for entity in known if isinstance(entity.client_id, str))
-    found: dict[QuotaEntity, list[MatchingRule]] = {}
+    found: dict[ClientQuotaEntity, list[MatchingRule]] = {}
     for rule in rules:
         for entity, only_own in sorted(_matching(rule, known, users, clients), key=lambda one: one[0].order):
             found.setdefault(entity, []).append(MatchingRule(rule, only_own))
@@ -61,7 +61,7 @@ def yield_targets(
 
 
 def _target(
-    entity: QuotaEntity, rules: tuple[MatchingRule, ...], with_quotas: frozenset[QuotaEntity] | None
+    entity: ClientQuotaEntity, rules: tuple[MatchingRule, ...], with_quotas: frozenset[ClientQuotaEntity] | None
 ) -> YieldTarget:
     below = tuple(one.resource for one in fallbacks(entity) if with_quotas is None or one in with_quotas)
     keys = frozenset[QuotaKey]().union(*(one.rule.keys for one in rules))
@@ -70,24 +70,24 @@ def _target(
 
 
 def _matching(
-    rule: YieldRule, known: frozenset[QuotaEntity], users: frozenset[str], clients: frozenset[str]
-) -> Iterator[tuple[QuotaEntity, bool]]:
+    rule: YieldRule, known: frozenset[ClientQuotaEntity], users: frozenset[str], clients: frozenset[str]
+) -> Iterator[tuple[ClientQuotaEntity, bool]]:
     """Return the entities that a rule limits, each once, and whether only keys with an own value are limited."""
     pairs = (entity for entity in known if isinstance(entity.user, str) and entity.client_id is not None)
     if rule.user is None:
         # Level 4 decides for every user without own quotas. A quota of a user and this client id beats it.
         of_clients = _names(rule.client_id or "*", clients)
-        yield from ((QuotaEntity(DEFAULT, client), False) for client in of_clients)
+        yield from ((ClientQuotaEntity(DEFAULT, client), False) for client in of_clients)
         yield from ((pair, True) for pair in pairs if pair.client_id in of_clients)
     elif rule.client_id is None:
         of_users = _names(rule.user, users)
-        yield from ((QuotaEntity(user), False) for user in of_users)
+        yield from ((ClientQuotaEntity(user), False) for user in of_users)
         yield from ((pair, True) for pair in pairs if pair.user in of_users)
     else:
         of_users, of_clients = _names(rule.user, users), _names(rule.client_id, clients)
         found = {pair for pair in pairs if pair.user in of_users and pair.client_id in of_clients}
         if is_exact(rule.user) or is_exact(rule.client_id):
-            found |= {QuotaEntity(user, client) for user in of_users for client in of_clients}
+            found |= {ClientQuotaEntity(user, client) for user in of_users for client in of_clients}
         yield from ((pair, False) for pair in found)
 
 

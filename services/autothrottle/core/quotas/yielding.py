@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import translate
 from functools import lru_cache
 
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.quotas.entities import QuotaEntity, validate_entity
+from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import MAX_EXACT, QuotaKey
 from autothrottle.core.units import BytesPerSecond, format_megabytes
 
@@ -35,23 +35,25 @@ class YieldRule:
     """
 
     name: str
-    """Unique among the rules."""
-    user: str | None
-    """Pattern; None: any user."""
-    client_id: str | None
+    """1 to 60 lower-case letters, digits and hyphens. Unique among the rules."""
+    floor_bytes_per_second: int
+    """The lowest quota per broker, at least 1."""
+    user: str | None = None
+    """Pattern for the name of the principal without its type; None: any user."""
+    client_id: str | None = None
     """Pattern; None: any client id."""
-    at_most: int | None
-    """The highest quota in bytes/s per broker; None: it is a share."""
-    at_most_share: float | None
+    at_most_bytes_per_second: int | None = None
+    """The highest quota per broker, 1 to 2^53; None: it is a share."""
+    at_most_share: float | None = None
     """The highest quota as a share of the smallest broker's capacity, above 0 to 1; None: it is a rate."""
-    floor: int
-    """The lowest quota in bytes/s per broker, at least 1."""
-    keys: frozenset[QuotaKey]
-    """Which of `BYTE_RATES` are limited; never empty."""
-    author: str
-    """Who set it."""
-    time: datetime
+    keys: frozenset[QuotaKey] = BYTE_RATES
+    """Which of `BYTE_RATES` are limited."""
+    author: str = ""
+    """Who set it; set by the service, like the next two."""
+    time: datetime | None = None
     """When it was set, UTC."""
+    sentence: str = field(default="", compare=False)
+    """What it does, in one sentence; only in responses."""
 
     @property
     def matches_everything(self) -> bool:
@@ -64,11 +66,11 @@ class YieldRule:
         Args:
             smallest_capacity: capacity of the smallest broker's link, bytes/s; None: unknown.
         """
-        if self.at_most is not None:
-            return self.at_most
+        if self.at_most_bytes_per_second is not None:
+            return self.at_most_bytes_per_second
         if self.at_most_share is None or smallest_capacity is None:
             return None
-        return max(int(smallest_capacity * self.at_most_share), self.floor)
+        return max(int(smallest_capacity * self.at_most_share), self.floor_bytes_per_second)
 
 
 YieldRules = Mapping[str, YieldRule]
@@ -150,11 +152,11 @@ def _validate_pattern(rule: str, kind: str, pattern: str) -> None:
             f"the {kind} pattern {pattern[:40]!r} of rule {rule} has a character that cannot be printed; give ? for it"
         )
     if is_exact(pattern):
-        validate_entity(QuotaEntity(pattern) if kind == "user" else QuotaEntity(client_id=pattern))
+        validate_entity(ClientQuotaEntity(pattern) if kind == "user" else ClientQuotaEntity(client_id=pattern))
 
 
 def _validate_limit(rule: YieldRule) -> None:
-    rate, share = rule.at_most, rule.at_most_share
+    rate, share = rule.at_most_bytes_per_second, rule.at_most_share
     if (rate is None) == (share is None):
         given = "no limit" if rate is None else "a rate and a share of the capacity"
         raise Invalid(f"rule {rule.name} has {given}; give either a rate or a share of the capacity")
@@ -166,9 +168,10 @@ def _validate_limit(rule: YieldRule) -> None:
             "for example 0.1 for 10 %"
         )
     highest = MAX_EXACT if rate is None else rate
-    if not 0 < rule.floor <= highest:
+    floor = rule.floor_bytes_per_second
+    if not 0 < floor <= highest:
         raise Invalid(
-            f"the floor {rule.floor} bytes/s of rule {rule.name} is outside of 1 to {highest} bytes/s; "
+            f"the floor {floor} bytes/s of rule {rule.name} is outside of 1 to {highest} bytes/s; "
             "give a floor that is not above the limit"
         )
 
@@ -176,17 +179,15 @@ def _validate_limit(rule: YieldRule) -> None:
 def rule_sentence(rule: YieldRule) -> str:
     """Return what a rule does, for logs, lists and the audit.
 
-    >>> from datetime import UTC
-    >>> made = datetime(2026, 11, 2, tzinfo=UTC)
-    >>> rule_sentence(YieldRule("one", None, "backfill-*", 20_000_000, None, 1_000_000, BYTE_RATES, "anna", made))
+    >>> rule_sentence(YieldRule("one", 1_000_000, client_id="backfill-*", at_most_bytes_per_second=20_000_000))
     'while recovering: client-id "backfill-*" may use at most 20 MB/s per broker, at least 1 MB/s'
     """
     patterns = {"user": rule.user, "client-id": rule.client_id}
     who = ", ".join(f'{kind} "{pattern}"' for kind, pattern in patterns.items() if pattern is not None)
-    if rule.at_most is not None:
-        limit = f"{format_megabytes(rule.at_most)} MB/s per broker"
+    if rule.at_most_bytes_per_second is not None:
+        limit = f"{format_megabytes(rule.at_most_bytes_per_second)} MB/s per broker"
     else:
         limit = f"{100 * (rule.at_most_share or 0):g} % of the smallest broker's capacity"
     verb = "use" if len(rule.keys) > 1 else "send" if QuotaKey.PRODUCER_BYTE_RATE in rule.keys else "receive"
-    floor = format_megabytes(rule.floor)
+    floor = format_megabytes(rule.floor_bytes_per_second)
     return f"while recovering: {who or 'every client'} may {verb} at most {limit}, at least {floor} MB/s"

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, quota_etag
 from autothrottle.core.records import CatchUp
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, quotas_pb2, quotas_pb2_grpc
@@ -17,7 +17,7 @@ from tests.in_process_services import InProcessServices
 
 SLACK = 60.0
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
-ALICE = QuotaEntity("alice")
+ALICE = ClientQuotaEntity("alice")
 ALICE_MESSAGE = quotas_pb2.QuotaEntity(user="alice")
 
 
@@ -90,9 +90,9 @@ def test_setting_keeps_other_keys_and_removing_takes_only_the_named_ones(service
 def test_the_level_that_decides_is_named_for_each_key(services: InProcessServices) -> None:
     services.quotas.quotas = {
         ALICE: {CONSUMER: 5},
-        QuotaEntity(DEFAULT, "app"): {PRODUCER: 6, CONSUMER: 7},
-        QuotaEntity("ANONYMOUS"): {PRODUCER: 8},
-        QuotaEntity(ip=DEFAULT): {QuotaKey.CONNECTION_CREATION_RATE: 9},
+        ClientQuotaEntity(DEFAULT, "app"): {PRODUCER: 6, CONSUMER: 7},
+        ClientQuotaEntity("ANONYMOUS"): {PRODUCER: 8},
+        ClientQuotaEntity(ip=DEFAULT): {QuotaKey.CONNECTION_CREATION_RATE: 9},
     }
     assert describe(services, user="alice", client_id="app") == [(PRODUCER, 6, 4), (CONSUMER, 5, 3)]
     assert describe(services, client_id="other") == [(PRODUCER, 8, 3)]

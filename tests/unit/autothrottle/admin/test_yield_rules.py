@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import BYTE_RATES
 from autothrottle.v1 import quotas_pb2
@@ -49,9 +49,11 @@ def test_a_rule_is_stored_with_author_and_time_and_listed_with_its_sentence(serv
     done = set_rule(services, author="mallory", sentence="nothing")
     assert done.rule.sentence == SENTENCE and not done.HasField("before")
     rule = services.yield_rules.read()["backfills"]
-    assert (rule.user, rule.client_id, rule.at_most, rule.at_most_share) == (None, "backfill-*", 20_000_000, None)
-    assert (rule.floor, rule.keys) == (1_000_000, BYTE_RATES)
-    assert rule.author.startswith("ipv4:127.0.0.1:") and before <= rule.time <= datetime.now(UTC)
+    assert (rule.user, rule.client_id) == (None, "backfill-*")
+    assert (rule.at_most_bytes_per_second, rule.at_most_share) == (20_000_000, None)
+    assert (rule.floor_bytes_per_second, rule.keys) == (1_000_000, BYTE_RATES)
+    assert rule.author.startswith("ipv4:127.0.0.1:")
+    assert rule.time is not None and before <= rule.time <= datetime.now(UTC)
     assert list(listed(services)) == [done.rule]
     assert sorted(done.rule.keys) == ["consumer_byte_rate", "producer_byte_rate"]
 
@@ -135,7 +137,7 @@ def test_a_rule_above_the_limit_is_refused_also_in_a_dry_run(services: InProcess
 def test_a_permanent_quota_is_refused_while_the_end_of_a_recovery_would_undo_it(led: InProcessServices) -> None:
     """The planner restores the quota from before the recovery, so the operator's new value would be lost."""
     backfill, other = (quotas_pb2.QuotaEntity(default_user=True, client_id=f"backfill-{n}") for n in (1, 2))
-    resource = QuotaEntity(DEFAULT, "backfill-1").resource
+    resource = ClientQuotaEntity(DEFAULT, "backfill-1").resource
     led.cluster.add_topic("t1", {0: (1001, 1002)})
     led.cluster.submit_reassignment("t1", {0: (1001, 1003)})
     set_rule(led, client_id="backfill-1", keys=["producer_byte_rate"])
@@ -156,7 +158,7 @@ def test_an_outage_of_the_store_is_reported(services: InProcessServices) -> None
 
 
 def test_the_leading_planner_limits_the_clients_of_a_rule_and_restores_their_quotas(led: InProcessServices) -> None:
-    resource = QuotaEntity(DEFAULT, "backfill-1").resource
+    resource = ClientQuotaEntity(DEFAULT, "backfill-1").resource
     led.cluster.configs[resource] = {"producer_byte_rate": "70000000"}
     led.cluster.add_topic("t1", {0: (1001, 1002)})
     led.cluster.submit_reassignment("t1", {0: (1001, 1003)})

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from autothrottle.adapters.exposition.prometheus import PrometheusText
-from autothrottle.adapters.grpc import AdminClient
+from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.adapters.memory import MemoryMetrics, MemoryOverrides
 from autothrottle.core.exported_metrics import BUILD_INFO
 from autothrottle.gateway.server import GatewayServer
@@ -55,7 +55,7 @@ class Front:
         self._stack = ExitStack()
         metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
         self.services = self._stack.enter_context(InProcessServices(metrics, metrics))
-        admin = AdminClient([self.services.address("admin")])
+        admin = AdminServiceClient([self.services.address("admin")])
         self._stack.callback(admin.close)
         self.server = GatewayServer(
             admin,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from autothrottle.adapters.grpc import AdminClient
+from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb
@@ -250,7 +250,7 @@ def test_the_default_listener_is_reachable_from_this_host_only() -> None:
     """D17: by default requests need no token, so the default address must keep other hosts out."""
     host, _, port = parse([], {}).api_listen.rpartition(":")
     assert port == "8080"
-    admin = AdminClient(["127.0.0.1:1"])
+    admin = AdminServiceClient(["127.0.0.1:1"])
     with GatewayServer(admin, f"{host}:0") as server:
         assert ipaddress.ip_address(server.bound_to).is_loopback
     admin.close()

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from tests.unit.autothrottle.gateway.front import Front
 
 PAIR = {"user": "a/b", "clientId": "100% ☃"}
-KEY, PAIR_ENTITY = QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity("a/b", "100% ☃")
+KEY, PAIR_ENTITY = QuotaKey.PRODUCER_BYTE_RATE, ClientQuotaEntity("a/b", "100% ☃")
 
 
 def quota(values: dict[str, object], entity: dict[str, object] | None = None) -> str:
@@ -59,7 +59,7 @@ def test_a_dry_run_is_a_parameter(front: Front) -> None:
     assert shown.json["quota"]["values"] == {"consumerByteRate": "7"}
     assert front.services.quotas.quotas == {}
     front.ask("PUT", "/v1/quota", default)
-    assert front.services.quotas.quotas.keys() == {QuotaEntity(DEFAULT, DEFAULT)}
+    assert front.services.quotas.quotas.keys() == {ClientQuotaEntity(DEFAULT, DEFAULT)}
 
 
 @pytest.mark.parametrize(

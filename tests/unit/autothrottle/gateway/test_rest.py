@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.grpc import AdminClient
+from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.core.errors import Unavailable
 from autothrottle.gateway import answers
 from autothrottle.gateway.rest import bindings
@@ -418,14 +418,14 @@ def test_a_later_request_on_a_connection_has_its_own_time_limit(parts: tuple[byt
 
 
 def test_an_address_in_use_is_refused_with_the_fix(front: Front) -> None:
-    admin = AdminClient(["127.0.0.1:1"])
+    admin = AdminServiceClient(["127.0.0.1:1"])
     with pytest.raises(Unavailable, match=r"gateway cannot listen on .* Fix: .*--api-listen"):
         GatewayServer(admin, front.server.address)
     admin.close()
 
 
 def test_without_an_admin_service_every_route_answers_503() -> None:
-    admin = AdminClient(["127.0.0.1:1"])
+    admin = AdminServiceClient(["127.0.0.1:1"])
     with Front() as front, GatewayServer(admin, "localhost:0") as alone:
         assert alone.address.startswith("localhost:")
         front.server = alone

@@ -35,7 +35,7 @@ def test_a_listed_rule_can_be_edited_and_sent_back(front: Front) -> None:
     front.ask("PUT", PATH, rule())
     (listed,) = front.ask("GET", "/v1/yieldRules").json["rules"]
     assert front.ask("PUT", PATH, json.dumps({**listed, "floorBytesPerSecond": 5})).status == 200
-    assert front.services.yield_rules.read()["backfills"].floor == 5
+    assert front.services.yield_rules.read()["backfills"].floor_bytes_per_second == 5
 
 
 def test_dry_run_and_confirmation_are_parameters(front: Front) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc.planner import PlannerServiceClient
 from autothrottle.adapters.memory import MemoryAuditedMap, MemoryCluster, MemoryMembers, MemoryMembership
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
@@ -251,7 +251,7 @@ def test_the_api_answers_at_once_while_the_metrics_source_hangs(tmp_path: Path) 
             [(add_planner, PlannerServicer(bench.planner), "autothrottle.v1.PlannerService")],
             planner_address,
         )
-        client = PlannerClient([planner_address])
+        client = PlannerServiceClient([planner_address])
         servicer = AdminServicer(
             bench.overrides,
             client,

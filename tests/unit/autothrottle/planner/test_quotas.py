@@ -10,7 +10,7 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.records import AuditAction, CatchUp, Pause, PauseMode
@@ -18,7 +18,7 @@ from autothrottle.ports.kafka import Term
 from tests.builders import NOON
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
 
-BACKFILL = QuotaEntity(DEFAULT, "backfill")
+BACKFILL = ClientQuotaEntity(DEFAULT, "backfill")
 RESOURCE = BACKFILL.resource
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 
@@ -155,7 +155,7 @@ def test_a_foreign_edit_is_repaired_while_it_holds_and_stays_after_its_end(bench
 
 
 def test_other_entities_are_never_touched(bench: Bench) -> None:
-    customer = QuotaEntity(client_id="customer").resource
+    customer = ClientQuotaEntity(client_id="customer").resource
     bench.cluster.configs[customer] = {"producer_byte_rate": "1"}
     bench.temporary_quotas.put(BACKFILL, temporary(minutes=1.5))
     bench.cycle()

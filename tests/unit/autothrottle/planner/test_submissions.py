@@ -17,7 +17,7 @@ from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Submitted, Targets, Wanted, unthrottled
 from autothrottle.core.records import Pause, PauseMode
-from autothrottle.planner.submissions import Submission
+from autothrottle.planner.submissions import SubmissionTicket
 from autothrottle.ports.kafka import Term
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench
@@ -143,8 +143,8 @@ def test_another_reassignment_keeps_its_throttles_during_a_submission(bench: Ben
 class ProposingCluster(MemoryCluster):
     """A cluster during whose first read a caller proposes a reassignment."""
 
-    propose: Callable[[], Submission] | None = None
-    submission: Submission | None = None
+    propose: Callable[[], SubmissionTicket] | None = None
+    submission: SubmissionTicket | None = None
 
     def fetch_snapshot(self, **wanted: Any) -> Snapshot:
         found = super().fetch_snapshot(**wanted)
@@ -538,7 +538,7 @@ def test_a_reassignment_cancelled_before_a_snapshot_shows_it_is_cleaned_up(
 
 
 def test_a_time_out_after_the_request_has_left_says_that_kafka_may_have_received_it() -> None:
-    submission = Submission(1, Wanted(1, WANTED))
+    submission = SubmissionTicket(1, Wanted(1, WANTED))
     assert submission.claim()
     with pytest.raises(Unavailable, match="the reassignment may have been submitted"):
         submission.wait(timedelta(0))

@@ -13,7 +13,7 @@ from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY
@@ -26,9 +26,9 @@ from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, Bench
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
-RULE = YieldRule("backfill", None, "backfill-*", mb(20), None, mb(2), frozenset({PRODUCER}), "anna", NOON)
-BACKFILL = QuotaEntity(DEFAULT, "backfill-1")
-CUSTOMER = QuotaEntity(DEFAULT, "customer")
+RULE = YieldRule("backfill", mb(2), None, "backfill-*", mb(20), None, frozenset({PRODUCER}), "anna", NOON)
+BACKFILL = ClientQuotaEntity(DEFAULT, "backfill-1")
+CUSTOMER = ClientQuotaEntity(DEFAULT, "customer")
 WINDOW = QUOTA_WINDOW.total_seconds()
 
 
@@ -155,7 +155,7 @@ def test_a_temporary_quota_that_ends_hands_over_to_the_rule(bench: Bench, is_rem
 
 def test_a_removed_temporary_quota_of_another_client_ends_at_once_during_a_recovery(bench: Bench) -> None:
     """The planner once took its last reading of the quotas as new enough, and restored the quota much later."""
-    alice = QuotaEntity("alice")
+    alice = ClientQuotaEntity("alice")
     wanted = TemporaryQuota(alice, {PRODUCER: mb(1)}, "anna", NOON, NOON + timedelta(hours=1))
     bench.temporary_quotas.put(wanted.entity, wanted)
     begin(bench)
@@ -197,10 +197,10 @@ def test_one_measurement_moves_a_quota_once(bench: Bench) -> None:
 
 
 def test_a_quota_of_the_operator_is_lowered_but_never_raised(bench: Bench) -> None:
-    high, low, defaults = (QuotaEntity(DEFAULT, f"backfill-{name}") for name in ("high", "low", "default"))
+    high, low, defaults = (ClientQuotaEntity(DEFAULT, f"backfill-{name}") for name in ("high", "low", "default"))
     bench.cluster.configs[high.resource] = {PRODUCER: "50000000", CONSUMER: "9"}
     bench.cluster.configs[low.resource] = {PRODUCER: "5000000"}
-    bench.cluster.configs[QuotaEntity(client_id="backfill-default").resource] = {PRODUCER: "8000000"}
+    bench.cluster.configs[ClientQuotaEntity(client_id="backfill-default").resource] = {PRODUCER: "8000000"}
     before = quota_configs(bench)
     begin(bench)
     windows(bench, 4)
@@ -224,7 +224,7 @@ def test_a_quota_of_the_operator_is_halved_first_and_not_cut(bench: Bench) -> No
 
 
 def test_users_with_own_quotas_of_the_client_id_yield_too(bench: Bench) -> None:
-    own, other = QuotaEntity("alice", "backfill-1"), QuotaEntity("bob", "backfill-1")
+    own, other = ClientQuotaEntity("alice", "backfill-1"), ClientQuotaEntity("bob", "backfill-1")
     bench.cluster.configs[own.resource] = {PRODUCER: "90000000"}
     bench.cluster.configs[other.resource] = {CONSUMER: "90000000"}
     begin(bench)
@@ -236,10 +236,10 @@ def test_users_with_own_quotas_of_the_client_id_yield_too(bench: Bench) -> None:
 def test_customers_are_in_no_change(bench: Bench) -> None:
     others = [
         CUSTOMER,
-        QuotaEntity(DEFAULT),
-        QuotaEntity(client_id=DEFAULT),
-        QuotaEntity("alice"),
-        QuotaEntity(DEFAULT, DEFAULT),
+        ClientQuotaEntity(DEFAULT),
+        ClientQuotaEntity(client_id=DEFAULT),
+        ClientQuotaEntity("alice"),
+        ClientQuotaEntity(DEFAULT, DEFAULT),
     ]
     for entity in others:
         bench.cluster.configs[entity.resource] = {PRODUCER: "77000000"}
@@ -288,22 +288,22 @@ def test_a_client_that_is_found_later_yields_from_the_next_cycle(bench: Bench) -
     bench.cluster.group_clients |= {"backfill-2"}
     bench.cycle(after=READ_CLIENTS_EVERY.total_seconds())
     bench.cycle("more clients yield to the recovery")
-    assert rates(bench)[QuotaEntity(DEFAULT, "backfill-2").path] == 70
+    assert rates(bench)[ClientQuotaEntity(DEFAULT, "backfill-2").path] == 70
     windows(bench, 2)
-    assert rates(bench)[QuotaEntity(DEFAULT, "backfill-2").path] == 20
+    assert rates(bench)[ClientQuotaEntity(DEFAULT, "backfill-2").path] == 20
 
 
 def test_names_without_wildcards_need_no_reading(bench: Bench) -> None:
     bench.yield_rules.put(RULE.name, replace(RULE, client_id="unseen"))
     begin(bench)
     windows(bench, 3)
-    assert rates(bench) == {QuotaEntity(DEFAULT, "unseen").path: 20}
+    assert rates(bench) == {ClientQuotaEntity(DEFAULT, "unseen").path: 20}
 
 
 def test_removed_and_changed_rules_take_effect_in_the_next_cycle(bench: Bench) -> None:
     begin(bench)
     windows(bench, 3)
-    bench.yield_rules.put(RULE.name, replace(RULE, at_most=mb(8)))
+    bench.yield_rules.put(RULE.name, replace(RULE, at_most_bytes_per_second=mb(8)))
     assert windows(bench, 3) == [10, 8, 8]
     bench.yield_rules.remove("backfill")
     bench.cycle("a yield rule changed")
@@ -311,7 +311,10 @@ def test_removed_and_changed_rules_take_effect_in_the_next_cycle(bench: Bench) -
 
 
 def test_the_lower_of_two_rules_counts_with_its_floor(bench: Bench) -> None:
-    bench.yield_rules.put("all", replace(RULE, name="all", client_id="*ill-1", at_most=mb(12), floor=mb(11)))
+    bench.yield_rules.put(
+        "all",
+        replace(RULE, name="all", client_id="*ill-1", at_most_bytes_per_second=mb(12), floor_bytes_per_second=mb(11)),
+    )
     begin(bench)
     assert windows(bench, 4) == [35, 17.5, 12, 12]
     bench.seconds += 30
@@ -320,7 +323,7 @@ def test_the_lower_of_two_rules_counts_with_its_floor(bench: Bench) -> None:
 
 
 def test_a_share_of_the_capacity_waits_for_metrics(bench: Bench) -> None:
-    bench.yield_rules.put(RULE.name, replace(RULE, at_most=None, at_most_share=0.1))
+    bench.yield_rules.put(RULE.name, replace(RULE, at_most_bytes_per_second=None, at_most_share=0.1))
     loads, bench.metrics.loads = bench.metrics.loads, builders.loads()
     begin(bench)
     record = bench.cycle()
@@ -463,7 +466,7 @@ def plug_in_findings(record: Cycle) -> list[str]:
 @pytest.mark.parametrize(("now", "is_ineffective"), [(100, True), (50, False)])
 def test_plug_ins_are_reported_and_checked_for_an_effect(bench: Bench, now: float, is_ineffective: bool) -> None:
     bench.cluster.plug_ins = {1002: "io.strimzi.StaticQuotaCallback"}
-    bench.yield_rules.put(RULE.name, replace(RULE, floor=mb(20)))
+    bench.yield_rules.put(RULE.name, replace(RULE, floor_bytes_per_second=mb(20)))
     begin(bench)
     assert plug_in_findings(bench.cycle(after=1)) == [
         "brokers 1002 use the plug-in io.strimzi.StaticQuotaCallback for client quotas "

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 import autothrottle.v1
 import autothrottle_client.errors as errors
-from autothrottle.adapters.credentials.tls import Tls, TlsFiles
+from autothrottle.adapters.credentials.tls import ServiceCertificates, TlsFiles
 from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.core.access import Caller, Role, parse_certificate_roles, require_role
 from autothrottle.core.errors import Conflict, Forbidden, Invalid, Unauthenticated
@@ -181,7 +181,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     authorities.write_text("".join((CERTIFICATES / f"{name}.pem").read_text() for name in trusted))
     tokens.write_text("".join(f"{role} {token} {role}\n" for role, token in TOKENS.items()))
     server = str(CERTIFICATES / "server.pem")
-    tls = Tls(TlsFiles(server, server, str(authorities))) if has_tls else None
+    tls = ServiceCertificates(TlsFiles(server, server, str(authorities))) if has_tls else None
     access = Access(ROLES) if has_tls else Access(tokens=Tokens(str(tokens)))
     with ExitStack() as stack:
         credentials = tls.server_credentials() if tls else None

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.credentials.tls import Tls, TlsFiles
+from autothrottle.adapters.credentials.tls import ServiceCertificates, TlsFiles
 from autothrottle.core.errors import Invalid
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2
@@ -52,7 +52,7 @@ def serve() -> Iterator[Serve]:
 
         def start(certificate: str, listen: str = "127.0.0.1:0", authorities: str = CA) -> ServiceServer:
             service = (add_AdminServiceServicer_to_server, Callers(), "autothrottle.v1.AdminService")  # type: ignore[abstract]
-            credentials = Tls(files(certificate, authorities=authorities)).server_credentials()
+            credentials = ServiceCertificates(files(certificate, authorities=authorities)).server_credentials()
             return stack.enter_context(ServiceServer("admin", [service], listen, credentials=credentials))
 
         yield start
@@ -67,19 +67,19 @@ def fetch_names(replica: Replica, seconds: float) -> list[str]:
     return asked(replica.channel, seconds)
 
 
-def connected(address: str, tls: Tls | None) -> closing[Replicas]:
+def connected(address: str, tls: ServiceCertificates | None) -> closing[Replicas]:
     return closing(Replicas("admin", [address], Connection(certificates=tls, resolve=resolved)))
 
 
-def ask(address: str, tls: Tls | None, timeout: timedelta = PATIENT) -> Sequence[str]:
+def ask(address: str, tls: ServiceCertificates | None, timeout: timedelta = PATIENT) -> Sequence[str]:
     with connected(address, tls) as replicas:
         return replicas.call(fetch_names, timeout)
 
 
 def test_services_authenticate_one_another_by_certificate(serve: Serve) -> None:
     server = serve(SERVER)
-    assert ask(server.address, Tls(files(CLIENT))) == ["autothrottle"]
-    assert ask(f"localhost:{server.address.rpartition(':')[2]}", Tls(files(CLIENT))) == ["autothrottle"]
+    assert ask(server.address, ServiceCertificates(files(CLIENT))) == ["autothrottle"]
+    assert ask(f"localhost:{server.address.rpartition(':')[2]}", ServiceCertificates(files(CLIENT))) == ["autothrottle"]
 
 
 def test_a_caller_without_a_certificate_of_the_authorities_is_rejected(serve: Serve) -> None:
@@ -97,14 +97,14 @@ def test_a_server_certificate_with_another_name_is_rejected_unless_that_name_is_
 ) -> None:
     server = serve(ELSEWHERE)
     with pytest.raises(Unavailable):
-        ask(server.address, Tls(files(CLIENT)), SHORT)
-    assert ask(server.address, Tls(files(CLIENT, "elsewhere.example"))) == ["autothrottle"]
+        ask(server.address, ServiceCertificates(files(CLIENT)), SHORT)
+    assert ask(server.address, ServiceCertificates(files(CLIENT, "elsewhere.example"))) == ["autothrottle"]
 
 
 def test_a_unix_socket_needs_no_certificate(serve: Serve, tmp_path: Path) -> None:
     address = serve(SERVER, f"unix:{tmp_path}/admin.sock").address
     assert ask(address, None) == []
-    assert ask(address, Tls(files(CLIENT))) == []
+    assert ask(address, ServiceCertificates(files(CLIENT))) == []
 
 
 def test_certificates_are_renewed_on_both_sides_without_a_restart(serve: Serve, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_certificates_are_renewed_on_both_sides_without_a_restart(serve: Serve, 
     shutil.copy(SERVER, theirs)
     shutil.copy(CLIENT, ours)
     server = serve(theirs, authorities=both)
-    with connected(server.address, Tls(files(ours))) as replicas:
+    with connected(server.address, ServiceCertificates(files(ours))) as replicas:
         assert replicas.call(fetch_names, PATIENT) == ["autothrottle"]
 
         def renew(replica: Replica, seconds: float) -> list[str]:
@@ -127,7 +127,7 @@ def test_certificates_are_renewed_on_both_sides_without_a_restart(serve: Serve, 
             half()
             assert replicas.call(fetch_names, PATIENT) == ["renewed"]
     shutil.copy(ELSEWHERE, theirs)
-    assert ask(server.address, Tls(files(CLIENT, "elsewhere.example"))) == ["autothrottle"]
+    assert ask(server.address, ServiceCertificates(files(CLIENT, "elsewhere.example"))) == ["autothrottle"]
 
 
 def test_the_client_package_uses_mutual_tls(serve: Serve) -> None:
@@ -149,6 +149,6 @@ def test_the_client_package_uses_mutual_tls(serve: Serve) -> None:
 )
 def test_mismatched_files_are_refused_with_their_names(wrong: TlsFiles, reason: str) -> None:
     with pytest.raises(Invalid, match=reason):
-        Tls(wrong)
+        ServiceCertificates(wrong)
     with pytest.raises(Invalid, match=reason):
         AdminClient("127.0.0.1:1", tls=wrong)

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.adapters.memory import MemoryMembership, MemoryMetrics
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.planner.servicer import PlannerServicer
@@ -84,7 +84,7 @@ def services() -> Iterator[InProcessServices]:
 def server(services: InProcessServices) -> Iterator[str]:
     """A server with the services of the public server of `autothrottle run`."""
     with ExitStack() as stack:
-        leading = PlannerClient([services.address("planner-1")])
+        leading = PlannerServiceClient([services.address("planner-1")])
         stack.callback(leading.close)
         admin = AdminServicer(
             services.overrides,

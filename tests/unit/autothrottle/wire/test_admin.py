@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
-from autothrottle.core.operators.audit import AuditReading, AuditRecord
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.records import AuditAction
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
@@ -35,18 +35,18 @@ from tests.builders import NOON
 from tests.unit.autothrottle.wire.strategies import broker_ids, int64, pauses, text, times
 
 overrides = st.builds(
-    Override, st.integers(1, MAX_LINK_RATE), st.booleans(), st.integers(0, 2**63 - 1), st.none() | times
+    StoredOverride, st.integers(1, MAX_LINK_RATE), st.booleans(), st.integers(0, 2**63 - 1), st.none() | times
 )
 
 
 @given(st.none() | broker_ids, overrides)
-def test_override_round_trips(broker_id: int | None, override: Override) -> None:
+def test_override_round_trips(broker_id: int | None, override: StoredOverride) -> None:
     raw = override_to_message(broker_id, override).SerializeToString()
     assert override_from_message(Message.FromString(raw)) == (broker_id, override)
 
 
 @given(st.none() | overrides, st.dictionaries(broker_ids, overrides, max_size=4))
-def test_all_overrides_round_trip(cluster: Override | None, brokers: dict[int, Override]) -> None:
+def test_all_overrides_round_trip(cluster: StoredOverride | None, brokers: dict[int, StoredOverride]) -> None:
     received = dict(map(override_from_message, overrides_to_messages(Overrides(cluster, brokers))))
     assert received == ({None: cluster} if cluster else {}) | brokers
 
@@ -63,12 +63,12 @@ def test_request_quotas_round_trip_and_an_absent_name_is_not_an_empty_one(rates:
 
 
 def test_cluster_override_comes_first_then_brokers_by_id() -> None:
-    listed = overrides_to_messages(Overrides(Override(1), {1002: Override(2), 1001: Override(3)}))
+    listed = overrides_to_messages(Overrides(StoredOverride(1), {1002: StoredOverride(2), 1001: StoredOverride(3)}))
     assert [m.rate_bytes_per_second for m in listed] == [1, 3, 2]
 
 
 def test_override_marked_for_removal_is_not_listed() -> None:
-    assert overrides_to_messages(Overrides(Override(0), {1001: Override(0)})) == []
+    assert overrides_to_messages(Overrides(StoredOverride(0), {1001: StoredOverride(0)})) == []
 
 
 def test_unreadable_overrides_become_warnings() -> None:
@@ -107,7 +107,7 @@ def test_foreign_etag_is_refused() -> None:
 
 @given(
     st.builds(
-        AuditRecord,
+        StoredAuditRecord,
         int64,
         times,
         text,
@@ -119,7 +119,7 @@ def test_foreign_etag_is_refused() -> None:
         st.none() | pauses,
     )
 )
-def test_audit_record_round_trips(record: AuditRecord) -> None:
+def test_audit_record_round_trips(record: StoredAuditRecord) -> None:
     raw = audit_to_list(AuditReading((record,))).SerializeToString()
     (sent,) = admin_pb2.ListAuditRecordsResponse.FromString(raw).records
     name = admin_pb2.AuditRecord.Action.Name(sent.action)

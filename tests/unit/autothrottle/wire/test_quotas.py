@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.v1.discovery_pb2 import GetClientsResponse
 from autothrottle.v1.quotas_pb2 import Quota
 from autothrottle.wire.quotas import clients_from_message, clients_to_message, temporary_from_message
@@ -20,7 +20,9 @@ from tests.examples import examples
 from tests.unit.autothrottle.wire.strategies import broker_ids, sentences
 
 names = st.sampled_from([DEFAULT, *ODD_NAMES]) | st.text(min_size=1, max_size=8)
-entities = st.sampled_from(LEVELS) | st.builds(QuotaEntity, names, names) | st.builds(QuotaEntity, client_id=names)
+entities = (
+    st.sampled_from(LEVELS) | st.builds(ClientQuotaEntity, names, names) | st.builds(ClientQuotaEntity, client_id=names)
+)
 readings = st.builds(
     ClientReading,
     st.frozensets(entities, max_size=5),
@@ -38,11 +40,11 @@ def test_clients_round_trip(reading: ClientReading) -> None:
 
 def test_an_entity_of_an_unknown_kind_is_absent() -> None:
     message = GetClientsResponse(entities=["clients/app", "tenants/a"])
-    assert clients_from_message(message).entities == {QuotaEntity(client_id="app")}
+    assert clients_from_message(message).entities == {ClientQuotaEntity(client_id="app")}
 
 
 @pytest.mark.parametrize("time", [Timestamp(seconds=2**62), Timestamp(seconds=-(2**62)), Timestamp(nanos=-1)])
 def test_a_quota_with_an_impossible_expire_time_is_refused(time: Timestamp) -> None:
     """A time after the year 9999 was an unexpected ValueError: SetQuota answered INTERNAL."""
     with pytest.raises(Invalid, match="expire_time is not a valid time"):
-        temporary_from_message(Quota(expire_time=time), QuotaEntity("a"), {}, "anna", datetime.now(UTC))
+        temporary_from_message(Quota(expire_time=time), ClientQuotaEntity("a"), {}, "anna", datetime.now(UTC))

@@ -23,7 +23,7 @@ from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.command import configure, play, virtual_scenario
-from autothrottle_lab.simulate.recording import Outcome, Recording, bound
+from autothrottle_lab.simulate.recording import Recording, SimulationOutcome, bound
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from autothrottle_lab.simulate.virtual_time import (
     EventKind,
@@ -214,7 +214,7 @@ def test_scenario_events_fetcher_rate_and_contention_are_played(
 
 
 def test_equal_scenarios_have_equal_outcomes() -> None:
-    def played() -> Outcome:
+    def played() -> SimulationOutcome:
         brokers = {b: VirtualBroker(LINK, ClientTraffic.constant(mb(20), mb(20))) for b in (1, 2, 3, 4)}
         reassignments = [
             VirtualReassignment("a", 0, mb(300), (1, 2), (3, 4)),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autothrottle.__main__ import main
-from autothrottle.adapters.credentials.tls import Tls, TlsFiles
+from autothrottle.adapters.credentials.tls import ServiceCertificates, TlsFiles
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Missing
@@ -141,7 +141,7 @@ def test_cluster_with_tls_is_called_with_a_certificate(capsys: pytest.CaptureFix
             return admin_pb2.ListReassignmentsResponse()
 
     service = (add_AdminServiceServicer_to_server, Idle(), "autothrottle.v1.AdminService")  # type: ignore[abstract]
-    credentials = Tls(TlsFiles(SERVER, SERVER, AUTHORITIES)).server_credentials()
+    credentials = ServiceCertificates(TlsFiles(SERVER, SERVER, AUTHORITIES)).server_credentials()
     with ServiceServer("admin", [service], "127.0.0.1:0", credentials=credentials) as server:
         flags = ["--tls-cert", PEM, "--tls-key", PEM, "--tls-ca", AUTHORITIES]
         assert main(["simulate", "--from-cluster", server.address, *flags]) == 1

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.grpc import PlannerClient
+from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.memory import MemoryMembers, MemoryMembership
 from autothrottle.core.errors import Unavailable
@@ -66,7 +66,7 @@ def test_other_addresses_use_the_given_resolver() -> None:
 def call_error(members: MemoryMembers) -> str:
     """The error of a call when no planner is reachable."""
     lookup = member_lookup(MemoryMembership(members), "h2", names)
-    with closing(PlannerClient([PLANNERS], resolve=lookup)) as planner, pytest.raises(Unavailable) as caught:
+    with closing(PlannerServiceClient([PLANNERS], resolve=lookup)) as planner, pytest.raises(Unavailable) as caught:
         planner.run_cycle("a test", timedelta(seconds=30))
     return str(caught.value)
 

@@ -18,7 +18,7 @@ from autothrottle.adapters.kafka_admin.schemas import ConsumerGroupDescribeRespo
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 
 TIMEOUT = timedelta(seconds=5)
 PLUG_IN = "client.quota.callback.class"
@@ -139,8 +139,8 @@ def read(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, timeout: timedelta =
     return fetch_group_clients(admin, timeout)
 
 
-def clients(*names: str) -> frozenset[QuotaEntity]:
-    return frozenset(QuotaEntity(DEFAULT, name) for name in names)
+def clients(*names: str) -> frozenset[ClientQuotaEntity]:
+    return frozenset(ClientQuotaEntity(DEFAULT, name) for name in names)
 
 
 def test_members_of_groups_of_both_protocols_are_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
 from autothrottle.wire.discovery import settings_to_message
 from autothrottle.wire.quotas import quota_to_message, values_from_message
@@ -92,8 +92,8 @@ def test_a_quota_beyond_its_range_limits_nothing_and_the_others_are_read(
         for name, v in (("clean", 1024.0), ("a", value))
     ]
     found = messages.client_quotas(built(kafka.protocol.admin.DescribeClientQuotasResponse, {"entries": entries}))
-    assert found[QuotaEntity("clean")] == {QuotaKey(key): 1024}
-    assert found[QuotaEntity("a")] == {QuotaKey(key): expected}
+    assert found[ClientQuotaEntity("clean")] == {QuotaKey(key): 1024}
+    assert found[ClientQuotaEntity("a")] == {QuotaKey(key): expected}
     for entity, values in found.items():
         assert values_from_message(quota_to_message(entity, values).values) == values
         assert {key: parse_value(key, format_value(key, value)) for key, value in values.items()} == values

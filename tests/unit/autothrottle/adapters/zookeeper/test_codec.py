@@ -33,8 +33,8 @@ from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import SharedValues, broker_id_of
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.audit import MAX_WHO, AuditRecord
-from autothrottle.core.operators.overrides import Override
+from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
+from autothrottle.core.operators.overrides import StoredOverride
 from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.units import MAX_RATE
 from tests.builders import NOON, ledger_entry
@@ -115,14 +115,14 @@ def test_ledger_entry_round_trip(entry: LedgerEntry) -> None:
 
 @given(st.integers(0, MAX_RATE), st.booleans(), st.integers(0, 2**63 - 1), ENDS)
 def test_override_round_trip(rate: int, autoremove: bool, version: int, expire_time: datetime | None) -> None:
-    override = Override(rate, autoremove, version, expire_time)
+    override = StoredOverride(rate, autoremove, version, expire_time)
     assert parse_override(format_override(override), version) == override
 
 
 @given(st.integers(1, MAX_RATE))
 def test_rate_for_the_original_is_rounded_up_and_never_zero(rate: int) -> None:
     """The original treats 0 as a removed override."""
-    whole = json.loads(format_override(Override(rate)))["rate"]
+    whole = json.loads(format_override(StoredOverride(rate)))["rate"]
     assert (whole - 1) * MB < rate <= whole * MB
 
 
@@ -175,16 +175,16 @@ def test_formatted_texts_are_those_that_kafka_expects() -> None:
     [
         (b"", None),
         (b"  \n", None),
-        (b"50", Override(50 * MB)),
-        (b"50\n", Override(50 * MB)),
-        (b"0", Override(0)),
-        (b"000000000000000000000000000005", Override(5 * MB)),
-        (b'{"rate":50,"autoremove":true}', Override(50 * MB, True)),
-        (b'{"rate":0,"autoremove":false}', Override(0)),
-        (b'{"rate":3,"autoremove":false,"rate_bytes_per_second":2000001}', Override(2_000_001)),
+        (b"50", StoredOverride(50 * MB)),
+        (b"50\n", StoredOverride(50 * MB)),
+        (b"0", StoredOverride(0)),
+        (b"000000000000000000000000000005", StoredOverride(5 * MB)),
+        (b'{"rate":50,"autoremove":true}', StoredOverride(50 * MB, True)),
+        (b'{"rate":0,"autoremove":false}', StoredOverride(0)),
+        (b'{"rate":3,"autoremove":false,"rate_bytes_per_second":2000001}', StoredOverride(2_000_001)),
     ],
 )
-def test_override_is_parsed_in_every_historical_format(text: bytes, expected: Override | None) -> None:
+def test_override_is_parsed_in_every_historical_format(text: bytes, expected: StoredOverride | None) -> None:
     assert parse_override(text, 0) == expected
 
 
@@ -309,7 +309,7 @@ def test_override_expiry_is_parsed_in_any_time_zone() -> None:
     assert override is not None
     assert override.expire_time == datetime(2030, 1, 31, 17, tzinfo=UTC)
     assert override.expire_time.tzinfo is UTC
-    abroad = Override(5, expire_time=datetime(2030, 1, 31, 18, tzinfo=timezone(timedelta(hours=1))))
+    abroad = StoredOverride(5, expire_time=datetime(2030, 1, 31, 18, tzinfo=timezone(timedelta(hours=1))))
     assert json.loads(format_override(abroad))["expire_time"] == "2030-01-31T17:00:00+00:00"
 
 
@@ -323,10 +323,10 @@ def test_override_with_unreadable_expiry_is_refused(end: str) -> None:
 
 
 def test_override_without_expiry_has_no_expire_time() -> None:
-    assert "expire_time" not in json.loads(format_override(Override(5)))
+    assert "expire_time" not in json.loads(format_override(StoredOverride(5)))
 
 
-OVERRIDES = st.builds(Override, st.integers(1, MAX_RATE), st.booleans(), st.integers(1, 2**63 - 1), ENDS)
+OVERRIDES = st.builds(StoredOverride, st.integers(1, MAX_RATE), st.booleans(), st.integers(1, 2**63 - 1), ENDS)
 
 
 @given(
@@ -342,17 +342,17 @@ def test_audit_record_round_trip(
     who: str,
     action: AuditAction,
     broker_id: int | None,
-    before: Override | None,
-    after: Override | None,
+    before: StoredOverride | None,
+    after: StoredOverride | None,
     reason: str,
     pause: Pause | None,
 ) -> None:
-    record = AuditRecord(7, NOON, who, action, broker_id, before, after, reason, pause, reason)
+    record = StoredAuditRecord(7, NOON, who, action, broker_id, before, after, reason, pause, reason)
     assert parse_audit_record(format_audit_record(record), 7, NOON, after.version if after else 9) == record
 
 
 def test_who_is_truncated_to_its_limit() -> None:
-    data = format_audit_record(AuditRecord(0, NOON, "x" * 5000, AuditAction.SET, None))
+    data = format_audit_record(StoredAuditRecord(0, NOON, "x" * 5000, AuditAction.SET, None))
     assert parse_audit_record(data, 0, NOON, 1).who == "x" * MAX_WHO
 
 

@@ -20,7 +20,7 @@ from autothrottle.core.cycle.settle import settle
 from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
 from autothrottle.core.cycle.step import step
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.records import Outcome, OutcomeStatus
@@ -37,8 +37,8 @@ policies = st.sampled_from((HeadroomPolicy(), AdaptivePolicy()))
 loads = st.dictionaries(brokers, st.tuples(st.integers(0, 110), st.integers(0, 110)))
 overrides = st.builds(
     lambda cluster, by_broker: Overrides(cluster, by_broker),
-    st.none() | st.builds(Override, st.integers(1, 200).map(mb), st.booleans(), st.just(1)),
-    st.dictionaries(brokers, st.builds(Override, st.integers(1, 200).map(mb), st.just(False), st.just(1))),
+    st.none() | st.builds(StoredOverride, st.integers(1, 200).map(mb), st.booleans(), st.just(1)),
+    st.dictionaries(brokers, st.builds(StoredOverride, st.integers(1, 200).map(mb), st.just(False), st.just(1))),
 )
 
 

@@ -10,8 +10,8 @@ from autothrottle.core.cluster.snapshot import validate_broker_id
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.operators.audit import validate_audit_limit
 from autothrottle.core.operators.overrides import (
-    Override,
     Overrides,
+    StoredOverride,
     check_version,
     format_etag,
     parse_etag,
@@ -21,7 +21,7 @@ from autothrottle.core.operators.overrides import (
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from tests.builders import NOON
 
-CLUSTER, OWN = Override(200), Override(50)
+CLUSTER, OWN = StoredOverride(200), StoredOverride(50)
 
 
 def test_broker_override_beats_cluster_override() -> None:
@@ -35,13 +35,13 @@ def test_without_overrides_none_is_in_force() -> None:
 
 
 def test_override_of_zero_counts_as_removed() -> None:
-    overrides = Overrides(cluster=Override(0), brokers={1: Override(0), 2: OWN})
+    overrides = Overrides(cluster=StoredOverride(0), brokers={1: StoredOverride(0), 2: OWN})
     assert overrides.of(1) is None
     assert overrides.active_brokers == {2}
 
 
 def test_cluster_override_applies_after_the_broker_override_is_removed() -> None:
-    assert Overrides(cluster=CLUSTER, brokers={1: Override(0)}).of(1) is CLUSTER
+    assert Overrides(cluster=CLUSTER, brokers={1: StoredOverride(0)}).of(1) is CLUSTER
 
 
 def test_unreadable_override_keeps_its_last_read_value() -> None:
@@ -57,8 +57,8 @@ def test_unreadable_override_keeps_its_last_read_value() -> None:
 def test_readable_override_replaces_the_kept_value() -> None:
     """D2: an unreadable override counted as no override."""
     last = Overrides(cluster=CLUSTER, brokers={1: OWN})
-    now = Overrides(cluster=Override(7), unreadable={1: "no JSON"})
-    assert now.keeping_unreadable(last).cluster == Override(7)
+    now = Overrides(cluster=StoredOverride(7), unreadable={1: "no JSON"})
+    assert now.keeping_unreadable(last).cluster == StoredOverride(7)
     assert Overrides(unreadable={1: "no JSON"}).keeping_unreadable(last).cluster is None
 
 
@@ -94,7 +94,7 @@ SECOND = timedelta(seconds=1)
 
 
 def test_override_applies_until_just_before_its_expire_time() -> None:
-    ending = Override(5, expire_time=NOON)
+    ending = StoredOverride(5, expire_time=NOON)
     overrides = Overrides(ending, {1: ending, 2: OWN})
     before, at = NOON - SECOND, NOON
     assert (overrides.acting(before), overrides.expired(before)) == (overrides, {})
@@ -103,12 +103,12 @@ def test_override_applies_until_just_before_its_expire_time() -> None:
 
 
 def test_unreadable_overrides_are_still_reported_when_others_expire() -> None:
-    overrides = Overrides(brokers={1: Override(5, expire_time=NOON)}, unreadable={2: "no JSON"}, warnings=("x",))
+    overrides = Overrides(brokers={1: StoredOverride(5, expire_time=NOON)}, unreadable={2: "no JSON"}, warnings=("x",))
     assert overrides.acting(NOON) == Overrides(unreadable={2: "no JSON"}, warnings=("x",))
 
 
 def test_next_expiry_is_the_earliest_future_one() -> None:
-    over, soon, late = (Override(5, expire_time=NOON + SECOND * n) for n in (0, 1, 2))
+    over, soon, late = (StoredOverride(5, expire_time=NOON + SECOND * n) for n in (0, 1, 2))
     assert Overrides(late, {1: over, 2: soon, 3: OWN}).next_expiry(NOON) == NOON + SECOND
     assert Overrides(late, {1: over}).next_expiry(NOON) == NOON + 2 * SECOND
     assert Overrides(CLUSTER, {1: over}).next_expiry(NOON) is None

@@ -9,7 +9,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.operators.pause import release_of_ours, stale_lists
 from autothrottle.core.records import Pause, PauseMode
 from tests import builders
@@ -77,14 +77,14 @@ def test_entries_of_an_overridden_broker_are_not_stale() -> None:
         ledger={"topics/t1": ours},
         replicas={1003: {"t1": (0,)}},
     )
-    assert stale_lists(current, Overrides(brokers={1003: Override(5)})) == ()
+    assert stale_lists(current, Overrides(brokers={1003: StoredOverride(5)})) == ()
     assert stale_lists(current, Overrides()) == ("t1",)
 
 
 def test_entries_of_an_override_are_not_stale_while_its_broker_takes_part_in_a_reassignment() -> None:
     current = listed("t1")
     recovering = replace(current, replicas={1003: {"t1": (0,), "t2": (5,)}})
-    overrides = Overrides(brokers={1003: Override(5)})
+    overrides = Overrides(brokers={1003: StoredOverride(5)})
     assert stale_lists(recovering, overrides) == ("t2",), "its replica of t2 is not listed yet"
     entries = builders.ledger_entry(follower_replication_throttled_replicas="5:1003")
     t2 = ConfigResource.topic("t2")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import (
     DEFAULT,
+    ClientQuotaEntity,
     Name,
-    QuotaEntity,
     entity_of_path,
     name_or_default,
     validate_entity,
@@ -21,20 +21,20 @@ names = st.one_of(st.text(min_size=1, max_size=20), st.just(DEFAULT), st.just("<
 
 @given(st.one_of(names, st.none()), st.one_of(names, st.none()))
 def test_a_path_leads_back_to_its_entity(user: Name | None, client_id: Name | None) -> None:
-    entity = QuotaEntity(user, client_id)
-    assert (entity_of_path(entity.path) if entity.path else QuotaEntity()) == entity
+    entity = ClientQuotaEntity(user, client_id)
+    assert (entity_of_path(entity.path) if entity.path else ClientQuotaEntity()) == entity
 
 
 @pytest.mark.parametrize("ip", ["10.0.0.7", "fe80::1", DEFAULT])
 def test_a_path_of_an_address_leads_back_to_it(ip: Name) -> None:
-    assert entity_of_path(QuotaEntity(ip=ip).path) == QuotaEntity(ip=ip)
+    assert entity_of_path(ClientQuotaEntity(ip=ip).path) == ClientQuotaEntity(ip=ip)
 
 
 def test_names_are_encoded_like_those_of_kafka_s_sanitizer() -> None:
     """The name is that of Kafka's own SanitizerTest; `*` and `~` are encoded, unlike in most URL encodings."""
     name = "CN=Some characters !@#$%&*()_-+=';:,/~"
     encoded = "CN%3DSome%20characters%20%21%40%23%24%25%26%2A%28%29_-%2B%3D%27%3B%3A%2C%2F%7E"
-    assert QuotaEntity(name).path == f"users/{encoded}"
+    assert ClientQuotaEntity(name).path == f"users/{encoded}"
 
 
 @pytest.mark.parametrize("path", ["users", "topics/t1", "users/a/topics/b", "users/a/clients", "clients/a/b"])
@@ -45,15 +45,15 @@ def test_other_paths_are_no_entities(path: str) -> None:
 @pytest.mark.parametrize(
     ("entity", "problem"),
     [
-        (QuotaEntity(), "has no part; give a user"),
-        (QuotaEntity("a", ip="10.0.0.1"), "have no user and no client id"),
-        (QuotaEntity(""), "user '' has 0 bytes"),
-        (QuotaEntity("a", "b" * 4_097), "has 4097 bytes"),
-        (QuotaEntity("a", ".."), "client-id '..' cannot have quotas"),
-        (QuotaEntity(ip="host1"), "not an IPv4 or IPv6 address"),
+        (ClientQuotaEntity(), "has no part; give a user"),
+        (ClientQuotaEntity("a", ip="10.0.0.1"), "have no user and no client id"),
+        (ClientQuotaEntity(""), "user '' has 0 bytes"),
+        (ClientQuotaEntity("a", "b" * 4_097), "has 4097 bytes"),
+        (ClientQuotaEntity("a", ".."), "client-id '..' cannot have quotas"),
+        (ClientQuotaEntity(ip="host1"), "not an IPv4 or IPv6 address"),
     ],
 )
-def test_wrong_entities_are_refused(entity: QuotaEntity, problem: str) -> None:
+def test_wrong_entities_are_refused(entity: ClientQuotaEntity, problem: str) -> None:
     with pytest.raises(Invalid, match=problem):
         validate_entity(entity)
 
@@ -68,15 +68,15 @@ def test_a_name_and_the_default_exclude_each_other() -> None:
 
 def test_entities_are_sorted_users_first_and_defaults_before_names() -> None:
     ordered = [
-        QuotaEntity(DEFAULT, DEFAULT),
-        QuotaEntity(DEFAULT, "c"),
-        QuotaEntity(DEFAULT),
-        QuotaEntity("a", "b"),
-        QuotaEntity("a"),
-        QuotaEntity("b"),
-        QuotaEntity(client_id=DEFAULT),
-        QuotaEntity(client_id="a"),
-        QuotaEntity(ip=DEFAULT),
-        QuotaEntity(ip="10.0.0.1"),
+        ClientQuotaEntity(DEFAULT, DEFAULT),
+        ClientQuotaEntity(DEFAULT, "c"),
+        ClientQuotaEntity(DEFAULT),
+        ClientQuotaEntity("a", "b"),
+        ClientQuotaEntity("a"),
+        ClientQuotaEntity("b"),
+        ClientQuotaEntity(client_id=DEFAULT),
+        ClientQuotaEntity(client_id="a"),
+        ClientQuotaEntity(ip=DEFAULT),
+        ClientQuotaEntity(ip="10.0.0.1"),
     ]
     assert sorted(reversed(ordered), key=lambda entity: entity.order) == ordered

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.quotas.entities import QuotaEntity
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import (
     MAX_EXACT,
     QuotaKey,
@@ -22,7 +22,7 @@ from autothrottle.core.quotas.keys import (
     validate_edits,
 )
 
-ALICE, ADDRESS = QuotaEntity("alice"), QuotaEntity(ip="10.0.0.1")
+ALICE, ADDRESS = ClientQuotaEntity("alice"), ClientQuotaEntity(ip="10.0.0.1")
 PRODUCER, CONSUMER, REQUEST = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE
 CONNECTIONS = QuotaKey.CONNECTION_CREATION_RATE
 

@@ -6,28 +6,28 @@ from itertools import product
 
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import effective_quotas, effective_quotas_of_ip
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 
 IN_KAFKA_S_ORDER = (
-    QuotaEntity("u", "c"),
-    QuotaEntity("u", DEFAULT),
-    QuotaEntity("u"),
-    QuotaEntity(DEFAULT, "c"),
-    QuotaEntity(DEFAULT, DEFAULT),
-    QuotaEntity(DEFAULT),
-    QuotaEntity(client_id="c"),
-    QuotaEntity(client_id=DEFAULT),
+    ClientQuotaEntity("u", "c"),
+    ClientQuotaEntity("u", DEFAULT),
+    ClientQuotaEntity("u"),
+    ClientQuotaEntity(DEFAULT, "c"),
+    ClientQuotaEntity(DEFAULT, DEFAULT),
+    ClientQuotaEntity(DEFAULT),
+    ClientQuotaEntity(client_id="c"),
+    ClientQuotaEntity(client_id=DEFAULT),
 )
 """Copied from the list in Kafka's documentation (Operations, Client Quotas)."""
 
 
 @pytest.mark.parametrize("first", range(8))
 def test_the_first_level_with_the_key_decides(first: int) -> None:
-    other = {QuotaEntity("v", "c"): {PRODUCER: 1}, QuotaEntity("u", "d"): {PRODUCER: 2}}
+    other = {ClientQuotaEntity("v", "c"): {PRODUCER: 1}, ClientQuotaEntity("u", "d"): {PRODUCER: 2}}
     for later in product((False, True), repeat=7 - first):
         is_set = (*[False] * first, True, *later)
         quotas = {entity: {PRODUCER: 100 + n} for n, entity in enumerate(IN_KAFKA_S_ORDER) if is_set[n]}
@@ -37,7 +37,7 @@ def test_the_first_level_with_the_key_decides(first: int) -> None:
 
 
 def test_each_key_is_decided_on_its_own() -> None:
-    quotas = {QuotaEntity("u"): {CONSUMER: 5}, QuotaEntity(client_id=DEFAULT): {PRODUCER: 6, CONSUMER: 7}}
+    quotas = {ClientQuotaEntity("u"): {CONSUMER: 5}, ClientQuotaEntity(client_id=DEFAULT): {PRODUCER: 6, CONSUMER: 7}}
     assert [(one.key, one.value, one.level) for one in effective_quotas(quotas, "u", "c")] == [
         (PRODUCER, 6, 8),
         (CONSUMER, 5, 3),
@@ -46,12 +46,12 @@ def test_each_key_is_decided_on_its_own() -> None:
 
 def test_an_address_beats_the_default_address() -> None:
     key = QuotaKey.CONNECTION_CREATION_RATE
-    quotas = {QuotaEntity(ip=DEFAULT): {key: 5}, QuotaEntity(ip="10.0.0.1"): {key: 6}}
+    quotas = {ClientQuotaEntity(ip=DEFAULT): {key: 5}, ClientQuotaEntity(ip="10.0.0.1"): {key: 6}}
     assert [(one.value, one.level) for one in effective_quotas_of_ip(quotas, "10.0.0.1")] == [(6, 1)]
     assert [(one.value, one.level) for one in effective_quotas_of_ip(quotas, "10.0.0.2")] == [(5, 2)]
 
 
 def test_a_user_called_like_the_default_is_a_user() -> None:
-    quotas = {QuotaEntity("<default>"): {PRODUCER: 5}}
+    quotas = {ClientQuotaEntity("<default>"): {PRODUCER: 5}}
     assert effective_quotas(quotas, "u", "c") == ()
     assert [one.level for one in effective_quotas(quotas, "<default>", "c")] == [3]

@@ -23,7 +23,7 @@ from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, Name, QuotaEntity, entity_of_path
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, Name, entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import fallbacks
 from autothrottle.core.quotas.step import quotas_needed
@@ -53,15 +53,15 @@ def rules(draw: st.DrawFn) -> Mapping[str, YieldRule]:
         at_most = draw(st.sampled_from((None, floor, 10_000_000, 30_000_000)))
         share = None if at_most else draw(st.floats(0.01, 0.5))
         keys = frozenset(draw(st.sets(st.sampled_from(sorted(BYTE_RATES)), min_size=1)))
-        made[name] = YieldRule(name, user, client, at_most, share, floor, keys, "anna", NOON)
+        made[name] = YieldRule(name, floor, user, client, at_most, share, keys, "anna", NOON)
     return made
 
 
 @st.composite
-def entities(draw: st.DrawFn) -> QuotaEntity:
+def entities(draw: st.DrawFn) -> ClientQuotaEntity:
     user: Name | None = draw(st.none() | st.just(DEFAULT) | users)
     client: Name | None = draw((st.just(DEFAULT) | names) if user is None else (st.none() | st.just(DEFAULT) | names))
-    return QuotaEntity(user, client)
+    return ClientQuotaEntity(user, client)
 
 
 configs = st.dictionaries(
@@ -123,7 +123,7 @@ class World:
         clients = None
         if term.quotas.yields.is_reading_due(sources.known.rules, self.seconds):
             with_quotas = {entity_of_path(r.path) for r, keys in self.configs.items() if keys}
-            of_groups = {QuotaEntity(DEFAULT, "backfill-1"), QuotaEntity(DEFAULT, "app")}
+            of_groups = {ClientQuotaEntity(DEFAULT, "backfill-1"), ClientQuotaEntity(DEFAULT, "app")}
             clients = ClientReading(frozenset(filter(None, with_quotas | of_groups)))
         asked = quotas_needed(term.quotas, term.ledger, sources.known, self.seconds)
         found = {r: dict(self.configs.get(r, {})) for r in (asked or set()) | self.ledger.keys()}
@@ -151,11 +151,11 @@ class World:
         return {(r, key): int(self.configs[r][key]) for r, entry in self.ledger.items() for key in entry.keys}
 
 
-def world(found: Mapping[str, YieldRule], before: Mapping[QuotaEntity, Mapping[str, str]]) -> World:
+def world(found: Mapping[str, YieldRule], before: Mapping[ClientQuotaEntity, Mapping[str, str]]) -> World:
     return World(found, {entity.resource: dict(keys) for entity, keys in before.items()})
 
 
-def limit_before(entity: QuotaEntity, key: str, before: Mapping[ConfigResource, Mapping[str, str]]) -> float:
+def limit_before(entity: ClientQuotaEntity, key: str, before: Mapping[ConfigResource, Mapping[str, str]]) -> float:
     """The quota that applied to the entity's clients before, as far as it is known; inf: unlimited."""
     ordered = (entity, *fallbacks(entity))
     texts = (before.get(one.resource, {}).get(key) for one in ordered)
@@ -164,7 +164,7 @@ def limit_before(entity: QuotaEntity, key: str, before: Mapping[ConfigResource, 
 
 @given(found=rules(), before=configs, course=courses)
 def test_quotas_stay_within_their_bounds_and_step_once_per_window(
-    found: Mapping[str, YieldRule], before: Mapping[QuotaEntity, Mapping[str, str]], course: Sequence[Event]
+    found: Mapping[str, YieldRule], before: Mapping[ClientQuotaEntity, Mapping[str, str]], course: Sequence[Event]
 ) -> None:
     made, lowered, last = (
         world(found, before),
@@ -181,7 +181,7 @@ def test_quotas_stay_within_their_bounds_and_step_once_per_window(
             assert entity is not None and any(covers(rule, entity) for rule in found.values())
             most = limit_before(entity, key, started)
             assert rate < most
-            assert rate >= min(rule.floor for rule in found.values() if QuotaKey(key) in rule.keys)
+            assert rate >= min(rule.floor_bytes_per_second for rule in found.values() if QuotaKey(key) in rule.keys)
             if rate < last.get(where, 0):
                 assert rate >= last[where] // 2, "also by a new leader"
                 assert made.seconds - lowered.get(where, -WINDOW) >= WINDOW, "also by a new leader"
@@ -192,7 +192,7 @@ def test_quotas_stay_within_their_bounds_and_step_once_per_window(
 @given(found=rules(), before=configs, course=courses, is_new=st.booleans())
 def test_everything_is_as_before_after_the_recovery(
     found: Mapping[str, YieldRule],
-    before: Mapping[QuotaEntity, Mapping[str, str]],
+    before: Mapping[ClientQuotaEntity, Mapping[str, str]],
     course: Sequence[Event],
     is_new: bool,
 ) -> None:
@@ -208,7 +208,7 @@ def test_everything_is_as_before_after_the_recovery(
     assert {r: keys for r, keys in made.configs.items() if keys} == started and made.ledger == {}
 
 
-def covers(rule: YieldRule, entity: QuotaEntity) -> bool:
+def covers(rule: YieldRule, entity: ClientQuotaEntity) -> bool:
     """Whether every client of the entity matches the rule."""
     user = rule.user is None or (isinstance(entity.user, str) and matches(rule.user, entity.user))
     client = rule.client_id is None or (isinstance(entity.client_id, str) and matches(rule.client_id, entity.client_id))
@@ -217,7 +217,7 @@ def covers(rule: YieldRule, entity: QuotaEntity) -> bool:
 
 @given(found=rules(), before=configs, inbound=traffic)
 def test_constant_input_does_not_oscillate(
-    found: Mapping[str, YieldRule], before: Mapping[QuotaEntity, Mapping[str, str]], inbound: int | None
+    found: Mapping[str, YieldRule], before: Mapping[ClientQuotaEntity, Mapping[str, str]], inbound: int | None
 ) -> None:
     made, seen = world(found, before), []
     made.cycle(inbound)

@@ -7,24 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, QuotaEntity
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.yield_targets import yield_targets
 from tests.unit.autothrottle.core.quotas.test_yielding import RULE
 
 KNOWN = frozenset(
     {
-        QuotaEntity("alice"),
-        QuotaEntity("alice", DEFAULT),
-        QuotaEntity("alice", "backfill-1"),
-        QuotaEntity("bob", "backfill-1"),
-        QuotaEntity(DEFAULT, "backfill-2"),
-        QuotaEntity(client_id="backfill-3"),
-        QuotaEntity(DEFAULT, "app"),
-        QuotaEntity(DEFAULT),
-        QuotaEntity(DEFAULT, DEFAULT),
-        QuotaEntity(client_id=DEFAULT),
-        QuotaEntity(ip="10.0.0.7"),
-        QuotaEntity(ip=DEFAULT),
+        ClientQuotaEntity("alice"),
+        ClientQuotaEntity("alice", DEFAULT),
+        ClientQuotaEntity("alice", "backfill-1"),
+        ClientQuotaEntity("bob", "backfill-1"),
+        ClientQuotaEntity(DEFAULT, "backfill-2"),
+        ClientQuotaEntity(client_id="backfill-3"),
+        ClientQuotaEntity(DEFAULT, "app"),
+        ClientQuotaEntity(DEFAULT),
+        ClientQuotaEntity(DEFAULT, DEFAULT),
+        ClientQuotaEntity(client_id=DEFAULT),
+        ClientQuotaEntity(ip="10.0.0.7"),
+        ClientQuotaEntity(ip=DEFAULT),
     }
 )
 
@@ -79,20 +79,20 @@ def test_a_rule_for_everyone_spares_the_defaults_and_addresses() -> None:
     for user, client_id in ((None, None), ("*", None), (None, "*"), ("*", "*")):
         entities = {t.entity for t in yield_targets((replace(RULE, user=user, client_id=client_id),), KNOWN)}
         assert entities and not entities & {
-            QuotaEntity(DEFAULT),
-            QuotaEntity(DEFAULT, DEFAULT),
-            QuotaEntity(client_id=DEFAULT),
-            QuotaEntity(ip="10.0.0.7"),
-            QuotaEntity(ip=DEFAULT),
+            ClientQuotaEntity(DEFAULT),
+            ClientQuotaEntity(DEFAULT, DEFAULT),
+            ClientQuotaEntity(client_id=DEFAULT),
+            ClientQuotaEntity(ip="10.0.0.7"),
+            ClientQuotaEntity(ip=DEFAULT),
         }
 
 
 def test_a_target_names_all_its_rules_and_where_its_quota_comes_from() -> None:
     first, second = replace(RULE, name="a"), replace(RULE, name="b", user="alice", client_id="backfill-1")
     found = {target.entity: target for target in yield_targets((first, second), KNOWN)}
-    target = found[QuotaEntity("alice", "backfill-1")]
+    target = found[ClientQuotaEntity("alice", "backfill-1")]
     assert [(one.rule.name, one.only_own) for one in target.rules] == [("a", True), ("b", False)]
-    assert [one.path for one in found[QuotaEntity(DEFAULT, "backfill-2")].fallbacks] == [
+    assert [one.path for one in found[ClientQuotaEntity(DEFAULT, "backfill-2")].fallbacks] == [
         "users/<default>/clients/<default>",
         "users/<default>",
         "clients/backfill-2",
@@ -107,7 +107,7 @@ def test_a_target_names_all_its_rules_and_where_its_quota_comes_from() -> None:
 
 def test_a_hundred_rules_and_a_thousand_clients_are_matched_quickly_and_once() -> None:
     rules = tuple(replace(RULE, name=f"r{n}", client_id=f"c{n:02}-*") for n in range(100))
-    known = frozenset(QuotaEntity(DEFAULT, f"c{n % 100:02}-{n}") for n in range(1_000))
+    known = frozenset(ClientQuotaEntity(DEFAULT, f"c{n % 100:02}-{n}") for n in range(1_000))
     started = time.monotonic()
     assert len(yield_targets(rules, known)) == 1_000
     assert time.monotonic() - started < 5

@@ -20,9 +20,9 @@ RULE = YieldRule(
     name="backfill",
     user=None,
     client_id="backfill-*",
-    at_most=20_000_000,
+    at_most_bytes_per_second=20_000_000,
     at_most_share=None,
-    floor=1_000_000,
+    floor_bytes_per_second=1_000_000,
     keys=BYTE_RATES,
     author="anna",
     time=datetime(2026, 11, 2, 12, tzinfo=UTC),
@@ -41,15 +41,15 @@ RULE = YieldRule(
         ({"client_id": "a\n*"}, "has a character that cannot be printed; give ? for it"),
         ({"client_id": ".."}, "cannot have quotas"),
         ({"user": "."}, "cannot have quotas"),
-        ({"at_most": None}, "has no limit; give either a rate or a share of the capacity"),
+        ({"at_most_bytes_per_second": None}, "has no limit; give either a rate or a share of the capacity"),
         ({"at_most_share": 0.5}, "has a rate and a share of the capacity; give either"),
-        ({"at_most": 0}, "the limit 0 bytes/s of rule backfill is outside of 1 to"),
-        ({"at_most": MAX_EXACT + 1}, "is outside of 1 to"),
-        ({"at_most": None, "at_most_share": 0.0}, "give a number above 0 to 1"),
-        ({"at_most": None, "at_most_share": 1.01}, "give a number above 0 to 1"),
-        ({"at_most": None, "at_most_share": float("nan")}, "give a number above 0 to 1"),
-        ({"floor": 0}, "the floor 0 bytes/s of rule backfill is outside of 1 to 20000000 bytes/s"),
-        ({"floor": 20_000_001}, "give a floor that is not above the limit"),
+        ({"at_most_bytes_per_second": 0}, "the limit 0 bytes/s of rule backfill is outside of 1 to"),
+        ({"at_most_bytes_per_second": MAX_EXACT + 1}, "is outside of 1 to"),
+        ({"at_most_bytes_per_second": None, "at_most_share": 0.0}, "give a number above 0 to 1"),
+        ({"at_most_bytes_per_second": None, "at_most_share": 1.01}, "give a number above 0 to 1"),
+        ({"at_most_bytes_per_second": None, "at_most_share": float("nan")}, "give a number above 0 to 1"),
+        ({"floor_bytes_per_second": 0}, "the floor 0 bytes/s of rule backfill is outside of 1 to 20000000 bytes/s"),
+        ({"floor_bytes_per_second": 20_000_001}, "give a floor that is not above the limit"),
         ({"keys": frozenset()}, "limits no key; give at least one of consumer_byte_rate, producer_byte_rate"),
         ({"keys": frozenset({QuotaKey.REQUEST_PERCENTAGE})}, "limits request_percentage; give at least one of"),
     ],
@@ -109,8 +109,14 @@ def test_a_pattern_with_many_stars_is_fast() -> None:
 
 
 def test_a_rule_has_a_sentence() -> None:
-    share = replace(RULE, user="al*", at_most=None, at_most_share=0.1, keys=frozenset({QuotaKey.PRODUCER_BYTE_RATE}))
-    everyone = replace(RULE, client_id=None, floor=1, keys=frozenset({QuotaKey.CONSUMER_BYTE_RATE}))
+    share = replace(
+        RULE,
+        user="al*",
+        at_most_bytes_per_second=None,
+        at_most_share=0.1,
+        keys=frozenset({QuotaKey.PRODUCER_BYTE_RATE}),
+    )
+    everyone = replace(RULE, client_id=None, floor_bytes_per_second=1, keys=frozenset({QuotaKey.CONSUMER_BYTE_RATE}))
     assert rule_sentence(share) == (
         'while recovering: user "al*", client-id "backfill-*" may send at most 10 % of the smallest broker\'s '
         "capacity, at least 1 MB/s"
@@ -121,11 +127,13 @@ def test_a_rule_has_a_sentence() -> None:
 
 
 def test_a_share_is_a_limit_if_the_capacity_is_known() -> None:
-    share = replace(RULE, at_most=None, at_most_share=0.1)
+    share = replace(RULE, at_most_bytes_per_second=None, at_most_share=0.1)
     assert RULE.limit(None) == 20_000_000
     assert share.limit(None) is None
     assert share.limit(125_000_000) == 12_500_000
-    assert share.limit(5_000_000) == share.floor, "a limit below the floor would make the floor meaningless"
+    assert share.limit(5_000_000) == share.floor_bytes_per_second, (
+        "a limit below the floor would make the floor meaningless"
+    )
 
 
 def test_more_than_a_hundred_rules_are_refused() -> None:

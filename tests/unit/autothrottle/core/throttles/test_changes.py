@@ -20,7 +20,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
@@ -368,7 +368,7 @@ def test_nothing_is_removed_during_a_hold(hold: dict[str, object]) -> None:
 def test_rates_and_new_entries_are_written_during_a_hold(hold: dict[str, object]) -> None:
     """D1: an outage or an unreadable node read as an idle cluster, and its throttles were removed."""
     kafka = throttled(**hold)
-    kafka.overrides = replace(kafka.overrides, cluster=Override(5))
+    kafka.overrides = replace(kafka.overrides, cluster=StoredOverride(5))
     kafka.reassignments = (moving(isr=(3,), adding=(4,)),)
     kafka.cycle()
     assert kafka.current() == {
@@ -467,7 +467,7 @@ def test_unreadable_config_that_no_change_needs_is_ignored() -> None:
 
 def test_entries_of_override_and_reassignment_are_separated_again() -> None:
     """D11: the lists of a reassignment and of an override overwrote each other."""
-    kafka = throttled(hosted={3: {"t": (0, 1)}}, overrides=Overrides(brokers={3: Override(5)}))
+    kafka = throttled(hosted={3: {"t": (0, 1)}}, overrides=Overrides(brokers={3: StoredOverride(5)}))
     kafka.cycle()
     assert kafka.throttles[TOPIC][FOLLOWER_REPLICAS] == "0:2,0:3,1:3"
     kafka.end()
@@ -483,7 +483,7 @@ def test_entries_of_override_and_reassignment_are_separated_again() -> None:
 def test_entry_from_before_an_override_stays_after_it() -> None:
     before = {TOPIC: {FOLLOWER_REPLICAS: "1:3,0:3"}}
     kafka = Kafka({TOPIC: dict(before[TOPIC])}, reassignments=(), hosted={3: {"t": (1, 2)}})
-    kafka.overrides = Overrides(brokers={3: Override(5)})
+    kafka.overrides = Overrides(brokers={3: StoredOverride(5)})
     kafka.cycle()
     assert kafka.throttles[TOPIC] == {FOLLOWER_REPLICAS: "0:3,1:3,2:3"}
     assert kafka.cycle() == ChangeSet((), (), ())
@@ -507,7 +507,7 @@ def test_foreign_entry_goes_when_its_partition_joins_the_reassignment() -> None:
 def test_rate_of_the_other_role_is_never_written() -> None:
     """D27: overrides and the fail-safe wrote both roles of each broker."""
     foreign = {B1: {FOLLOWER_RATE: "7"}}
-    kafka = Kafka({B1: {FOLLOWER_RATE: "7"}}, overrides=Overrides(cluster=Override(5)))
+    kafka = Kafka({B1: {FOLLOWER_RATE: "7"}}, overrides=Overrides(cluster=StoredOverride(5)))
     kafka.cycle()
     assert kafka.throttles[B1] == {LEADER_RATE: "5", FOLLOWER_RATE: "7"}
     kafka.end()

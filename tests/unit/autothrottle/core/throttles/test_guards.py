@@ -12,7 +12,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings, fitting_response
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.guards import (
     below_min_isr,
@@ -172,7 +172,7 @@ def test_partition_10_is_not_mistaken_for_partition_1() -> None:
 def test_an_override_does_not_list_a_moving_partition_below_min_isr() -> None:
     moved = reassignment("t", {0: (1001, (1001,), (1003,), ()), 1: (1001, (1001,), (1003,), ())})
     snapshot = builders.snapshot(moved, replicas={1003: {"t": (0, 1, 2), "u": (0,)}})
-    wanted = plan(snapshot, Loads(), LIMITS, Overrides(brokers={1003: Override(5)}))
+    wanted = plan(snapshot, Loads(), LIMITS, Overrides(brokers={1003: StoredOverride(5)}))
     found = with_exempt_partitions(wanted, snapshot, LIMITS, {("t", 1)})
     assert found.plan.replicas["t"].follower == {"0:1003", "2:1003"}
     assert found.plan.replicas["t"].free == {1} and found.plan.replicas["u"].follower == {"0:1003"}

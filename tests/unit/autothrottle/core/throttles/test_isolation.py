@@ -31,7 +31,7 @@ from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
 from autothrottle.core.cycle.step import step
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.records import Decision
@@ -234,7 +234,7 @@ def test_throttles_of_a_finished_reassignment_go_while_another_topic_is_unreadab
 def test_a_broker_with_an_unreadable_override_keeps_its_rates_and_entries_alone() -> None:
     settings = PlannerSettings(builders.limits(), policy=HeadroomPolicy())
     replicas = {1: {"t": (0,)}, 2: {"t": (1,)}}
-    overrides = Overrides(None, {1: Override(mb(5), False, 1), 2: Override(mb(5), False, 1)})
+    overrides = Overrides(None, {1: StoredOverride(mb(5), False, 1), 2: StoredOverride(mb(5), False, 1)})
     observation = CycleObservation(
         at=NOON,
         clock=100.0,

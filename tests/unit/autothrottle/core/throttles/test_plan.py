@@ -21,7 +21,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicPartition,
     TopicReassignment,
 )
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, DesiredReplicas, Plan, is_small_change, plan
@@ -95,7 +95,7 @@ MOVING = snapshot(reassignment())
     [
         (loads(), Overrides()),
         (Loads(), Overrides()),
-        (loads(), Overrides(cluster=Override(5 * MB))),
+        (loads(), Overrides(cluster=StoredOverride(5 * MB))),
     ],
 )
 def test_broker_gets_rates_only_for_its_roles(read: Loads, overrides: Overrides) -> None:
@@ -267,10 +267,10 @@ def test_fail_safe_rate_is_exact_whatever_the_threshold() -> None:
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (Overrides(cluster=Override(100 * MB)), Reason.CLUSTER_OVERRIDE),
-        (Overrides(brokers={1: Override(100 * MB)}), Reason.BROKER_OVERRIDE),
-        (Overrides(cluster=Override(3), brokers={1: Override(100 * MB)}), Reason.BROKER_OVERRIDE),
-        (Overrides(cluster=Override(100 * MB), brokers={1: Override(0)}), Reason.CLUSTER_OVERRIDE),
+        (Overrides(cluster=StoredOverride(100 * MB)), Reason.CLUSTER_OVERRIDE),
+        (Overrides(brokers={1: StoredOverride(100 * MB)}), Reason.BROKER_OVERRIDE),
+        (Overrides(cluster=StoredOverride(3), brokers={1: StoredOverride(100 * MB)}), Reason.BROKER_OVERRIDE),
+        (Overrides(cluster=StoredOverride(100 * MB), brokers={1: StoredOverride(0)}), Reason.CLUSTER_OVERRIDE),
     ],
 )
 @pytest.mark.parametrize("read", [loads(), Loads()])
@@ -290,7 +290,9 @@ HOSTED = {3: {"t": (0, 1), "u": (4,), CONSUMER_OFFSETS: (7,)}}
 
 
 def test_broker_override_outside_a_reassignment_sets_both_rates_and_follower_entries() -> None:
-    made = plan(snapshot(replicas=HOSTED), Loads(), LIMITS, Overrides(brokers={3: Override(5)}, cluster=Override(9)))
+    made = plan(
+        snapshot(replicas=HOSTED), Loads(), LIMITS, Overrides(brokers={3: StoredOverride(5)}, cluster=StoredOverride(9))
+    )
     rate = (5, Reason.BROKER_OVERRIDE)
     assert decisions(made) == {(3, FOLLOWER): rate, (3, LEADER): rate}
     assert made.replicas == {
@@ -300,23 +302,23 @@ def test_broker_override_outside_a_reassignment_sets_both_rates_and_follower_ent
 
 
 def test_cluster_override_has_no_effect_without_a_reassignment() -> None:
-    made = plan(snapshot(replicas=HOSTED), loads(), LIMITS, Overrides(cluster=Override(9)))
+    made = plan(snapshot(replicas=HOSTED), loads(), LIMITS, Overrides(cluster=StoredOverride(9)))
     assert (made.decisions, made.replicas) == ((), {})
 
 
 def test_override_of_an_unknown_broker_waits() -> None:
-    assert plan(snapshot(), loads(), LIMITS, Overrides(brokers={99: Override(5)})).decisions == ()
+    assert plan(snapshot(), loads(), LIMITS, Overrides(brokers={99: StoredOverride(5)})).decisions == ()
 
 
 def test_override_of_a_stopped_broker_with_replicas_applies() -> None:
     stopped = snapshot(replicas={99: {"t": (0,)}})
-    made = plan(stopped, loads(), LIMITS, Overrides(brokers={99: Override(5)}))
+    made = plan(stopped, loads(), LIMITS, Overrides(brokers={99: StoredOverride(5)}))
     assert made.replicas == {"t": DesiredReplicas(follower=frozenset({"0:99"}))}
 
 
 def test_entries_of_override_and_reassignment_are_merged() -> None:
     """D11: in the original the lists of a reassignment and of an override overwrite each other in turn."""
-    made = plan(snapshot(reassignment(), replicas=HOSTED), loads(), LIMITS, Overrides(brokers={3: Override(5)}))
+    made = plan(snapshot(reassignment(), replicas=HOSTED), loads(), LIMITS, Overrides(brokers={3: StoredOverride(5)}))
     assert made.replicas["t"] == DesiredReplicas(
         leader=frozenset({"0:1"}), follower=frozenset({"0:2", "0:3", "1:3"}), moving=frozenset({0})
     )
@@ -327,7 +329,7 @@ def test_entries_of_override_and_reassignment_are_merged() -> None:
 @pytest.mark.parametrize("role", ReplicaRole)
 def test_override_holds_in_both_roles_while_its_broker_takes_part_in_one(role: ReplicaRole) -> None:
     moves = reassignment(leader=3, isr=(3,)) if role is LEADER else reassignment(adding=(3,))
-    made = plan(snapshot(moves, replicas=HOSTED), loads(), LIMITS, Overrides(brokers={3: Override(5)}))
+    made = plan(snapshot(moves, replicas=HOSTED), loads(), LIMITS, Overrides(brokers={3: StoredOverride(5)}))
     own = {found: rate for (broker_id, found), rate in decisions(made).items() if broker_id == 3}
     assert own == dict.fromkeys(ReplicaRole, (5, Reason.BROKER_OVERRIDE))
     assert {"1:3"} <= made.replicas["t"].follower and made.replicas["u"].follower == {"4:3"}
@@ -341,7 +343,7 @@ def in_sync(snapshot: Snapshot, *rows: TopicPartition) -> Snapshot:
 
 def test_override_of_a_participating_broker_lists_only_its_out_of_sync_replicas() -> None:
     """In-sync replicas were listed beside the reassignment's replicas. Their traffic took the rate of the override."""
-    overrides = Overrides(brokers={3: Override(5)})
+    overrides = Overrides(brokers={3: StoredOverride(5)})
     moving = in_sync(snapshot(reassignment(adding=(3,)), replicas=HOSTED), ("t", 1))
     made = plan(moving, loads(), LIMITS, overrides)
     assert made.replicas == {
@@ -364,7 +366,9 @@ def test_every_override_of_a_broker_limits_both_roles_and_all_recovery_whatever_
     moves: list[tuple[int, int]], rates: dict[int, int], cluster_rate: int | None, synced: set[TopicPartition]
 ) -> None:
     moving = [reassignment(f"t{n}", leader, (leader,), (to,)) for n, (leader, to) in enumerate(moves)]
-    overrides = Overrides(Override(cluster_rate) if cluster_rate else None, {b: Override(r) for b, r in rates.items()})
+    overrides = Overrides(
+        StoredOverride(cluster_rate) if cluster_rate else None, {b: StoredOverride(r) for b, r in rates.items()}
+    )
     seen = in_sync(snapshot(*moving, replicas={b: HOSTED[3] if b == 3 else {} for b in rates}), *synced)
     made = plan(seen, loads(), LIMITS, overrides)
     found = decisions(made)
@@ -431,7 +435,7 @@ def test_operator_can_keep_throttles() -> None:
 # Autoremove
 
 
-AUTOREMOVE = Overrides(cluster=Override(9, autoremove=True))
+AUTOREMOVE = Overrides(cluster=StoredOverride(9, autoremove=True))
 
 
 def test_autoremove_override_ends_with_the_last_reassignment() -> None:
@@ -454,7 +458,7 @@ def test_new_leader_detects_a_finished_reassignment_from_the_ledger() -> None:
 
 def test_broker_override_does_not_keep_the_cluster_override() -> None:
     # In the original any broker override prevents all removals.
-    overrides = replace(AUTOREMOVE, brokers={1: Override(5)})
+    overrides = replace(AUTOREMOVE, brokers={1: StoredOverride(5)})
     assert plan(snapshot(), loads(), LIMITS, overrides, after_reassignment=True).finished_override
 
 
@@ -462,9 +466,9 @@ def test_broker_override_does_not_keep_the_cluster_override() -> None:
     "overrides",
     [
         Overrides(),
-        Overrides(cluster=Override(9)),
-        Overrides(cluster=Override(0, autoremove=True)),
-        Overrides(brokers={1: Override(9, autoremove=True)}),
+        Overrides(cluster=StoredOverride(9)),
+        Overrides(cluster=StoredOverride(0, autoremove=True)),
+        Overrides(brokers={1: StoredOverride(9, autoremove=True)}),
         replace(AUTOREMOVE, unreadable={None: "no JSON"}),
     ],
 )
@@ -631,5 +635,5 @@ def test_paused_broker_without_metrics_stays_paused_until_failures_exceed_the_th
 
 
 def test_override_is_not_paused() -> None:
-    made = plan(MOVING, loads(used=230 * MB), PAUSING, Overrides(cluster=Override(5 * MB)))
+    made = plan(MOVING, loads(used=230 * MB), PAUSING, Overrides(cluster=StoredOverride(5 * MB)))
     assert decisions(made)[2, FOLLOWER] == (5 * MB, Reason.CLUSTER_OVERRIDE)

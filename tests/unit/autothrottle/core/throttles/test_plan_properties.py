@@ -35,7 +35,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     participants,
 )
-from autothrottle.core.operators.overrides import Override, Overrides
+from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, Plan, current_rate, plan
@@ -311,7 +311,7 @@ class Model:
 
     def override(self, broker_id: int, rate: int) -> None:
         """Set an override; broker 0 is the cluster, rate 0 removes it."""
-        value = Override(rate)
+        value = StoredOverride(rate)
         if broker_id == 0:
             self.overrides = replace(self.overrides, cluster=value if rate else None)
             return

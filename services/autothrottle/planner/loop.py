@@ -213,10 +213,10 @@ class Planner:
             return Submitted(len(found.start), len(found.moving), len(found.there))
         if obstacle := obstacle_to_submissions(self._settings.shadow, self._dependencies.pauses.read_pause()):
             raise obstacle
-        submission = self._submissions.propose(term.fence, wanted)
+        end = self._submissions.propose(term.fence, wanted)
         self._triggers.request("a reassignment was requested", urgent=True)
         try:
-            return submission.wait(timedelta(seconds=max(deadline - self._clock(), 0.001)))
+            return self._submissions.wait(end, timedelta(seconds=max(deadline - self._clock(), 0.001)))
         except Unavailable:
             self._triggers.request("a submission timed out")
             raise

@@ -32,6 +32,7 @@ from autothrottle.core.control.step import IN_SHADOW, obstacle_to_submissions, r
 from autothrottle.core.control.submission import Submitted, Targets, proposal
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
+from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.planner import traces
 from autothrottle.planner.apply import Applier
@@ -560,5 +561,5 @@ def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:
         interval: the longest wait; if it is shorter than 1 s, the wait is 1 s.
         chance: jitter in [0, 1).
     """
-    wanted = timedelta(seconds=2 ** min(troubles - 1, 10) * (1 + chance / 2))
-    return max(timedelta(seconds=1), min(interval, wanted))
+    wait = timedelta(seconds=CYCLE.wait(troubles, chance))
+    return max(timedelta(seconds=CYCLE.first), min(interval, wait))

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from autothrottle.core.retries import CALL, CHANNEL, PROBE
+from autothrottle.core.retries import CALL, PROBE
 from autothrottle_client.addresses import Resolve, ResolvedNames, is_loopback
 from autothrottle_client.bearer_token import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
@@ -40,8 +40,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.keepalive_timeout_ms", 5_000),
     # The first option also bounds one connection attempt: an address that drops packets costs 1 s, not 20 s.
     ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.initial_reconnect_backoff_ms", int(CHANNEL.first * 1000)),
-    ("grpc.max_reconnect_backoff_ms", int(CHANNEL.longest * 1000)),
+    ("grpc.initial_reconnect_backoff_ms", int(CALL.first * 1000)),
+    ("grpc.max_reconnect_backoff_ms", int(CALL.longest * 1000)),
     # This module decides about retries. gRPC's own retry (1.85) loses one of some dozens of calls that begin while
     # their server stops; such a call outlives even its deadline.
     ("grpc.enable_retries", 0),

@@ -58,38 +58,20 @@ CYCLE = Retry(
     jitter=0.5,
 )
 SETTINGS = Retry(
-    "Reading fetch settings of brokers and topics",
-    "They change rarely, and a cycle does without them",
-    first=60.0,
+    "Reading fetch settings of brokers and topics", "They change rarely, and a cycle does without them", first=60.0
 )
 CALL = Retry(
-    "A call or a stream, after a round over all replicas of a service",
+    "A call, a stream or a connection to another service, after a round over all its replicas",
     "A restarted service answers within a second. Many callers must not keep it busy",
     first=0.1,
     last=2.0,
 )
-CHANNEL = Retry(
-    "A gRPC connection to one replica",
-    "As for calls: a longer wait would outlast the outage",
-    first=0.1,
-    last=2.0,
-)
-PROBE = Retry(
-    "A health check of a replica that failed",
-    "Calls use the other replicas meanwhile",
-    first=0.5,
-    last=30.0,
-)
+PROBE = Retry("A health check of a replica that failed", "Calls use the other replicas meanwhile", first=0.5, last=30.0)
 LIMITER = Retry(
-    "The stream of cycles that a limiter of background work follows",
-    "The task keeps its limit meanwhile",
-    first=1.0,
+    "The stream of cycles that a limiter of background work follows", "The task keeps its limit meanwhile", first=1.0
 )
 SESSION = Retry(
-    "A connection to ZooKeeper",
-    "Short beside the session timeout, after which the leader changes",
-    first=0.1,
-    last=2.0,
+    "A connection to ZooKeeper", "Short beside the session timeout, after which the leader changes", first=0.1, last=2.0
 )
 OUTCOME = Retry(
     "Reading back a write whose answer from ZooKeeper was lost",
@@ -107,9 +89,7 @@ STORED_STATE = Retry(
     first=0.5,
 )
 CLUSTER = Retry(
-    "Following the cluster in ZooKeeper",
-    "A new reassignment needs its throttles within a second",
-    first=0.5,
+    "Following the cluster in ZooKeeper", "A new reassignment needs its throttles within a second", first=0.5
 )
 LISTS = Retry(
     "Reading lists of throttled replicas that seem edited, three times",
@@ -122,12 +102,7 @@ CONTROLLER = Retry(
     "Kafka elects one in less than a second. The request's own timeout ends the attempts",
     first=0.2,
 )
-BROKER = Retry(
-    "A connection to a Kafka broker",
-    "A restarted broker is used at once",
-    first=0.05,
-    last=0.5,
-)
+BROKER = Retry("A connection to a Kafka broker", "A restarted broker is used at once", first=0.05, last=0.5)
 DECISION_FILES = Retry(
     "Writing a file of the decision log",
     "The spool keeps the cycles, and a full disk or an outage of a store takes minutes",
@@ -138,14 +113,10 @@ ACCEPT = Retry(
     "Requests in progress end within a second, and the kernel queues new connections",
     first=1.0,
 )
-CONNECTION_COUNT = Retry(
-    "Counting the connections of callers",
-    "The log gets one line in a minute",
-    first=60.0,
-)
+CONNECTION_COUNT = Retry("Counting the connections of callers", "The log gets one line in a minute", first=60.0)
 
 RETRIES = (
-    *(CYCLE, SETTINGS, CALL, CHANNEL, PROBE, LIMITER, SESSION, OUTCOME, ELECTION, STORED_STATE, CLUSTER),
+    *(CYCLE, SETTINGS, CALL, PROBE, LIMITER, SESSION, OUTCOME, ELECTION, STORED_STATE, CLUSTER),
     *(LISTS, CONTROLLER, BROKER, DECISION_FILES, ACCEPT, CONNECTION_COUNT),
 )
 """All of them, in the order of the table."""

@@ -1,6 +1,6 @@
-"""Writes the tables of options and of metrics into their pages, from their declarations (`make docs`).
+"""Writes the tables of options, of metrics and of retries into their pages, from their declarations (`make docs`).
 
-The text above the first table belongs to the page. With --check it writes nothing and fails if a page is stale.
+All other text belongs to the page. With --check it writes nothing and fails if a page is stale.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autothrottle.core.exported_metrics import METRICS, ExportedMetric
+from autothrottle.core.retries import RETRIES, Retry
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.option_kinds import Option
 
@@ -53,7 +54,28 @@ def _metric_row(metric: ExportedMetric) -> str:
 UNITS = {"1": "", "s": "seconds", "By": "bytes", "By/s": "bytes per second"}
 """Unit in UCUM -> its name."""
 
-PAGES: Mapping[str, Callable[[str], str]] = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+
+def failure_modes_page(text: str) -> str:
+    """Return the page with a current table of retries; all other text belongs to the page."""
+    above, title, below = text.partition(_RETRIES)
+    end = below.partition("\n\n")[2]
+    rows = [f"| {retry.work} | {_waits(retry)} | {retry.reason} |" for retry in RETRIES]
+    return "\n".join([above + title + "| what is repeated | wait | why |", "|---|---|---|", *rows, "", end])
+
+
+_RETRIES = "## Retries\n\n"
+
+
+def _waits(retry: Retry) -> str:
+    doubled = "" if retry.last is None else f", doubled up to {retry.last:g} s"
+    return f"{retry.first:g} s{doubled}" + (f", and up to {retry.jitter:.0%} more" if retry.jitter else "")
+
+
+PAGES: Mapping[str, Callable[[str], str]] = {
+    "configuration.md": configuration_page,
+    "metrics.md": metrics_page,
+    "failure-modes.md": failure_modes_page,
+}
 """Name of a page -> its current text -> its wanted text."""
 
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import shtab
 
 from autothrottle import __version__
+from autothrottle.core.cluster.snapshot import broker_id_of
 from autothrottle_client import commands, quota_commands
 from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient
@@ -330,11 +331,12 @@ def _value(
 
 
 def _broker_id(text: str) -> int:
-    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text) or int(text) > MAX_BROKER_ID:
+    broker_id = broker_id_of(text)
+    if broker_id is None:
         raise Invalid(
             f"{text[:60]!r} is not a broker id: it must be an integer, 0 to {MAX_BROKER_ID}; give for example 1001"
         )
-    return int(text)
+    return broker_id
 
 
 def _broker_ids(text: str) -> tuple[int, ...]:

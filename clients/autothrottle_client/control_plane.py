@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from autothrottle.core.records import Cycle
+from autothrottle.core.retries import LIMITER
 from autothrottle.rate_limiters import ByteRateLimiter, Clock, ConfigKey, RecordBatch, rate
 from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient
@@ -22,8 +23,6 @@ _SILENCE = timedelta(seconds=2)
 
 _TIMEOUT = timedelta(seconds=2)
 """Time to find the leader, after which the limiter reports that the admin service does not answer."""
-
-_RETRY_SECONDS = 1.0
 
 
 def _addresses(name: str, given: object) -> tuple[str, ...]:
@@ -142,7 +141,7 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
                         self._note_cycle(cycle)
             except AutothrottleError as error:
                 self._note_contact(error)
-            self._closed.wait(_RETRY_SECONDS)
+            self._closed.wait(LIMITER.first)
 
     def _note_cycle(self, cycle: Cycle) -> None:
         if not cycle.error:  # otherwise the reassignments are unknown: keep the limit

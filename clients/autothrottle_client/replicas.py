@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
+from autothrottle.core.retries import CALL, PROBE
 from autothrottle_client.addresses import Resolve, ResolvedNames, is_loopback
 from autothrottle_client.bearer_token import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
@@ -39,8 +40,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.keepalive_timeout_ms", 5_000),
     # The first option also bounds one connection attempt: an address that drops packets costs 1 s, not 20 s.
     ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.initial_reconnect_backoff_ms", int(CALL.first * 1000)),
+    ("grpc.max_reconnect_backoff_ms", int(CALL.longest * 1000)),
     # This module decides about retries. gRPC's own retry (1.85) loses one of some dozens of calls that begin while
     # their server stops; such a call outlives even its deadline.
     ("grpc.enable_retries", 0),
@@ -49,14 +50,8 @@ CHANNEL_OPTIONS: Sequence[tuple[str, int]] = (
 Interceptor = grpc.UnaryUnaryClientInterceptor | grpc.UnaryStreamClientInterceptor
 """Wraps every call of a client, for example to propagate a trace."""
 
-_FIRST_BACKOFF, _LAST_BACKOFF = 0.1, 2.0
-"""Seconds between two rounds over all replicas; doubles each round."""
-
 _LOOKUP_SPACING = 0.2
 """Minimum seconds between two lookups of a name, even if replicas fail."""
-
-_FIRST_PROBE_DELAY, _MAX_PROBE_DELAY = 0.5, 30.0
-"""Seconds until a failed replica is probed; doubled after each failure."""
 
 _PROBE_SECONDS = 1.0
 
@@ -162,14 +157,6 @@ class _Call(Generic[_T]):
     """Whether a request that must not be repeated was sent and not answered."""
 
 
-def backoffs() -> Iterator[float]:
-    """Yield the seconds to wait after each attempt, without end."""
-    seconds = _FIRST_BACKOFF
-    while True:
-        yield seconds
-        seconds = min(2 * seconds, _LAST_BACKOFF)
-
-
 def validate_timeout(timeout: timedelta) -> timedelta:
     """Return the timeout if it is valid.
 
@@ -228,14 +215,14 @@ class Replicas:
         begin, patience = time.monotonic(), self.connection.timeout.total_seconds()
         limit = patience if timeout is None else timeout.total_seconds()
         call = _Call(rpc, probe, begin + limit, begin + (min(limit, patience) if probe else limit))
-        for backoff in backoffs():
+        for backoff in CALL.waits():
             try:
                 return self._round(call)
             except self._retried:
                 is_last = not self.connection.waits or time.monotonic() + backoff >= call.search_until
                 if call.is_unanswered or is_last or self._closed.wait(backoff):
                     raise
-        raise AssertionError("backoffs never end")
+        raise AssertionError("the waits never end")
 
     def leader_state(
         self, fetch: Rpc[_State], timeout: timedelta | None = None, leader_timeout: timedelta | None = None
@@ -394,9 +381,8 @@ class Replicas:
     def _note_failure(self, replica: Replica) -> None:
         """Record a failure: the replica is the last choice until it answers."""
         with self._lock:
-            delay = min(_FIRST_PROBE_DELAY * 2 ** min(replica.failures, 16), _MAX_PROBE_DELAY)
             replica.failures += 1
-            replica.next_probe = time.monotonic() + delay
+            replica.next_probe = time.monotonic() + PROBE.wait(replica.failures)
         self._names.look_up(_LOOKUP_SPACING)
 
     def _untried(self, tried: set[str]) -> Generator[Replica, None, None]:
@@ -481,7 +467,7 @@ class Replicas:
         now = time.monotonic()
         due = [r for r in self._replicas.values() if self.connection.rotates and r.failures and r.next_probe <= now]
         for replica in due:
-            replica.next_probe = now + _MAX_PROBE_DELAY
+            replica.next_probe = now + PROBE.longest
         return due
 
     def _probe(self, replica: Replica) -> None:

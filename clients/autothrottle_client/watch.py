@@ -13,11 +13,12 @@ from typing import Protocol
 import grpc
 
 from autothrottle.core.records import Cycle
+from autothrottle.core.retries import CALL
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client.errors import AutothrottleError, NotLeader, Unavailable, from_rpc_error
 from autothrottle_client.model import from_message
-from autothrottle_client.replicas import Replicas, backoffs, validate_timeout
+from autothrottle_client.replicas import Replicas, validate_timeout
 
 DEFAULT_OUTAGE = timedelta(seconds=60)
 """Longest time without a leader. A failover takes one ZooKeeper session timeout, which is at most that long."""
@@ -78,7 +79,7 @@ class CycleWatch:
         self._stream: _Stream | None = None
         self._channel = ExitStack()
         self._moved = self._lost = False
-        self._backoffs = backoffs()
+        self._backoffs = CALL.waits()
         self._newest = (0, 0)
         self._address = self._find(replicas.connection.timeout)
         self._heard = time.monotonic()
@@ -134,7 +135,7 @@ class CycleWatch:
         except StopIteration:
             raise Unavailable(f"{self._address} ended the stream of its cycles") from None
         self._heard, self._lost = time.monotonic(), False
-        self._backoffs = backoffs()
+        self._backoffs = CALL.waits()
         return from_message(Cycle, message.cycle)
 
     def _open_stream(self) -> _Stream:

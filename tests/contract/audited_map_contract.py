@@ -111,9 +111,16 @@ RULE = YieldRule(
     time=TIME,
 )
 RATE_RULE = replace(
-    RULE, name="backfills", user=None, client_id="backfill-* ☃", at_most_bytes_per_second=2**53, at_most_share=None, floor_bytes_per_second=1,
-    keys=BYTE_RATES, author="anna",
-)  # fmt: skip
+    RULE,
+    name="backfills",
+    user=None,
+    client_id="backfill-* ☃",
+    at_most_bytes_per_second=2**53,
+    at_most_share=None,
+    floor_bytes_per_second=1,
+    keys=BYTE_RATES,
+    author="anna",
+)
 YIELD_RULE_CASE = MapCase(
     YIELD_RULES,
     {"etl": RULE, "backfills": RATE_RULE},

@@ -28,6 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.retries import ACCEPT
 from autothrottle.gateway.answers import AdminService
 from autothrottle.gateway.web import CERTIFICATE_NAMES, application
 from autothrottle.runtime.access import Access
@@ -60,9 +61,6 @@ _MOST_REQUEST_SECONDS = 120.0
 
 _BACKLOG = 4096
 """Connections that wait for their accept. The kernel drops others, and their clients try again after a second."""
-
-_RETRY_SECONDS = 1.0
-"""Pause after an accept that failed for lack of descriptors or memory."""
 
 # asyncio's buffer for decrypted data, which each TLS connection has: 256 kB by default. A TLS record has at most 16 kB.
 SSLProtocol.max_size = 32 * 1024
@@ -322,7 +320,7 @@ class _LimitedServer(uvicorn.Server):
         """Wait for a second, because the process or the host lacks descriptors or memory."""
         log.warning("Cannot accept connections (%s). The next attempt follows in a second", error.strerror)
         self._loop.remove_reader(listening)
-        self._loop.call_later(_RETRY_SECONDS, self._resume, listening)
+        self._loop.call_later(ACCEPT.first, self._resume, listening)
 
     def _resume(self, listening: socket.socket) -> None:
         if not self.should_exit:

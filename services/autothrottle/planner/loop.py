@@ -27,6 +27,7 @@ from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.operators.submission import Submitted, Targets, proposal
 from autothrottle.core.operators.submission_step import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.records import Cycle, PlannerState
+from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.core.throttles.ramp_state import RampState
@@ -210,10 +211,10 @@ class Planner:
             return Submitted(len(found.start), len(found.moving), len(found.there))
         if obstacle := obstacle_to_submissions(self._settings.shadow, self._dependencies.pauses.read_pause()):
             raise obstacle
-        submission = self._submissions.propose(term.fence, wanted)
+        end = self._submissions.propose(term.fence, wanted)
         self._triggers.request("a reassignment was requested", urgent=True)
         try:
-            return submission.wait(timedelta(seconds=max(deadline - self._clock(), 0.001)))
+            return self._submissions.wait(end, timedelta(seconds=max(deadline - self._clock(), 0.001)))
         except Unavailable:
             self._triggers.request("a submission timed out")
             raise
@@ -560,5 +561,5 @@ def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:
         interval: the longest wait; if it is shorter than 1 s, the wait is 1 s.
         chance: jitter in [0, 1).
     """
-    wanted = timedelta(seconds=2 ** min(troubles - 1, 10) * (1 + chance / 2))
-    return max(timedelta(seconds=1), min(interval, wanted))
+    wait = timedelta(seconds=CYCLE.wait(troubles, chance))
+    return max(timedelta(seconds=CYCLE.first), min(interval, wait))

@@ -33,6 +33,7 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.step import quotas_needed
+from autothrottle.core.retries import SETTINGS
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.submissions import Submissions
@@ -54,9 +55,6 @@ CLIENTS_TIMEOUT = timedelta(seconds=5)
 
 _STORE_TIMEOUT = timedelta(seconds=10)
 """Timeout of one read from the state store: two requests to ZooKeeper."""
-
-RETRY_SECONDS = 60.0
-"""Minimum time between two reads of the same settings, also after a failed read."""
 
 _CLOSE_SECONDS = 6.0
 
@@ -221,7 +219,7 @@ class SettingsReader:
         self._wanted: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
         self._requested = self._wanted
         self._due = self._closed = False
-        self._at = -RETRY_SECONDS
+        self._at = -SETTINGS.first
         self._failure = ""
         self._settings = ClusterSettings()
         self._thread: threading.Thread | None = None
@@ -237,7 +235,7 @@ class SettingsReader:
         with self._changed:
             self._wanted = frozenset(broker_ids), frozenset(topics)
             is_new = not (self._wanted[0] <= self._requested[0] and self._wanted[1] <= self._requested[1])
-            is_old = time.monotonic() - self._at >= RETRY_SECONDS
+            is_old = time.monotonic() - self._at >= SETTINGS.first
             if any(self._wanted) and (is_new or is_old) and not self._due:
                 self._due = True
                 self._changed.notify_all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from concurrent.futures import Future
 from datetime import timedelta
 
 from autothrottle.core.cluster.snapshot import TopicPartition
@@ -15,92 +16,70 @@ from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Una
 from autothrottle.core.operators.submission import CHECK_FIRST, Submitted, Targets, Wanted
 
 
-class SubmissionTicket:
-    """One caller's reassignment. It ends once, with a result or an error. Thread-safe."""
+class Submissions:
+    """The current submission, and cancellations for the next cycle. Thread-safe.
 
-    def __init__(self, fence: int, wanted: Wanted) -> None:
-        self.fence, self.wanted = fence, wanted
-        self._claimed = False
-        self._end: Submitted | AutothrottleError | None = None
-        self._changed = threading.Condition()
+    A submission ends once, with a result or an error. Its future is running from the claim on.
+    """
 
-    @property
-    def ended(self) -> bool:
-        return self._end is not None
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tickets = self._fence = 0
+        self._current: tuple[Wanted, Future[Submitted]] | None = None
+        """The last proposal and its end; guarded by `_lock`."""
+        self._cancelled: frozenset[TopicPartition] = frozenset()
 
-    def claim(self) -> bool:
-        """Return whether it may be submitted. If so, the caller can no longer withdraw it."""
-        with self._changed:
-            self._claimed = self._end is None
-            return self._claimed
+    def propose(self, fence: int, targets: Targets) -> Future[Submitted]:
+        """Propose a reassignment; the caller then waits for its end.
 
-    def end(self, result: Submitted | AutothrottleError) -> None:
-        """Set the result for the caller. Only the first call counts."""
-        with self._changed:
-            self._end = self._end or result
-            self._changed.notify_all()
+        Raises:
+            Conflict: another submission is in progress.
+        """
+        with self._lock:
+            if self._open() is not None:
+                raise Conflict("another submission is in progress: nothing was submitted; try again in a few seconds")
+            self._tickets, self._fence = self._tickets + 1, fence
+            end = Future[Submitted]()
+            self._current = Wanted(self._tickets, targets), end
+            return end
 
-    def withdraw(self, error: AutothrottleError) -> None:
-        """Set the error for the caller, unless Kafka may have received the reassignment."""
-        with self._changed:
-            if not self._claimed:
-                self._end = self._end or error
-                self._changed.notify_all()
-
-    def wait(self, timeout: timedelta) -> Submitted:
+    def wait(self, end: Future[Submitted], timeout: timedelta) -> Submitted:
         """Wait for the result and return it; withdraw the reassignment on timeout.
 
         Raises:
             AutothrottleError: why it was not submitted.
             Unavailable: timeout; the message says whether it may have been submitted.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.ended, timeout.total_seconds()):
-                seconds = f"within {timeout.total_seconds():.3g} s"
-                if self._claimed:
-                    raise Unavailable(
-                        f"Kafka did not answer {seconds}: the reassignment may have been submitted; {CHECK_FIRST}"
-                    )
-                self._end = Unavailable(f"the throttles were not in place {seconds}: nothing was submitted; try again")
-            end = self._end
-        if isinstance(end, Submitted):
-            return end
-        assert end is not None
-        raise end
-
-
-class Submissions:
-    """The current submission, and cancellations for the next cycle. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._tickets = 0
-        self._current: SubmissionTicket | None = None
-        self._cancelled: frozenset[TopicPartition] = frozenset()
-
-    def propose(self, fence: int, targets: Targets) -> SubmissionTicket:
-        """Propose a reassignment.
-
-        Raises:
-            Conflict: another submission is in progress.
-        """
+        seconds = timeout.total_seconds()
+        try:
+            return end.result(seconds)
+        except TimeoutError:
+            pass
         with self._lock:
-            if self._current is not None and not self._current.ended:
-                raise Conflict("another submission is in progress: nothing was submitted; try again in a few seconds")
-            self._tickets += 1
-            self._current = SubmissionTicket(fence, Wanted(self._tickets, targets))
-            return self._current
+            if end.running():
+                raise Unavailable(
+                    f"Kafka did not answer within {seconds:.3g} s: the reassignment may have been submitted; "
+                    f"{CHECK_FIRST}"
+                )
+            if not end.done():
+                end.set_exception(
+                    Unavailable(
+                        f"the throttles were not in place within {seconds:.3g} s: nothing was submitted; try again"
+                    )
+                )
+        return end.result()
 
     def fail(self, error: AutothrottleError) -> None:
         """Fail the current submission, unless Kafka may have received it."""
-        if current := self._current:
-            current.withdraw(error)
+        with self._lock:
+            if (end := self._open()) and not end.running():
+                end.set_exception(error)
 
     def begin_term(self, fence: int) -> None:
         """Forget the cancellations of the previous term, and fail its submission."""
         self.take_cancelled()
-        if (current := self._current) and current.fence != fence:
-            current.withdraw(NotLeader("the term ended: nothing was submitted; call the leader"))
+        if self._fence != fence:
+            self.fail(NotLeader("the term ended: nothing was submitted; call the leader"))
 
     def cancel(self, rows: Collection[TopicPartition]) -> None:
         """Let the next cycle forget that these partitions were submitted."""
@@ -117,14 +96,25 @@ class Submissions:
     def wanted(self) -> Wanted | None:
         """The reassignment that a caller waits for; None: no caller waits."""
         current = self._current
-        return current.wanted if current is not None and not current.ended else None
+        return current[0] if current is not None and not current[1].done() else None
 
     def claim(self, ticket: int) -> bool:
-        """Return whether this reassignment may be submitted; see `Submission.claim`."""
-        current = self._current
-        return current is not None and current.wanted.ticket == ticket and current.claim()
+        """Return whether this reassignment may be submitted. If so, the caller can no longer withdraw it."""
+        with self._lock:
+            end = self._open(ticket)
+            return end is not None and (end.running() or end.set_running_or_notify_cancel())
 
     def answer(self, ticket: int, result: Submitted | AutothrottleError) -> None:
-        """End a submission."""
-        if (current := self._current) and current.wanted.ticket == ticket:
-            current.end(result)
+        """Set the result for the caller. Only the first call counts."""
+        with self._lock:
+            if end := self._open(ticket):
+                if isinstance(result, Submitted):
+                    end.set_result(result)
+                else:
+                    end.set_exception(result)
+
+    def _open(self, ticket: int | None = None) -> Future[Submitted] | None:
+        """Return the end of the current submission if it has not ended, and has this ticket if one is given."""
+        if self._current is None or self._current[1].done() or ticket not in (None, self._current[0].ticket):
+            return None
+        return self._current[1]

@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import NamedTuple
 
+from autothrottle.core.retries import CONNECTION_COUNT
+
 MOST_GRPC_CONNECTIONS = 500
 """Connections to a gRPC port over TCP. One host gets half of them."""
 
@@ -222,7 +224,7 @@ class ConnectionLimit:
                 self.enforce()
             except OSError as error:
                 logger.warning("Cannot count connections: %s. The next attempt follows in a minute", error)
-                self._ended.wait(LOG_SPACING_SECONDS)
+                self._ended.wait(CONNECTION_COUNT.first)
             pause = max(_PERIOD_SECONDS, _REST * (time.monotonic() - began))
 
 

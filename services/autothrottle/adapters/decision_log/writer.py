@@ -44,6 +44,7 @@ from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import DECISION_LOG_DROPS, QUEUE_LENGTH, MetricSample
+from autothrottle.core.retries import DECISION_FILES
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 from autothrottle.core.units import MEGABYTE
 
@@ -59,8 +60,6 @@ _SCHEMAS = {"decisions": DECISIONS, "reassignments": REASSIGNMENTS}
 _QUEUED_CYCLES = 256
 """At one cycle a second, the disk may hang for more than four minutes."""
 
-_RETRY = timedelta(seconds=30)
-"""Time until the next attempt after a file could not be written; the spool is kept."""
 
 _SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "abfs", "abfss")
 """URI schemes that pyarrow supports."""
@@ -332,9 +331,10 @@ class DecisionLog:
                 if not path.is_file() or path.is_symlink():
                     log.warning("%s is not a spool and is skipped: %s", path, error)
                     continue
-                log.warning("The decision log cannot be written to %s: %s. Retrying in 30 s", self._uri, error)
+                wait = DECISION_FILES.first
+                log.warning("The decision log cannot be written to %s: %s. Retrying in %g s", self._uri, error, wait)
                 self._stale = stale[index:]
-                self._retry_at = time.monotonic() + _RETRY.total_seconds()
+                self._retry_at = time.monotonic() + wait
                 return
             except Exception:
                 self.errors += 1

@@ -18,6 +18,7 @@ from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.retries import CALL
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
@@ -33,7 +34,7 @@ from autothrottle.wire.discovery import (
     settings_from_message,
 )
 from autothrottle.wire.quotas import clients_from_message, quota_state_from_message
-from autothrottle_client.replicas import Replica, Replicas, backoffs
+from autothrottle_client.replicas import Replica, Replicas
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class SnapshotWatch:
         self._first_attempt_done = threading.Event()
         self._missed = False
         self._cancel: Callable[[], object] = bool
-        self._pauses = backoffs()
+        self._pauses = CALL.waits()
         self._thread = threading.Thread(target=self._run, name="snapshot-watch", daemon=True)
         self._thread.start()
         if not self._first_attempt_done.wait(_OPEN_TIMEOUT.total_seconds()):
@@ -194,5 +195,5 @@ class SnapshotWatch:
             self._notify(SnapshotEvent(message.version, message.reason, message.urgent))
         elif self._missed:
             self._notify(SnapshotEvent(message.version, "discovery reconnected", urgent=True))
-        self._missed, self._pauses = True, backoffs()
+        self._missed, self._pauses = True, CALL.waits()
         self._first_attempt_done.set()

@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from autothrottle.core.retries import BROKER
+
 with warnings.catch_warnings():
     # kafka-python reads its schemas with a deprecated function of importlib.resources.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -53,9 +55,6 @@ Response = Any
 CLIENT: Mapping[str, Any] = {"proxy_url": "direct://"}
 """Options for every kafka-python client; `direct` selects `_DirectConnection`."""
 
-_RETRY_MILLISECONDS = 50
-_MAX_RETRY_MILLISECONDS = 500
-"""Maximum delay before another attempt to connect to an unreachable broker."""
 _MAX_ABANDONED = 20
 """Number of connections without success or failure at their deadline, after which all connections are replaced."""
 _CLOSE_SECONDS = 3.0
@@ -201,8 +200,8 @@ class Connections:
             bootstrap_servers=list(servers),
             socket_connection_setup_timeout_ms=milliseconds,
             socket_connection_setup_timeout_max_ms=milliseconds,
-            reconnect_backoff_ms=_RETRY_MILLISECONDS,
-            reconnect_backoff_max_ms=_MAX_RETRY_MILLISECONDS,
+            reconnect_backoff_ms=int(BROKER.first * 1000),
+            reconnect_backoff_max_ms=int(BROKER.longest * 1000),
             max_in_flight_requests_per_connection=1_000,
             receive_message_max_bytes=100_000_000,
         )

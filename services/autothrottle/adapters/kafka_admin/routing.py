@@ -20,6 +20,7 @@ from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse
 from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, no_response_error
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.retries import CONTROLLER
 
 Build = Callable[[], Any]
 """Builds a request. Each node gets its own request object, because kafka-python sets the node's version on it."""
@@ -33,8 +34,6 @@ _FANOUT = 5
 """Number of brokers to ask at once when the preferred one does not answer."""
 _brokers_request = partial(messages.describe_topics, [])
 """Builds a request for metadata without topics: the live brokers alone."""
-_RETRY_SECONDS = 0.2
-"""Delay between two attempts to find the controller."""
 
 
 class Routing:
@@ -170,9 +169,9 @@ class Routing:
                 problem = no_response_error(answer, connections.name(candidate))
                 if isinstance(problem, Invalid) or (answer.sent and not again):
                     raise problem
-            if time.monotonic() + _RETRY_SECONDS >= deadline:
+            if time.monotonic() + CONTROLLER.first >= deadline:
                 raise problem
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(CONTROLLER.first)
 
     def _metadata(self, connections: Connections, deadline: float) -> tuple[Node, Any]:
         """Return a broker that has just answered, and its metadata."""

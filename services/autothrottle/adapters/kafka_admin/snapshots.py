@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Protocol
 
 from autothrottle.adapters.concurrency.deadlines import time_left
@@ -28,6 +29,7 @@ from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition, participants
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
+from autothrottle.core.retries import LISTS
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,8 @@ _POLL_TIMEOUT = timedelta(seconds=5)
 _REST_FACTOR = 10
 """The poll rests this many times as long as it worked, so that it uses at most a tenth of a broker's time and ours."""
 
-_LAG_SECONDS = (0.05, 0.1, 0.2)
-"""Delays before lists are read again, while a broker may not know a new config; milliseconds are usual."""
+_LIST_READS = 3
+"""Further reads of lists, while a broker may not know a new config."""
 
 _RECHECK_SECONDS = 0.2
 """Delay before an apparent edit of our throttles by another party is checked again."""
@@ -255,7 +257,7 @@ class AdminSnapshots:
     ) -> Answers[str, Mapping[str, ConfigValue]]:
         """Read our lists again if they seem edited: the queried broker may not know our write yet."""
         ledger_keys = {resource: REPLICAS_KEYS for resource in ledger.entries if resource.type is ResourceType.TOPIC}
-        for pause in _LAG_SECONDS:
+        for pause in islice(LISTS.waits(), _LIST_READS):
             odd = {r.name for r, _ in edits(ledger_keys, _current(lists.values, ConfigResource.topic), ledger.entries)}
             if not odd or time.monotonic() + pause > deadline:
                 break

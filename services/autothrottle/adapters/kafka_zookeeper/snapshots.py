@@ -38,14 +38,13 @@ from autothrottle.core.cluster.snapshot import (
     broker_id_of,
 )
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
+from autothrottle.core.retries import CLUSTER
 from autothrottle.ports.kafka import SnapshotEvent, Watch
 
 log = logging.getLogger(__name__)
 
 _FOLLOW_TIMEOUT_SECONDS = 60.0
 """Enough to read 100,000 partitions again after a lost connection."""
-
-_RETRY_SECONDS = 0.5
 
 
 class ZooKeeperSnapshots:
@@ -169,7 +168,7 @@ class ZooKeeperSnapshots:
                 self._retry_later()
 
     def _retry_later(self) -> None:
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(CLUSTER.first)
         self._dirty.set()
 
     def _logs_grew(self, reason: str) -> None:

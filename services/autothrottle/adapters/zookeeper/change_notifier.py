@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.retries import STORED_STATE
 from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 0.5
 
 _BATCH_SECONDS = 0.02
 """Delay before each read, so that one read covers a burst of changes, such as 50 overrides at once."""
@@ -70,5 +69,5 @@ class ChangeNotifier:
                 log.warning("cannot read the %s, trying again: %s", self._name, error)
             except Exception:  # a bug must not end the thread: no watcher would hear of later changes
                 log.exception("following the %s failed unexpectedly, trying again", self._name)
-            self._closed.wait(_RETRY_SECONDS)
+            self._closed.wait(STORED_STATE.first)
             self.fire()

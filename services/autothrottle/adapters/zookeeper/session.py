@@ -18,9 +18,9 @@ from kazoo.protocol.states import KeeperState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.retries import OUTCOME, SESSION
 
 _END_SECONDS = 3.0
-_RETRY_SECONDS = 0.05
 _POLL_SECONDS = 0.05
 _DROP_SECONDS = 0.3
 """How long kazoo's thread may take to notice that its session is dropped; it sleeps for 0.1 s between attempts."""
@@ -91,7 +91,7 @@ def _client(hosts: str, session_timeout: timedelta) -> KazooClient:
         handler=handler,
         hosts=hosts,
         timeout=session_timeout.total_seconds(),
-        connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0, "backoff": 2},
+        connection_retry={"max_tries": -1, "delay": SESSION.first, "max_delay": SESSION.longest, "backoff": 2},
         command_retry={"max_tries": 0},
         logger=ClientLog(hosts),
     )
@@ -159,7 +159,7 @@ def read_after_outage(client: KazooClient, read: Callable[[], _T], deadline: flo
         except ConnectionClosedError:
             return None  # this process is stopping
         except ANSWER_LOST:
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(OUTCOME.first)
     return None
 
 

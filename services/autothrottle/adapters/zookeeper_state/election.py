@@ -32,12 +32,12 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import new_origin, origin_path, read_origin
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
+from autothrottle.core.retries import ELECTION
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import Leader
 
 log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 0.2
 _LEAVE_SECONDS = 3.0
 """How long `leave` waits at most for ZooKeeper to answer."""
 
@@ -144,7 +144,7 @@ class ZooKeeperElection:
                 log.warning("election interrupted, trying again: %s %s", type(error).__name__, error)
             except Exception:  # a bug must not end the thread: this planner would never lead again
                 log.exception("election failed unexpectedly, trying again")
-            self._leaving.wait(_REST_POLL_SECONDS if rests else _RETRY_SECONDS)
+            self._leaving.wait(_REST_POLL_SECONDS if rests else ELECTION.first)
         self._client.remove_listener(self._wake_up)
 
     def _has_left(self) -> bool:
@@ -196,7 +196,7 @@ class ZooKeeperElection:
             except ConnectionClosedError:
                 return  # the session ended, and the node with it
             except (KazooException, KazooTimeoutError):
-                time.sleep(_RETRY_SECONDS)
+                time.sleep(ELECTION.first)
 
     def _others(self) -> list[str]:
         """The nodes of other candidates."""

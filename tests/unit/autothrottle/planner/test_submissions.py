@@ -15,9 +15,9 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
-from autothrottle.core.operators.submission import Submitted, Targets, Wanted, unthrottled
+from autothrottle.core.operators.submission import Submitted, Targets, unthrottled
 from autothrottle.core.records import Pause, PauseMode
-from autothrottle.planner.submissions import SubmissionTicket
+from autothrottle.planner.submissions import Submissions
 from autothrottle.ports.kafka import Term
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench
@@ -143,8 +143,8 @@ def test_another_reassignment_keeps_its_throttles_during_a_submission(bench: Ben
 class ProposingCluster(MemoryCluster):
     """A cluster during whose first read a caller proposes a reassignment."""
 
-    propose: Callable[[], SubmissionTicket] | None = None
-    submission: SubmissionTicket | None = None
+    propose: Callable[[], Future[Submitted]] | None = None
+    submission: Future[Submitted] | None = None
 
     def fetch_snapshot(self, **wanted: Any) -> Snapshot:
         found = super().fetch_snapshot(**wanted)
@@ -163,9 +163,9 @@ def test_a_proposal_during_a_snapshot_read_waits_for_the_next_cycle() -> None:
         assert bench.cycle().topics == ()
         cluster.propose = partial(bench.planner._submissions.propose, bench.term.fence, WANTED)
         assert bench.cycle().topics == ()
-        assert cluster.submission is not None and not cluster.submission.ended
+        assert cluster.submission is not None and not cluster.submission.done()
         assert bench.cycle().topics == ("t1",)
-        assert not cluster.submission.ended
+        assert not cluster.submission.done()
 
 
 # Submissions that fail.
@@ -538,7 +538,21 @@ def test_a_reassignment_cancelled_before_a_snapshot_shows_it_is_cleaned_up(
 
 
 def test_a_time_out_after_the_request_has_left_says_that_kafka_may_have_received_it() -> None:
-    submission = SubmissionTicket(1, Wanted(1, WANTED))
-    assert submission.claim()
+    submissions = Submissions()
+    end = submissions.propose(1, WANTED)
+    assert submissions.claim(1) and submissions.claim(1)
+    submissions.fail(Conflict("too late"))
     with pytest.raises(Unavailable, match="the reassignment may have been submitted"):
-        submission.wait(timedelta(0))
+        submissions.wait(end, timedelta(0))
+    submissions.answer(1, Submitted(1))
+    assert submissions.wait(end, timedelta(0)) == Submitted(1)
+
+
+def test_a_submission_that_timed_out_cannot_be_claimed() -> None:
+    submissions = Submissions()
+    end = submissions.propose(1, WANTED)
+    with pytest.raises(Unavailable, match="nothing was submitted"):
+        submissions.wait(end, timedelta(0))
+    assert not submissions.claim(1) and submissions.wanted is None
+    submissions.answer(1, Submitted(1))
+    assert submissions.propose(1, WANTED) is not end

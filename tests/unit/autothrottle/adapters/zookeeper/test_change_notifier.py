@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from autothrottle.adapters.zookeeper import change_notifier
 from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
+from autothrottle.core.retries import STORED_STATE
 
 
 @pytest.mark.parametrize("failing", ["refresh", "notify"])
@@ -16,7 +18,7 @@ def test_a_bug_does_not_end_the_notifier(
     failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any other error than ours ended the thread. The planner then heard of no override or pause until the interval."""
-    monkeypatch.setattr(change_notifier, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(change_notifier, "STORED_STATE", replace(STORED_STATE, first=0.01))
     bugs, notified = iter([KeyError("a bug")]), threading.Event()
 
     def fail_once(where: str) -> None:

@@ -1,0 +1,122 @@
+"""How long autothrottle waits before it repeats what failed, and why. The type to know is `Retry`.
+
+docs/failure-modes.md shows `RETRIES` as a table (`make docs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The waits before the next attempts at one kind of work, in seconds."""
+
+    work: str
+    """What failed."""
+    reason: str
+    """Why these waits."""
+    first: float
+    """Wait after the first failure."""
+    last: float | None = None
+    """Longest wait; each wait is twice the one before. None: all waits are equal."""
+    jitter: float = 0.0
+    """Largest random addition, as a share of the wait."""
+
+    @property
+    def longest(self) -> float:
+        """The longest wait."""
+        return self.first if self.last is None else self.last
+
+    def wait(self, failures: int, chance: float = 0.0) -> float:
+        """Return the wait after consecutive failures; the jitter may exceed the longest wait.
+
+        Args:
+            failures: their number, >= 1.
+            chance: share of the jitter, in [0, 1).
+
+        >>> Retry("work", "reason", 0.5, 30.0).wait(3)
+        2.0
+        """
+        # 2^16 first waits exceed every longest one, and a larger power could overflow.
+        return min(self.first * 2.0 ** min(failures - 1, 16), self.longest) * (1 + self.jitter * chance)
+
+    def waits(self) -> Iterator[float]:
+        """Yield the wait after each consecutive failure, without jitter and without end."""
+        failures = 1
+        while True:
+            yield self.wait(failures)
+            failures += 1
+
+
+CYCLE = Retry(
+    "A cycle, after a failed one. The wait is at most `--interval`",
+    "The cause may end soon. Planners do not repeat at the same moment",
+    first=1.0,
+    last=1024.0,
+    jitter=0.5,
+)
+SETTINGS = Retry(
+    "Reading fetch settings of brokers and topics", "They change rarely, and a cycle does without them", first=60.0
+)
+CALL = Retry(
+    "A call, a stream or a connection to another service, after a round over all its replicas",
+    "A restarted service answers within a second. Many callers must not keep it busy",
+    first=0.1,
+    last=2.0,
+)
+PROBE = Retry("A health check of a replica that failed", "Calls use the other replicas meanwhile", first=0.5, last=30.0)
+LIMITER = Retry(
+    "The stream of cycles that a limiter of background work follows", "The task keeps its limit meanwhile", first=1.0
+)
+SESSION = Retry(
+    "A connection to ZooKeeper", "Short beside the session timeout, after which the leader changes", first=0.1, last=2.0
+)
+OUTCOME = Retry(
+    "Reading back a write whose answer from ZooKeeper was lost",
+    "The write waits for it, within its own timeout",
+    first=0.05,
+)
+ELECTION = Retry(
+    "The candidacy of a planner, and its withdrawal",
+    "Without a leader no cycle runs, and an old candidate blocks the others",
+    first=0.2,
+)
+STORED_STATE = Retry(
+    "Following overrides, the pause and other nodes in ZooKeeper",
+    "An operator expects an effect within a second",
+    first=0.5,
+)
+CLUSTER = Retry(
+    "Following the cluster in ZooKeeper", "A new reassignment needs its throttles within a second", first=0.5
+)
+LISTS = Retry(
+    "Reading lists of throttled replicas that seem edited, three times",
+    "A broker learns a new config within milliseconds",
+    first=0.05,
+    last=0.2,
+)
+CONTROLLER = Retry(
+    "A request to Kafka's controller while none answers",
+    "Kafka elects one in less than a second. The request's own timeout ends the attempts",
+    first=0.2,
+)
+BROKER = Retry("A connection to a Kafka broker", "A restarted broker is used at once", first=0.05, last=0.5)
+DECISION_FILES = Retry(
+    "Writing a file of the decision log",
+    "The spool keeps the cycles, and a full disk or an outage of a store takes minutes",
+    first=30.0,
+)
+ACCEPT = Retry(
+    "Accepting HTTP connections while descriptors or memory are short",
+    "Requests in progress end within a second, and the kernel queues new connections",
+    first=1.0,
+)
+CONNECTION_COUNT = Retry("Counting the connections of callers", "The log gets one line in a minute", first=60.0)
+
+RETRIES = (
+    *(CYCLE, SETTINGS, CALL, PROBE, LIMITER, SESSION, OUTCOME, ELECTION, STORED_STATE, CLUSTER),
+    *(LISTS, CONTROLLER, BROKER, DECISION_FILES, ACCEPT, CONNECTION_COUNT),
+)
+"""All of them, in the order of the table."""

@@ -26,6 +26,7 @@ from autothrottle.core.control.inspection import (
     finding,
     loads_inspected,
     racks_inspected,
+    registrations_inspected,
     snapshot_inspected,
 )
 from autothrottle.core.errors import AutothrottleError
@@ -192,6 +193,8 @@ def _judged(name: str, reading: object) -> Iterator[Finding]:
             yield reading
         case PlacementCluster():
             yield from (finding(name, problem) for problem in reading.problems)
+            if not reading.problems:  # otherwise an unreadable registration may be that of the broker
+                yield from registrations_inspected(reading.brokers.keys(), reading.partitions)
             racks = {broker.id: broker.rack for broker in reading.brokers.values()}
             yield from racks_inspected(racks, reading.partitions)
         case Snapshot():

@@ -8,6 +8,7 @@ is `Finding`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -124,6 +125,19 @@ def _both(rates: Mapping[ReplicaRole, BytesPerSecond]) -> str:
     if len({*shown.values()}) == 1:
         return next(iter(shown.values()))
     return ", ".join(f"{shown[role]} {way}" for role, way in _DIRECTIONS.items())
+
+
+def registrations_inspected(registered: Collection[int], partitions: Iterable[PartitionReplicas]) -> Iterator[Finding]:
+    """Yield brokers that have replicas and are not registered: they are down, or were removed.
+
+    Args:
+        registered: ids of the brokers in Kafka.
+        partitions: the partitions of the cluster.
+    """
+    counts = Counter(broker_id for entry in partitions for broker_id in entry.replicas if broker_id >= 0)
+    for broker_id in sorted(counts.keys() - registered):
+        fix = "start it, or move its replicas away with topicmappr rebuild"
+        yield Finding(f"broker {broker_id}", f"is not registered and has {counts[broker_id]} replicas", fix)
 
 
 def racks_inspected(racks: Mapping[int, str], partitions: Iterable[PartitionReplicas]) -> Iterator[Finding]:

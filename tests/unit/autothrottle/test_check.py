@@ -88,6 +88,19 @@ def test_source_that_hangs_is_one_finding_after_the_limit() -> None:
     assert findings == [("metrics", "no answer within 0.1 s, so it is not checked")]
 
 
+def test_broker_that_does_not_answer_costs_half_of_the_limit() -> None:
+    """A frozen broker took the whole limit, so that the racks of all brokers were reported as not checked."""
+    waits: list[timedelta] = []
+
+    class Frozen(MemoryPlacementCluster):
+        def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
+            waits.append(timeout)
+            return super().fetch_readable_cluster(timeout)
+
+    assert warnings(replace(sources(), cluster=lambda: Frozen(CLUSTER))) == []
+    assert waits == [SETTINGS.limit / 2]
+
+
 def test_defect_in_one_source_does_not_end_the_others() -> None:
     def fail() -> Any:
         raise ZeroDivisionError("odd")

@@ -78,7 +78,7 @@ def loads_inspected(loads: Loads, registered: Collection[int], limits: Limits, n
         elif broker_id in loads.problems:
             yield finding(f"broker {broker_id}", loads.problems[broker_id])
         else:
-            fix = "give its host the tag or the label with its broker id, see docs/metrics-sources.md"
+            fix = "check that it runs, and that its host has the tag or label with its id, see docs/metrics-sources.md"
             yield Finding(f"broker {broker_id}", "has no series in the metrics source", fix)
         if devices := loads.devices.get(broker_id):
             yield Finding(f"broker {broker_id}", f"network devices that count: {', '.join(devices)}")
@@ -213,16 +213,23 @@ def fetches_inspected(
 def snapshot_inspected(snapshot: Snapshot) -> Iterator[Finding]:
     """Yield what the planner finds in the cluster: unreadable parts, and throttles that other parties left."""
     for problem in (*snapshot.problems, *snapshot.unreadable_configs.values()):
-        yield finding(problem.path, problem.reason)
+        yield finding(_resource(problem.path), problem.reason)
     moving = len(snapshot.reassignments)
     yield Finding("Kafka", f"{len(snapshot.brokers)} brokers; topics in reassignment: {moving}")
     for resource, keys in foreign_throttles(snapshot).items() if not moving else ():
         shown = ", ".join(f"{key}={value[:60]}" for key, value in keys.items())
         fix = "remove it, or give --cleanup-foreign, which removes it after --cleanup-after intervals"
-        yield Finding(str(resource), f"a throttle of another party is set, although nothing moves: {shown}", fix)
+        yield Finding(
+            _resource(resource.path), f"a throttle of another party is set, although nothing moves: {shown}", fix
+        )
     for key, value in snapshot.default_throttles.items():
         fix = "remove it from the default broker config, unless it is intended"
-        yield Finding("brokers/<default>", f"a throttle of another party is set: {key}={value[:60]}", fix)
+        yield Finding("broker <default>", f"a throttle of another party is set: {key}={value[:60]}", fix)
+
+
+def _resource(path: str) -> str:
+    """Return `broker 1003` for the entity path `brokers/1003`; a znode stays as it is."""
+    return re.sub(r"^(broker|topic)s/", r"\1 ", path)
 
 
 def _megabytes(rate: BytesPerSecond) -> str:

@@ -169,6 +169,6 @@ def test_leftover_throttles_and_unreadable_parts_are_findings() -> None:
     )
     assert warnings(snapshot_inspected(snapshot)) == [
         ("broker 1", "is unreachable: no answer"),
-        ("topics/t", "it is not JSON"),
-        ("brokers/2", f"a throttle of another party is set, although nothing moves: {LEADER_RATE}=5"),
+        ("topic t", "it is not JSON"),
+        ("broker 2", f"a throttle of another party is set, although nothing moves: {LEADER_RATE}=5"),
     ]

@@ -27,6 +27,7 @@ from autothrottle.core.inspection import (
     finding,
     loads_inspected,
     racks_inspected,
+    registrations_inspected,
     snapshot_inspected,
 )
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -82,14 +83,19 @@ class CheckSettings:
     """How long to wait for a metrics source that collects its own samples."""
     limit: timedelta = _LIMIT
 
+    @property
+    def timeout(self) -> timedelta:
+        """How long one reading may wait for a broker that does not answer, so that the others are still reported."""
+        return self.limit / 2
+
 
 def check(sources: CheckSources, settings: CheckSettings) -> list[Finding]:
     """Return the findings and facts, in the order of the sources. An unreachable source is one finding."""
     reads: dict[str, Callable[[], Any]] = {
-        name: partial(_missing_permissions, connect, settings.limit) for name, connect in sources.permissions.items()
+        name: partial(_missing_permissions, connect, settings.timeout) for name, connect in sources.permissions.items()
     }
-    reads[_CLUSTER] = lambda: sources.cluster().fetch_readable_cluster(settings.limit)
-    reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=settings.limit)
+    reads[_CLUSTER] = lambda: sources.cluster().fetch_readable_cluster(settings.timeout)
+    reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=settings.timeout)
     if connect := sources.loads:
         reads[_METRICS] = lambda: _complete_loads(connect(), settings)
     readings = _in_parallel(reads, settings.limit)
@@ -156,10 +162,10 @@ def _settings(sources: CheckSources, broker_ids: Iterable[int]) -> ClusterSettin
 def _complete_loads(source: LoadSource, settings: CheckSettings) -> Loads:
     """Return loads that cover a few seconds, or the last ones that the source has within the patience."""
     deadline = time.monotonic() + settings.patience.total_seconds()
-    loads = source.fetch_loads(settings.limit)
+    loads = source.fetch_loads(settings.timeout)
     while not _is_complete(loads) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        loads = source.fetch_loads(settings.limit)
+        loads = source.fetch_loads(settings.timeout)
     return loads
 
 
@@ -192,6 +198,8 @@ def _judged(name: str, reading: object) -> Iterator[Finding]:
             yield reading
         case PlacementCluster():
             yield from (finding(name, problem) for problem in reading.problems)
+            if not reading.problems:  # otherwise an unreadable registration may be that of the broker
+                yield from registrations_inspected(reading.brokers.keys(), reading.partitions)
             racks = {broker.id: broker.rack for broker in reading.brokers.values()}
             yield from racks_inspected(racks, reading.partitions)
         case Snapshot():

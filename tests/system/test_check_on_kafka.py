@@ -82,11 +82,11 @@ def about(lines: list[tuple[str, str]], subject: str, *words: str) -> bool:
 def znodes(client: KazooClient, path: str = "/") -> dict[str, Any]:
     """Return path -> (data, version, version of its children, version of its ACL) of all persistent znodes."""
     data, stat = client.get(path)
-    found = {path: (data, stat.version, stat.cversion, stat.aversion)} if not stat.ephemeralOwner else {}
+    nodes = {path: (data, stat.version, stat.cversion, stat.aversion)} if not stat.ephemeralOwner else {}
     for name in client.get_children(path):
         if path != "/" or name not in VOLATILE:
-            found |= znodes(client, f"{path.rstrip('/')}/{name}")
-    return found
+            nodes |= znodes(client, f"{path.rstrip('/')}/{name}")
+    return nodes
 
 
 def test_check_names_each_fault_and_writes_nothing(

@@ -28,8 +28,8 @@ def tree(client: KazooClient) -> Tree:
 
 def missing(tree: Tree, own: bool, submits: bool = True) -> dict[str, str]:
     paths = tree.own if own else tree.kafka
-    found = ZooKeeperPermissions(tree.client, paths, submits).fetch_missing_permissions(TIMEOUT)
-    return {path: text.partition(". Fix:")[0] for path, text in found.items()}
+    sentences = ZooKeeperPermissions(tree.client, paths, submits).fetch_missing_permissions(TIMEOUT)
+    return {path: text.partition(". Fix:")[0] for path, text in sentences.items()}
 
 
 def test_open_znodes_allow_everything(tree: Tree) -> None:

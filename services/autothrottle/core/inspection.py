@@ -8,6 +8,7 @@ is `Finding`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -77,7 +78,7 @@ def loads_inspected(loads: Loads, registered: Collection[int], limits: Limits, n
         elif broker_id in loads.problems:
             yield finding(f"broker {broker_id}", loads.problems[broker_id])
         else:
-            fix = "give its host the tag or the label with its broker id, see docs/metrics-sources.md"
+            fix = "check that it runs, and that its host has the tag or label with its id, see docs/metrics-sources.md"
             yield Finding(f"broker {broker_id}", "has no series in the metrics source", fix)
         if devices := loads.devices.get(broker_id):
             yield Finding(f"broker {broker_id}", f"network devices that count: {', '.join(devices)}")
@@ -124,6 +125,19 @@ def _both(rates: Mapping[ReplicaRole, BytesPerSecond]) -> str:
     if len({*shown.values()}) == 1:
         return next(iter(shown.values()))
     return ", ".join(f"{shown[role]} {way}" for role, way in _DIRECTIONS.items())
+
+
+def registrations_inspected(registered: Collection[int], partitions: Iterable[PartitionReplicas]) -> Iterator[Finding]:
+    """Yield brokers that have replicas and are not registered: they are down, or were removed.
+
+    Args:
+        registered: ids of the brokers in Kafka.
+        partitions: the partitions of the cluster.
+    """
+    counts = Counter(broker_id for entry in partitions for broker_id in entry.replicas if broker_id >= 0)
+    for broker_id in sorted(counts.keys() - registered):
+        fix = "start it, or move its replicas away with topicmappr rebuild"
+        yield Finding(f"broker {broker_id}", f"is not registered and has {counts[broker_id]} replicas", fix)
 
 
 def racks_inspected(racks: Mapping[int, str], partitions: Iterable[PartitionReplicas]) -> Iterator[Finding]:
@@ -199,16 +213,23 @@ def fetches_inspected(
 def snapshot_inspected(snapshot: Snapshot) -> Iterator[Finding]:
     """Yield what the planner finds in the cluster: unreadable parts, and throttles that other parties left."""
     for problem in (*snapshot.problems, *snapshot.unreadable_configs.values()):
-        yield finding(problem.path, problem.reason)
+        yield finding(_resource(problem.path), problem.reason)
     moving = len(snapshot.reassignments)
     yield Finding("Kafka", f"{len(snapshot.brokers)} brokers; topics in reassignment: {moving}")
     for resource, keys in foreign_throttles(snapshot).items() if not moving else ():
         shown = ", ".join(f"{key}={value[:60]}" for key, value in keys.items())
         fix = "remove it, or give --cleanup-foreign, which removes it after --cleanup-after intervals"
-        yield Finding(str(resource), f"a throttle of another party is set, although nothing moves: {shown}", fix)
+        yield Finding(
+            _resource(resource.path), f"a throttle of another party is set, although nothing moves: {shown}", fix
+        )
     for key, value in snapshot.default_throttles.items():
         fix = "remove it from the default broker config, unless it is intended"
-        yield Finding("brokers/<default>", f"a throttle of another party is set: {key}={value[:60]}", fix)
+        yield Finding("broker <default>", f"a throttle of another party is set: {key}={value[:60]}", fix)
+
+
+def _resource(path: str) -> str:
+    """Return `broker 1003` for the entity path `brokers/1003`; a znode stays as it is."""
+    return re.sub(r"^(broker|topic)s/", r"\1 ", path)
 
 
 def _megabytes(rate: BytesPerSecond) -> str:

@@ -64,10 +64,10 @@ def test_sound_deployment_has_facts_and_no_findings() -> None:
 @pytest.mark.parametrize("name", ["cluster", "snapshots", "loads", "settings"])
 def test_source_that_is_unreachable_is_one_finding(name: str) -> None:
     changed: Any = {name: refuse}
-    found = warnings(replace(sources(denied={"topic t": "this client may not x. Fix: allow it"}), **changed))
+    findings = warnings(replace(sources(denied={"topic t": "this client may not x. Fix: allow it"}), **changed))
     others = [("topic t", "this client may not x")]
-    assert [line for line in found if line in others] == others
-    assert [value for _, value in found if value not in "this client may not x"] == ["no server answers"]
+    assert [line for line in findings if line in others] == others
+    assert [value for _, value in findings if value not in "this client may not x"] == ["no server answers"]
 
 
 def test_two_sources_that_fail_for_one_reason_are_one_finding() -> None:
@@ -83,9 +83,22 @@ def test_source_that_hangs_is_one_finding_after_the_limit() -> None:
         released.wait()
         refuse()
 
-    found = warnings(replace(sources(), loads=hang), replace(SETTINGS, limit=timedelta(seconds=0.1)))
+    findings = warnings(replace(sources(), loads=hang), replace(SETTINGS, limit=timedelta(seconds=0.1)))
     released.set()
-    assert found == [("metrics", "no answer within 0.1 s, so it is not checked")]
+    assert findings == [("metrics", "no answer within 0.1 s, so it is not checked")]
+
+
+def test_broker_that_does_not_answer_costs_half_of_the_limit() -> None:
+    """A frozen broker took the whole limit, so that the racks of all brokers were reported as not checked."""
+    waits: list[timedelta] = []
+
+    class Frozen(MemoryPlacementCluster):
+        def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
+            waits.append(timeout)
+            return super().fetch_readable_cluster(timeout)
+
+    assert warnings(replace(sources(), cluster=lambda: Frozen(CLUSTER))) == []
+    assert waits == [SETTINGS.limit / 2]
 
 
 def test_defect_in_one_source_does_not_end_the_others() -> None:
@@ -102,9 +115,9 @@ def test_unreadable_broker_does_not_hide_the_racks_of_the_others() -> None:
     shared = replace(cluster, partitions=(PartitionReplicas("t", 0, (1, 4)), *cluster.partitions))
     broker = PlacementBroker(4, "a")
     metrics = MemoryMetrics(load(1), load(2), load(4))
-    found = warnings(sources(replace(shared, brokers={**shared.brokers, 4: broker}), metrics=metrics))
-    assert [subject for subject, _ in found] == ["broker 3", "topic t", "broker 4"]
-    assert found[2] == ("broker 4", "does not report its fetch sizes")
+    findings = warnings(sources(replace(shared, brokers={**shared.brokers, 4: broker}), metrics=metrics))
+    assert [subject for subject, _ in findings] == ["broker 3", "topic t", "broker 4"]
+    assert findings[2] == ("broker 4", "does not report its fetch sizes")
 
 
 def test_metrics_source_that_collects_samples_gets_time_for_them() -> None:

@@ -29,18 +29,17 @@ class KafkaPermissions:
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
         cluster, topics = self._kafka.permitted_operations(timeout=timeout)
+        missing = {}
+        if operations := _absent(self._of_cluster, cluster):
+            missing["Kafka, cluster"] = _sentence(operations, "--cluster")
+        denied = {topic: _absent(self._of_topics, allowed) for topic, allowed in sorted(topics.values.items())}
+        if len(denied) > 1 and all(denied.values()) and len({*denied.values()}) == 1:
+            missing["all topics"] = _sentence(next(iter(denied.values())), "--topic '*'")
+        else:
+            of_topics = ((topic, operations) for topic, operations in denied.items() if operations)
+            missing |= {f"topic {topic}": _sentence(operations, f"--topic {topic}") for topic, operations in of_topics}
         failures = {f"topic {t}": str(e) for t, e in topics.failures.items() if not isinstance(e, Missing)}
-        denied = {t: _absent(self._of_topics, allowed) for t, allowed in topics.values.items()}
-        denied = {topic: operations for topic, operations in sorted(denied.items()) if operations}
-        found = (
-            {"Kafka, cluster": _sentence(of_cluster, "--cluster")}
-            if (of_cluster := _absent(self._of_cluster, cluster))
-            else {}
-        )
-        if len(denied) > 1 and len(denied) == len(topics.values) and len({*denied.values()}) == 1:
-            return {**found, "all topics": _sentence(next(iter(denied.values())), "--topic '*'"), **failures}
-        of_topics = {f"topic {t}": _sentence(operations, f"--topic {t}") for t, operations in denied.items()}
-        return {**found, **of_topics, **failures}
+        return missing | failures
 
 
 def _absent(operations: Collection[str], allowed: Collection[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from autothrottle.core.inspection import (
     finding,
     loads_inspected,
     racks_inspected,
+    registrations_inspected,
     snapshot_inspected,
 )
 from autothrottle.core.placement.partition_map import PartitionReplicas
@@ -133,6 +134,11 @@ def test_racks_that_topics_share_without_need_and_brokers_without_racks_are_find
     assert not list(racks_inspected({}, ()))
 
 
+def test_broker_with_replicas_that_is_not_registered_is_a_finding() -> None:
+    lines = registrations_inspected({1, 2, 4}, (*MAP, PartitionReplicas("offline", 0, (-1, 1))))
+    assert warnings(lines) == [("broker 3", "is not registered and has 2 replicas")]
+
+
 SETTINGS = ClusterSettings({1: FetchSettings(), 2: FetchSettings(), 3: FetchSettings(65_536)})
 
 
@@ -163,6 +169,6 @@ def test_leftover_throttles_and_unreadable_parts_are_findings() -> None:
     )
     assert warnings(snapshot_inspected(snapshot)) == [
         ("broker 1", "is unreachable: no answer"),
-        ("topics/t", "it is not JSON"),
-        ("brokers/2", f"a throttle of another party is set, although nothing moves: {LEADER_RATE}=5"),
+        ("topic t", "it is not JSON"),
+        ("broker 2", f"a throttle of another party is set, although nothing moves: {LEADER_RATE}=5"),
     ]

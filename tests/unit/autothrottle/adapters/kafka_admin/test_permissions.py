@@ -47,13 +47,13 @@ def test_nothing_is_missing_without_an_authorizer() -> None:
 
 
 def test_missing_operations_are_named_with_the_command_that_allows_them() -> None:
-    found = missing(response(ALL - {ALTER, ALTER_CONFIGS}, {"a": ALL, "b": ALL - {ALTER_CONFIGS}, "c": {8}}))
-    assert {name: text.partition(". Fix:")[0] for name, text in found.items()} == {
+    sentences = missing(response(ALL - {ALTER, ALTER_CONFIGS}, {"a": ALL, "b": ALL - {ALTER_CONFIGS}, "c": {8}}))
+    assert {name: text.partition(". Fix:")[0] for name, text in sentences.items()} == {
         "Kafka, cluster": "this client may not Alter, AlterConfigs",
         "topic b": "this client may not AlterConfigs",
         "topic c": "this client may not DescribeConfigs, AlterConfigs",
     }
-    assert "--operation Alter --operation AlterConfigs --cluster" in found["Kafka, cluster"]
+    assert "--operation Alter --operation AlterConfigs --cluster" in sentences["Kafka, cluster"]
 
 
 def test_operations_that_all_topics_lack_are_one_finding() -> None:
@@ -67,8 +67,8 @@ def test_only_what_is_used_through_the_admin_api_is_needed() -> None:
 
 
 def test_topic_with_a_malformed_answer_is_a_problem_of_its_own() -> None:
-    found = missing(response(ALL, {"a": None, "b": {8}}))
-    assert [*found] == ["topic b", "topic a"]
-    assert "malformed" in found["topic a"]
+    sentences = missing(response(ALL, {"a": None, "b": {8}}))
+    assert [*sentences] == ["topic b", "topic a"]
+    assert "malformed" in sentences["topic a"]
     with pytest.raises(Unavailable, match="malformed"):
         missing(response(None, {}))

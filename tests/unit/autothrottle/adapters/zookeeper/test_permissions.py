@@ -41,8 +41,8 @@ class BusyZooKeeper:
 
 def test_znodes_that_are_not_read_in_time_do_not_hide_the_others() -> None:
     """On a cluster with 100,000 topics the check would end without a word about the first znodes."""
-    found = ZooKeeperPermissions(BusyZooKeeper(3), PATHS).fetch_missing_permissions(timedelta(seconds=1))
-    assert {path: text.partition(". Fix:")[0] for path, text in found.items()} == {
+    sentences = ZooKeeperPermissions(BusyZooKeeper(3), PATHS).fetch_missing_permissions(timedelta(seconds=1))
+    assert {path: text.partition(". Fix:")[0] for path, text in sentences.items()} == {
         "/config/changes": "this client may not create: its ACL is world:anyone r",
         "/admin and later znodes": "their ACLs cannot be read in time",
     }

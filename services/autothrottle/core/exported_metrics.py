@@ -131,7 +131,7 @@ STALLED = ExportedMetric(
 )
 INEFFECTIVE = ExportedMetric(
     "autothrottle_ineffective_throttles",
-    "Link sides that replicate above their throttle for two windows of 22 s: the broker does not apply it",
+    "Link sides that replicate above their throttle for two quota windows: the broker does not apply it",
 )
 
 # Each broker in each of its roles in the reassignments.

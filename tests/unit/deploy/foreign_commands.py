@@ -21,6 +21,7 @@ FOREIGN_FLAGS = {
     "helm": {"namespace", "values"},
     "journalctl": {"unit"},
     "kubectl": {"namespace", "from-file", "from-literal"},
+    "node_exporter": {"collector"},
     "systemctl": {"now"},
     "pip": {"require-hashes", "no-index", "no-deps", "no-build-isolation"},
     "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},

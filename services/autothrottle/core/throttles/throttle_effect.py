@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
@@ -26,11 +26,11 @@ from autothrottle.core.traffic.replication import Replication
 from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW, ThrottleHistory
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
-WINDOW = 2 * THROTTLE_WINDOW
-"""Two of these windows in succession must be above the throttle; the throttle must be in place for one more."""
-
 LEAST_EXCESS = 1.25
 """Replication above this multiple of the throttle is more than the quota's inaccuracy."""
+
+_LENGTHS = (1, 2)
+"""Lengths of the compared windows, in quota windows: with few log sizes, a short window is too uncertain."""
 
 _MOST_FLOWS = 10_000
 """With more flows than this, only the brokers' own quota rates are compared: summing the counts takes too long."""
@@ -52,9 +52,13 @@ class EffectObservation:
     in_sync: Mapping[LinkSide, float] = field(default_factory=dict)
     """Link side -> bytes/s in its quota rate that in-sync replicas fetch."""
 
+    def window(self, side: LinkSide) -> timedelta:
+        """Return the quota window: two in succession must be above the throttle, which was in place for one before."""
+        return max(THROTTLE_WINDOW, timedelta(seconds=self.settings.of(side[0]).window_seconds))
+
     def highest_rate(self, side: LinkSide, start: datetime, end: datetime) -> BytesPerSecond | None:
         """Return the highest rate that a throttle which is in force allows between two times; None: not throttled."""
-        throttle = self.history.highest(*side, start - THROTTLE_WINDOW, end)
+        throttle = self.history.highest(*side, start - self.window(side), end)
         if not throttle:
             return None
         own = self.settings.of(side[0])
@@ -140,30 +144,40 @@ class ThrottleEffect:
     ) -> BytesPerSecond | None:
         """Return the quota's own rate if it is above the throttle for two windows; note it in `above` if for one."""
         measured = observation.quota_rates.get(side)
-        if measured is None or measured.start - WINDOW < since:
+        window = observation.window(side)
+        if measured is None or measured.start - window < since:
             return None
         highest = observation.highest_rate(side, measured.start, measured.end)
         if highest is None or measured.rate - observation.in_sync.get(side, 0.0) <= highest:
             return None
         above[side] = self.above.get(side, measured.end)
-        return measured.rate if measured.end - above[side] >= THROTTLE_WINDOW else None
+        return measured.rate if measured.end - above[side] >= window else None
 
 
 def _copied_excess(
     side: LinkSide, since: datetime, observation: EffectObservation, replication: Replication
 ) -> BytesPerSecond | None:
     """Return the rate at which bytes were copied if it is above the throttle for two windows."""
-    end = observation.progress.at
-    if end is None or end - 3 * WINDOW < since or len(observation.progress.flows) > _MOST_FLOWS:
+    end, window = observation.progress.at, observation.window(side)
+    if end is None or len(observation.progress.flows) > _MOST_FLOWS:
         return None
-    rates = []
-    for start in (end - WINDOW, end - 2 * WINDOW):
-        mean = replication.mean(*side, start, start + WINDOW)
-        highest = observation.highest_rate(side, start, start + WINDOW) if mean else None
-        if mean is None or highest is None or mean.rate - mean.off <= highest:
-            return None
-        rates.append(mean.rate)
-    return min(rates)
+    for length in _LENGTHS:
+        span = length * window
+        if end - 2 * span - window < since:
+            break
+        newest = _excess(side, end - span, span, observation, replication)
+        if newest and (earlier := _excess(side, end - 2 * span, span, observation, replication)):
+            return min(newest, earlier)
+    return None
+
+
+def _excess(
+    side: LinkSide, start: datetime, span: timedelta, observation: EffectObservation, replication: Replication
+) -> BytesPerSecond:
+    """Return the rate at which bytes were copied if it is certainly above the throttle; 0: it is not."""
+    mean = replication.mean(*side, start, start + span)
+    highest = observation.highest_rate(side, start, start + span) if mean else None
+    return 0 if mean is None or highest is None or mean.rate - mean.off <= highest else mean.rate
 
 
 def _finding(side: LinkSide, rate: BytesPerSecond, throttle: BytesPerSecond) -> str:

@@ -88,7 +88,7 @@ def test_throttle_of_ten_bytes_per_second_that_copies_at_link_speed_is_named() -
         [50, 0, 0, 0, 0] * 12,  # a burst of the whole window, a pause
         [10] * 38 + [400] + [10],  # one burst is in one window
         [50] * 11 + [10] * 40,  # it was not in force at first
-        [10] * 30 + [50] * 11,  # for one window
+        [10] * 30 + [50] * 6,  # for one window
     ],
 )
 def test_bursts_that_the_quota_allows_are_no_finding(rates: Sequence[float]) -> None:
@@ -96,10 +96,10 @@ def test_bursts_that_the_quota_allows_are_no_finding(rates: Sequence[float]) -> 
 
 
 def test_throttle_counts_once_it_was_in_place_for_a_window() -> None:
-    assert findings(*[50] * 32) == ()
-    assert findings(*[50] * 42) != ()
-    assert findings(*[50] * 60, throttles=[(66, 10)]) == ()
-    assert findings(*[50] * 60, throttles=[(0, 10), (70, 0), (74, 10)]) == ()
+    assert findings(*[50] * 18) == ()
+    assert findings(*[50] * 24) != ()
+    assert findings(*[50] * 60, throttles=[(92, 10)]) == ()
+    assert findings(*[50] * 60, throttles=[(0, 10), (92, 0), (96, 10)]) == ()
 
 
 def test_lowered_throttle_is_compared_with_the_rate_before() -> None:

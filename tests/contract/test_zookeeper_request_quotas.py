@@ -146,4 +146,4 @@ def test_a_follower_that_starts_before_zookeeper_reads_the_quotas_later(
     finally:
         store.close()
         disconnect(client)
-    assert not any("cannot read the request quotas" in line for line in caplog.messages)
+    assert not any("Cannot read the request quotas" in line for line in caplog.messages)

@@ -37,6 +37,7 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
+from autothrottle.core.texts import capitalized
 from autothrottle.planner import narration
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
 from autothrottle.ports.telemetry import DecisionSink, Event, EventSink
@@ -163,7 +164,7 @@ class Reporter:
         shown = (*findings, *(f"{o.resource}: not written: {o.reason}" for o in settled.refused))
         for finding in shown:
             if finding not in reported.findings:
-                log.warning("%s", finding)
+                log.warning("%s", capitalized(finding))
         foreign = shown_foreign(decision.foreign) if decision.foreign else ()
         if not shadow:
             events = narration.events(decision.plan, snapshot, settled.applied, done)
@@ -287,7 +288,7 @@ class EventPoster:
             tagged = replace(event, tags=(*event.tags, self._tag))
             self._waiting.put_nowait((tagged, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
         except queue.Full:
-            log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
+            log.warning("Event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
 
     @property
     def waiting(self) -> int:
@@ -306,9 +307,9 @@ class EventPoster:
             try:
                 context.run(self._sink.post_event, event, self._timeout)
             except AutothrottleError as error:
-                log.warning("event was not posted (%s): %s", error, event.title)
+                log.warning("Event was not posted (%s): %s", error, event.title)
             except Exception:  # a bug must not end the thread: all later events would be lost
-                log.exception("posting event %s failed unexpectedly", event.title)
+                log.exception("Posting event %s failed unexpectedly", event.title)
 
 
 class Journal:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.benchmarks.result_files import DIRECTORY, read_rows, write_rows
 
-ROWS = [
+ROWS: list[dict[str, object]] = [
     {"figure": 'cycle, "large"', "median": 1.5, "runs": 3, "met": True, "original": None, "samples": [1.0, 2.0]},
     {"figure": "1", "empty": "", "cpu": {"planner": 0.25, "all": {"p99": 7}}},
 ]

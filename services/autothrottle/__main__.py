@@ -20,6 +20,7 @@ from autothrottle import __version__
 from autothrottle.composition import Composition, validate_kafka_settings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.members import leader_address
+from autothrottle.core.texts import capitalized
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
@@ -197,19 +198,19 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
         return _show(__version__ if configuration.version else help_text(command))
     configure_logs(configuration.log_format, configuration.log_level)
     for warning in configuration.warnings:
-        log.warning("%s", warning)
+        log.warning("%s", capitalized(warning))
     try:
         if "kafka-client-config" in options:
             validate_kafka_settings(configuration)
     except Invalid as error:
-        log.error("%s", error)
+        log.error("%s", capitalized(str(error)))
         return EXIT_USAGE
     try:
         if command == "check":
             return _check(configuration)
         return _uninstall(configuration) if command == "uninstall" else _until_stopped(command, configuration)
     except AutothrottleError as error:
-        log.error("%s", error)
+        log.error("%s", capitalized(str(error)))
         return EXIT_FAILED
 
 

@@ -32,7 +32,7 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
         changes = [_valid_change(change) for change in request.changes]
         valid = [change for change in changes if isinstance(change, Change)]
         applied = iter(self._writer.apply(term, valid, time_left(context)) if valid else ())
-        log.debug("term %d: %d changes", request.fence, len(changes))
+        log.debug("Term %d: %d changes", request.fence, len(changes))
         outcomes = [next(applied) if isinstance(change, Change) else change for change in changes]
         return applier_pb2.ApplyResponse(outcomes=map(outcome_to_message, outcomes))
 

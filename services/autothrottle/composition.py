@@ -730,7 +730,7 @@ def _check_api_key(datadog: DatadogMetrics) -> None:
     try:
         datadog.check_api_key(_CHECK_KEY_TIMEOUT)
     except Unavailable as error:
-        log.warning("api-key cannot be checked, starting without: %s", error)
+        log.warning("The API key cannot be checked, starting without: %s", error)
 
 
 def validate_kafka_settings(configuration: Configuration) -> None:

@@ -123,7 +123,7 @@ def test_a_bug_does_not_end_the_registration(
     monkeypatch.setattr(membership, "_register", fail_once)
     membership.join(ONE)
     wait_for_members(membership, ONE)
-    assert "registering this process as a member failed unexpectedly, trying again" in caplog.messages
+    assert "Registering this process as a member failed unexpectedly, trying again" in caplog.messages
 
 
 def test_node_of_an_earlier_session_is_replaced(subject: Subject) -> None:
@@ -185,7 +185,7 @@ def test_removal_waits_for_running_services_to_leave(subject: Subject, caplog: p
     membership.join(ONE)
     wait_for_members(membership, ONE)
     remove_own_tree(subject.tree.client, subject.tree.own)
-    assert "some services still run and stay registered until they stop: admin-" in caplog.text
+    assert "Some services still run and stay registered until they stop: admin-" in caplog.text
     assert membership.members(TIMEOUT) == (ONE,)
     leaving = threading.Thread(target=membership.leave)
     leaving.start()
@@ -232,7 +232,7 @@ def test_planner_on_loopback_is_refused_beside_members_on_other_hosts(subject: S
         refused.start()
         assert refused.wait(within_seconds=60.0) == 1
         log = refused.log_end()
-        assert "autothrottle also runs on host1, from where this planner's address 127.0.0.1:" in log
+        assert "Autothrottle also runs on host1, from where this planner's address 127.0.0.1:" in log
         assert f"--advertise={socket.gethostname()}" in log
         assert subject.tree.client.exists(subject.tree.own.election) is None
         accepted = deployment.process(service, "advertised", {"advertise": "planner.example"})

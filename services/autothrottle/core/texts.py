@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_TEXT = 1_000
 """Characters of a text from outside that messages and logs show."""
 
@@ -39,3 +41,12 @@ def escape_unprintable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def capitalized(text: str) -> str:
+    """Return a text as a log line, which begins with a capital unless it begins with a name such as `sasl.mechanism`.
+
+    >>> capitalized("broker 1001 has no metrics"), capitalized("sasl.mechanism is missing")
+    ('Broker 1001 has no metrics', 'sasl.mechanism is missing')
+    """
+    return text[:1].upper() + text[1:] if re.match(r"[a-z]+[ :,]", text) else text

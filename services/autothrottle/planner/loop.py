@@ -394,7 +394,7 @@ class Planner:
             self._end_ramp()
             self._retry_step(str(error))
         except Exception:  # a bug must not end the loop: no other planner can lead while we hold the term
-            log.exception("a ramp step failed unexpectedly")
+            log.exception("A ramp step failed unexpectedly")
             self._failures["ramp steps"] += 1
             self._end_ramp()
             self._retry_step("the log has the traceback")
@@ -471,7 +471,7 @@ class Planner:
         """Write a finished cycle to the metrics and the decision log."""
         decision = cycle.decision or CycleDecision(self._state, record.start_time, cycle.trigger.scheduled)
         self._metrics.note_cycle(record, decision, self._state.term)
-        log.debug("cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
+        log.debug("Cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         if decision.view.read.version:
             view, rates = decision.view, cycle.settled.applied.rates
             history = self._state.term.throttles.history

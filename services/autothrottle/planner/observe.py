@@ -265,7 +265,7 @@ class SettingsReader:
             try:
                 self._on_read()
             except Exception:  # a bug must not end the thread: no settings would be read any more
-                log.exception("handling settings failed unexpectedly")
+                log.exception("Handling settings failed unexpectedly")
 
     def _fetch(self, broker_ids: Collection[int], topics: Collection[str]) -> ClusterSettings:
         try:
@@ -280,7 +280,7 @@ class SettingsReader:
             self._failure = str(error)
             return ClusterSettings()
         except Exception:  # a bug must not end the thread: `known` would stay False for ever
-            log.exception("reading settings failed unexpectedly")
+            log.exception("Reading settings failed unexpectedly")
             return ClusterSettings()
         self._failure = ""
         return found

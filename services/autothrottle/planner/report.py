@@ -27,6 +27,7 @@ from autothrottle.core.operators.schedule import ScheduleWindow
 from autothrottle.core.operators.submission import Submitted
 from autothrottle.core.records import Cycle, ForeignThrottle, Pause
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
+from autothrottle.core.texts import capitalized
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.planner import narration
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
@@ -154,7 +155,7 @@ class Reporter:
         shown = (*findings, *(f"{o.resource}: not written: {o.reason}" for o in settled.refused))
         for finding in shown:
             if finding not in reported.findings:
-                log.warning("%s", finding)
+                log.warning("%s", capitalized(finding))
         foreign = shown_foreign(decision.foreign) if decision.foreign else ()
         if not shadow:
             events = narration.events(decision.plan, snapshot, settled.applied, done)
@@ -282,7 +283,7 @@ class EventPoster:
             tagged = replace(event, tags=(*event.tags, self._tag))
             self._waiting.put_nowait((tagged, contextvars.copy_context()))  # Keeps the event in the cycle's trace.
         except queue.Full:
-            log.warning("event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
+            log.warning("Event dropped, %d events are already waiting: %s", self._LIMIT, event.title)
 
     @property
     def waiting(self) -> int:
@@ -301,9 +302,9 @@ class EventPoster:
             try:
                 context.run(self._sink.post_event, event, self._timeout)
             except AutothrottleError as error:
-                log.warning("event was not posted (%s): %s", error, event.title)
+                log.warning("Event was not posted (%s): %s", error, event.title)
             except Exception:  # a bug must not end the thread: all later events would be lost
-                log.exception("posting event %s failed unexpectedly", event.title)
+                log.exception("Posting event %s failed unexpectedly", event.title)
 
 
 class Journal:

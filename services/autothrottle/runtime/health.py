@@ -183,5 +183,5 @@ def _problem(check: _Registered) -> str:
     except AutothrottleError as error:
         return str(error)
     except Exception as error:  # a bug in a check must not end the thread of all checks
-        log.exception("health check %s failed unexpectedly", check.name)
+        log.exception("Health check %s failed unexpectedly", check.name)
         return f"unexpected {type(error).__name__}; the log has the traceback"

@@ -302,7 +302,7 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         except Exception as error:
             if _is_abort(error) or not context.is_active():
                 raise
-            logger.exception("%s: %s failed", self._name, method)
+            logger.exception("Call of %s failed in %s", method, self._name)
             context.abort(
                 grpc.StatusCode.INTERNAL,
                 f"{method} failed with an unexpected {type(error).__name__}. Fix: report it with the "

@@ -225,7 +225,7 @@ def test_an_address_in_use_fails_and_names_the_fix() -> None:
         ended = process("metrics", f"--listen={address}", **KEYS)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
-    assert f"ERROR metrics cannot listen on {address}" in last and "Fix: stop the program that holds it" in last
+    assert f"ERROR Metrics cannot listen on {address}" in last and "Fix: stop the program that holds it" in last
     assert "Traceback" not in ended.stderr
 
 
@@ -274,7 +274,7 @@ def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails
     )
     ended = python("-c", program)
     (line,) = ended.stderr.splitlines()
-    assert "ERROR no ZooKeeper server of '127.0.0.1:1' answers within 2 s; check --zk-addr" in line
+    assert "ERROR No ZooKeeper server of '127.0.0.1:1' answers within 2 s; check --zk-addr" in line
     assert ended.returncode == 1
 
 
@@ -320,7 +320,7 @@ def test_an_http_address_in_use_fails_and_names_the_fix() -> None:
         ended = process("gateway", "--admin-addr=127.0.0.1:1", f"--api-listen={address}")
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
-    assert f"ERROR gateway cannot listen on {address}" in last and "--api-listen" in last
+    assert f"ERROR Gateway cannot listen on {address}" in last and "--api-listen" in last
     assert "Traceback" not in ended.stderr
 
 
@@ -328,5 +328,5 @@ def test_an_unknown_environment_variable_gives_a_warning_without_its_value() -> 
     ended = process("discovery", "--kafka-client-config=/no/such/file", AUTOTHROTTLE_INTERVALL="hush")
     assert ended.returncode == 2
     assert "ERROR kafka-client-config '/no/such/file' cannot be read: No such file or directory" in ended.stderr
-    assert "WARNING environment variable AUTOTHROTTLE_INTERVALL is unknown and ignored" in ended.stderr
+    assert "WARNING Environment variable AUTOTHROTTLE_INTERVALL is unknown and ignored" in ended.stderr
     assert "did you mean AUTOTHROTTLE_INTERVAL?" in ended.stderr and "hush" not in ended.stderr

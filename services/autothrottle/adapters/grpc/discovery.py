@@ -164,9 +164,9 @@ class SnapshotWatch:
             try:
                 self._replicas.call(self._read_stream, _OPEN_TIMEOUT)
             except AutothrottleError as error:
-                log.debug("the watch of snapshots is interrupted: %s", error)
+                log.debug("The watch of snapshots is interrupted: %s", error)
             except Exception:  # a bug must not end the thread: the planner would hear of no event until the interval
-                log.exception("the watch of snapshots failed unexpectedly, opening it again")
+                log.exception("The watch of snapshots failed unexpectedly, opening it again")
             self._missed = True
             self._first_attempt_done.set()
             self._closed.wait(next(self._pauses))

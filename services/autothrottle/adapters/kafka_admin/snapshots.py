@@ -303,7 +303,7 @@ class AdminSnapshots:
                 pause = self._interval
                 continue
             except Exception:  # a bug must not end the poll: nothing else detects new reassignments
-                log.exception("the poll of the cluster failed unexpectedly")
+                log.exception("The poll of the cluster failed unexpectedly")
                 pause = self._interval
                 continue
             self._log_failure("")
@@ -313,7 +313,7 @@ class AdminSnapshots:
 
     def _log_failure(self, error: str) -> None:
         if error and not self._poll.error:
-            log.warning("the cluster cannot be read: %s", error)
+            log.warning("The cluster cannot be read: %s", error)
         self._poll.error = error
 
     def _poll_once(self) -> None:
@@ -368,9 +368,9 @@ class AdminSnapshots:
             self._report_returned(frozenset(answers.failures))
             self._report_edits(needed, _current(answers.values, ConfigResource.broker), poll.rates)
         except AutothrottleError as error:
-            log.debug("rates cannot be compared: %s", error)
+            log.debug("Rates cannot be compared: %s", error)
         except Exception:  # the future of this call is not read
-            log.exception("comparing rates failed unexpectedly")
+            log.exception("Comparing rates failed unexpectedly")
         now = time.monotonic()
         poll.rates_due = now + _REST_FACTOR * (now - began)
 

@@ -99,7 +99,7 @@ class GrowthReader:
             except AutothrottleError as error:
                 self._log_failure(str(error))
             except Exception:  # a bug must not end the thread: a policy would wait for newer data forever
-                log.exception("reading all log sizes failed unexpectedly, trying again")
+                log.exception("Reading all log sizes failed unexpectedly, trying again")
             due = max(began + self._interval, time.monotonic() + min(_REST_FACTOR * worked, _MAX_REST_SECONDS))
 
     def _wait(self, due: float) -> bool:
@@ -140,7 +140,7 @@ class GrowthReader:
 
     def _log_failure(self, failure: str) -> None:
         if failure and not self._failure and not self._closed:
-            log.warning("log growth cannot be read, falling back to delayed metrics for the client load: %s", failure)
+            log.warning("Log growth cannot be read, falling back to delayed metrics for the client load: %s", failure)
         self._failure = failure
 
 

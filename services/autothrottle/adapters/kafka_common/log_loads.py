@@ -65,7 +65,7 @@ class LogLoads:
             now: wall-clock time, UTC.
         """
         log.warning(
-            "metrics-source kafka sees only the growth of logs. It assumes that consumers read each byte %g times "
+            "The metrics source kafka sees only the growth of logs. It assumes that consumers read each byte %g times "
             "(consumer-fanout). It does not see consumers that read old data, other traffic of the hosts, and bytes "
             "that compaction removes",
             fanout,
@@ -141,7 +141,7 @@ class LogLoads:
             except AutothrottleError as error:
                 failure = str(error)
             except Exception as error:  # a bug must not end the thread: the loads would never change again
-                log.exception("reading all log sizes failed unexpectedly, trying again")
+                log.exception("Reading all log sizes failed unexpectedly, trying again")
                 failure = type(error).__name__
             with self._changed:
                 self._failure = failure

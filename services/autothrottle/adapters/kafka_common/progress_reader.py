@@ -153,7 +153,7 @@ class ProgressReader:
             try:
                 worked = self._read()
             except Exception:  # a bug must not end the thread: the bytes left would never change again
-                log.exception("reading log sizes failed unexpectedly, trying again")
+                log.exception("Reading log sizes failed unexpectedly, trying again")
                 worked = time.monotonic() - began
 
     def _wait(self, began: float, rest: float) -> bool:
@@ -191,11 +191,11 @@ class ProgressReader:
             sizes = self._source.fetch_log_sizes(partitions, BROKER_TIMEOUT).usable()
         except AutothrottleError as error:
             if not self._failure:
-                log.warning("log sizes cannot be read, so the bytes left to copy are unknown: %s", error)
+                log.warning("Log sizes cannot be read, so the bytes left to copy are unknown: %s", error)
             self._failure = str(error)
             return LogSizes()
         self._failure = ""
         if new := sorted(sizes.problems.keys() - self._problems.keys()):
-            log.warning("the log sizes of brokers %s are unknown: %s", new, sizes.problems[new[0]])
+            log.warning("The log sizes of brokers %s are unknown: %s", new, sizes.problems[new[0]])
         self._problems = sizes.problems
         return sizes

@@ -161,10 +161,10 @@ class ZooKeeperSnapshots:
                 for reason, urgent in differences:
                     self._watchers.publish(SnapshotEvent(version, reason, urgent))
             except AutothrottleError as error:
-                log.warning("the cluster cannot be read: %s", error)
+                log.warning("The cluster cannot be read: %s", error)
                 self._retry_later()
             except Exception:  # a bug must not end this thread: nothing else detects new reassignments
-                log.exception("following the cluster failed unexpectedly")
+                log.exception("Following the cluster failed unexpectedly")
                 self._retry_later()
 
     def _retry_later(self) -> None:

@@ -66,8 +66,8 @@ class ChangeNotifier:
                     self._watchers.publish(None)
                 continue
             except AutothrottleError as error:
-                log.warning("cannot read the %s, trying again: %s", self._name, error)
+                log.warning("Cannot read the %s, trying again: %s", self._name, error)
             except Exception:  # a bug must not end the thread: no watcher would hear of later changes
-                log.exception("following the %s failed unexpectedly, trying again", self._name)
+                log.exception("Following the %s failed unexpectedly, trying again", self._name)
             self._closed.wait(STORED_STATE.first)
             self.fire()

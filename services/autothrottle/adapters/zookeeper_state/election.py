@@ -141,9 +141,9 @@ class ZooKeeperElection:
                 if not (rests := time.monotonic() < self._rests_until and bool(self._others())):
                     self._run_candidacy()
             except (KazooException, KazooTimeoutError) as error:
-                log.warning("election interrupted, trying again: %s %s", type(error).__name__, error)
+                log.warning("Election interrupted, trying again: %s %s", type(error).__name__, error)
             except Exception:  # a bug must not end the thread: this planner would never lead again
-                log.exception("election failed unexpectedly, trying again")
+                log.exception("Election failed unexpectedly, trying again")
             self._leaving.wait(_REST_POLL_SECONDS if rests else ELECTION.first)
         self._client.remove_listener(self._wake_up)
 
@@ -233,7 +233,7 @@ class ZooKeeperElection:
                 return
             request_time = time.monotonic()
             if request_time >= until:
-                log.warning("no answer from ZooKeeper for %.1f s: giving up the term", self._silence_limit)
+                log.warning("No answer from ZooKeeper for %.1f s: giving up the term", self._silence_limit)
                 return
             try:
                 end = self._why_over(fence, until - request_time)
@@ -242,7 +242,7 @@ class ZooKeeperElection:
             except (KazooException, KazooTimeoutError):
                 continue  # a missing answer does not end the term; the clock decides
             if end:
-                log.warning("term %d is over: %s", fence, end)
+                log.warning("Term %d is over: %s", fence, end)
                 return
             self._last_contact = request_time
 
@@ -275,7 +275,7 @@ class ZooKeeperElection:
         transaction.set_data(self._own.term, json.dumps(holder).encode(), stat.version)
         results = self._answer(transaction.commit_async())
         if any(isinstance(result, Exception) for result in results):
-            log.warning("cannot begin a term, trying again: %s", results)
+            log.warning("Cannot begin a term, trying again: %s", results)
             return None
         return origin + int(results[-1].version)
 

@@ -114,7 +114,7 @@ class ZooKeeperMembership:
         except (KazooException, KazooTimeoutError, Unavailable):
             listed = False
         except Exception:  # a bug must not end the thread: this process would disappear from the members
-            log.exception("registering this process as a member failed unexpectedly, trying again")
+            log.exception("Registering this process as a member failed unexpectedly, trying again")
             listed = False
         if listed:
             self._registered()
@@ -137,7 +137,7 @@ class ZooKeeperMembership:
         self._names = names
         if {*found} - {*self._hosts_without_route}:
             log.warning(
-                "%s cannot reach this planner's address %s: calls from there fail while it leads. "
+                "Calls of other hosts fail while this planner leads: %s cannot reach this planner's address %s. "
                 "Fix: restart it with a listening address for other hosts, and --advertise",
                 ", ".join(found),
                 self._planner.address,
@@ -148,7 +148,7 @@ class ZooKeeperMembership:
         self._is_registered, self._last_registered = True, time.monotonic()
         if self._outage_logged:
             self._outage_logged = False
-            log.info("this process is registered as a member again")
+            log.info("This process is registered as a member again")
 
     def _register(self) -> bool:
         """Make sure that our node exists and belongs to the current session; return whether it does."""

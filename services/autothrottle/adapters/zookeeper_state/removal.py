@@ -57,6 +57,6 @@ def _remove_members(client: KazooClient, own: OwnPaths, deadline: float) -> None
         except NotEmptyError:
             if time.monotonic() >= deadline:
                 running = ", ".join(sorted(client.get_children(own.members)))
-                log.warning("some services still run and stay registered until they stop: %s", running)
+                log.warning("Some services still run and stay registered until they stop: %s", running)
                 return
             time.sleep(_POLL_SECONDS)

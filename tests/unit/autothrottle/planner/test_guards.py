@@ -85,7 +85,7 @@ def test_a_stalled_reassignment_is_logged_and_posted_once(bench: Bench, caplog: 
     for _ in range(8):
         bench.cycle()
     lines = [line for line in caplog.messages if "is stalled" in line]
-    assert len(lines) == 1 and lines[0].startswith("broker 1003 [follower] is stalled: 100000.00 MB are left")
+    assert len(lines) == 1 and lines[0].startswith("Broker 1003 [follower] is stalled: 100000.00 MB are left")
     assert [event.title for event in bench.posted()].count("Reassignment stalled") == 1
 
 
@@ -216,7 +216,7 @@ def test_a_bug_in_reading_settings_does_not_end_the_reader(
         reader.want({1003}, {"t1"})
         assert read.acquire(timeout=30)
     try:
-        assert "reading settings failed unexpectedly" in caplog.text
+        assert "Reading settings failed unexpectedly" in caplog.text
         reader.want({1003}, {"t1", "t2"})
         assert read.acquire(timeout=30) and reader.reading.settings == settings
     finally:
@@ -238,7 +238,7 @@ def test_a_bug_in_the_handling_of_settings_does_not_end_the_reader(caplog: pytes
             assert calls.acquire(timeout=30)
     finally:
         reader.close()
-    assert caplog.messages == ["handling settings failed unexpectedly"] * 2
+    assert caplog.messages == ["Handling settings failed unexpectedly"] * 2
 
 
 NIGHT = Schedule((ScheduleWindow(12 * 60, 13 * 60, 0.5),), UTC)
@@ -297,7 +297,7 @@ def test_a_deadline_that_cannot_be_met_is_logged_once_with_numbers(caplog: pytes
         lines = [line for line in caplog.messages if "cannot finish by" in line]
         assert len(lines) == 1
         assert lines[0].startswith(
-            "the reassignments cannot finish by 2026-11-02T12:01:00Z: broker 1001 [leader] has 10000 MB"
+            "The reassignments cannot finish by 2026-11-02T12:01:00Z: broker 1001 [leader] has 10000 MB"
         )
         assert bench.rate(1001, LEADER) == 72, "the headroom applies"
         bench.term = Term(bench.electorate.begin_term(ADDRESS))

@@ -154,7 +154,7 @@ def test_a_broker_unknown_to_the_metrics_source_is_logged_once(bench: Bench, cap
     for _ in range(3):
         record = bench.cycle()
         assert record.findings == ("broker 1003: unknown to the metrics source",)
-    assert count(caplog, "broker 1003: unknown to the metrics source") == 1
+    assert count(caplog, "Broker 1003: unknown to the metrics source") == 1
 
 
 def test_without_the_metrics_source_rates_are_kept_once_then_minimal_and_the_error_is_logged_once(
@@ -166,7 +166,7 @@ def test_without_the_metrics_source_rates_are_kept_once_then_minimal_and_the_err
     assert set(reasons(bench.cycle()).values()) == {Reason.KEPT}
     assert set(reasons(bench.cycle()).values()) == {Reason.MINIMUM}
     assert bench.rates() == {(1001, "leader"): 10.0, (1003, "follower"): 10.0}
-    assert count(caplog, "metrics cannot be read: the metrics source does not answer") == 1
+    assert count(caplog, "Metrics cannot be read: the metrics source does not answer") == 1
     bench.metrics.unavailable(False)
     bench.cycle()
     bench.finish_ramps()
@@ -896,7 +896,7 @@ def test_a_failed_event_post_is_logged_and_the_next_event_is_posted(
     bench.metrics.unavailable(True)
     bench.begin_reassignment()
     bench.cycle("a reassignment of [t1] started")
-    eventually(lambda: count(caplog, "event was not posted (the metrics source does not answer"))
+    eventually(lambda: count(caplog, "Event was not posted (the metrics source does not answer"))
     bench.metrics.unavailable(False)
     bench.cluster.finish("t1")
     bench.cycle()

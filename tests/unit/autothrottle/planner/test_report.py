@@ -40,7 +40,7 @@ def test_a_bug_in_a_sink_loses_only_one_event(caplog: pytest.LogCaptureFixture) 
         poster.post(replace(event, tags=()))
     poster.stop()
     assert sink.posted == events
-    assert "posting event first failed unexpectedly" in caplog.text
+    assert "Posting event first failed unexpectedly" in caplog.text
 
 
 class WaitingSink:
@@ -66,7 +66,7 @@ def test_events_beyond_the_limit_are_dropped_and_a_stop_does_not_wait_for_them(
     for event in events[1:]:
         poster.post(replace(event, tags=()))
     poster.stop()
-    assert "event dropped, 100 events are already waiting: event 101" in caplog.text
+    assert "Event dropped, 100 events are already waiting: event 101" in caplog.text
     sink.gate.set()
     eventually(lambda: [event.title for event in sink.posted] == [event.title for event in events[:-1]])
     poster.stop()

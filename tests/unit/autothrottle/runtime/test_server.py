@@ -174,7 +174,7 @@ def test_an_unexpected_exception_becomes_internal_and_only_the_log_has_its_text(
     assert "unexpected KeyError" in str(failed.details())
     assert "secret-value" not in str(failed.details())
     (record,) = [r for r in caplog.records if r.levelno >= logging.ERROR]
-    assert record.getMessage() == f"echo: /{SERVICE}/Say failed"
+    assert record.getMessage() == f"Call of /{SERVICE}/Say failed in echo"
     assert record.exc_info is not None
 
 

@@ -402,7 +402,7 @@ def test_poll_goes_on_after_an_error_and_logs_it_once(subject: Subject, caplog: 
     subject.await_calls("reassignments", 4)
     subject.kafka.failures.clear()
     subject.start_reassignment()
-    assert [m for m in caplog.messages if "cannot be read" in m] == ["the cluster cannot be read: no controller"]
+    assert [m for m in caplog.messages if "cannot be read" in m] == ["The cluster cannot be read: no controller"]
 
 
 def test_bug_in_one_poll_does_not_end_polling(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
@@ -413,14 +413,14 @@ def test_bug_in_one_poll_does_not_end_polling(subject: Subject, caplog: pytest.L
     subject.kafka.after_listing = fail_once
     subject.await_calls("reassignments", 2)
     subject.start_reassignment()
-    assert caplog.messages.count("the poll of the cluster failed unexpectedly") == 1
+    assert caplog.messages.count("The poll of the cluster failed unexpectedly") == 1
 
 
 def test_bug_in_the_comparison_of_rates_is_logged(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
     """The comparison runs in a pool of threads. Its error was in a future that no code read."""
     subject.kafka.failures["broker_configs"] = KeyError("a bug")
     subject.start_reassignment()
-    eventually(lambda: "comparing rates failed unexpectedly" in caplog.messages)
+    eventually(lambda: "Comparing rates failed unexpectedly" in caplog.messages)
 
 
 # Edits of our throttles by other parties.

@@ -141,7 +141,7 @@ def test_silent_broker_is_logged_once_and_others_are_read(
         source.await_reads(3)
     assert reader.growth.keys() == {1001}
     assert [record.message for record in caplog.records] == [
-        "log growth cannot be read, falling back to delayed metrics for the client load: broker 1002 does not answer"
+        "Log growth cannot be read, falling back to delayed metrics for the client load: broker 1002 does not answer"
     ]
 
 
@@ -157,7 +157,7 @@ def test_bug_ends_only_one_read(caplog: pytest.LogCaptureFixture) -> None:
     with reader_of(source) as reader:
         reader.follow(REASSIGNMENT, BROKERS)
         eventually(lambda: 1001 in reader.growth)
-    assert "reading all log sizes failed unexpectedly, trying again" in caplog.messages
+    assert "Reading all log sizes failed unexpectedly, trying again" in caplog.messages
 
 
 def test_reading_resumes_after_the_cluster_was_unavailable() -> None:

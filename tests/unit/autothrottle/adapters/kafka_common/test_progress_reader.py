@@ -261,7 +261,7 @@ def test_silent_broker_is_logged_once_and_others_are_read(
         eventually(lambda: len(source.calls) >= 4)
         assert reader.progress.flows.keys() == {Flow(1001, 1003)}
     assert [record.getMessage() for record in caplog.records] == [
-        "the log sizes of brokers [1002] are unknown: broker 1002 does not answer"
+        "The log sizes of brokers [1002] are unknown: broker 1002 does not answer"
     ]
 
 
@@ -275,7 +275,7 @@ def test_failing_source_is_logged_once_and_retried(caplog: pytest.LogCaptureFixt
         source.unavailable(False)
         eventually(lambda: copied(reader.progress) == 30)
     assert [record.getMessage() for record in caplog.records] == [
-        "log sizes cannot be read, so the bytes left to copy are unknown: the cluster does not answer; try again"
+        "Log sizes cannot be read, so the bytes left to copy are unknown: the cluster does not answer; try again"
     ]
 
 
@@ -289,7 +289,7 @@ def test_bug_in_the_source_does_not_end_reading(caplog: pytest.LogCaptureFixture
     with reader_of(source, OFTEN) as reader:
         reader.follow(REASSIGNMENT, BROKERS)
         eventually(lambda: copied(reader.progress) == 30)
-    assert "reading log sizes failed unexpectedly, trying again" in caplog.messages
+    assert "Reading log sizes failed unexpectedly, trying again" in caplog.messages
 
 
 def test_reader_closes_during_its_rest() -> None:

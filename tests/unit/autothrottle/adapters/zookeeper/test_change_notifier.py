@@ -36,4 +36,4 @@ def test_a_bug_does_not_end_the_notifier(
     with closing(ChangeNotifier("overrides", refresh)) as notifier:
         notifier.watch(notify)
         assert notified.wait(30)
-    assert caplog.messages.count("following the overrides failed unexpectedly, trying again") == 1
+    assert caplog.messages.count("Following the overrides failed unexpectedly, trying again") == 1

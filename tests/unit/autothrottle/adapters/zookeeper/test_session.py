@@ -122,6 +122,6 @@ def test_select_tells_readable_sockets_from_writable_ones() -> None:
         assert handler.select([client], [], [], 1) == ([client], [], [])
         assert handler.select([client], [client], [], 1) == ([client], [client], [])
         server.close()
-        assert handler.select([client], [], [], None)[0] == [client]
+        assert handler.select([client], [], [], 1)[0] == [client]
     with pytest.raises((TypeError, ValueError)):
         handler.select([client], [], [], 1)

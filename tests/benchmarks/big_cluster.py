@@ -18,7 +18,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.zookeeper.codec import format_config, parse_config
+from autothrottle.adapters.zookeeper.codec import compact_json, format_config, parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, format_replicas
 from autothrottle.core.cluster.snapshot import TopicReassignment
@@ -198,7 +198,7 @@ class BigCluster:
             ):
                 yield f"{path}/partitions/{partition}", b""
                 state = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": isr}
-                yield self.kafka.state(reassignment.topic, partition), json.dumps(state).encode()
+                yield self.kafka.state(reassignment.topic, partition), compact_json(state)
 
     def start_reassignment(self) -> None:
         """Start a reassignment of every partition, as the controller does for `--bootstrap-server` (KIP-455)."""

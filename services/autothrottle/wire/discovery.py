@@ -179,6 +179,7 @@ def named_snapshot_from_chunks(
             header, base = chunk, _base(chunk, known)
             received.begin(base.snapshot)
         received.absorb(chunk)
+    received.end_topic()
     if header.version == 0:
         raise Incomplete("the stream of a snapshot ended before its first chunk; request the snapshot again")
     snapshot = Snapshot(
@@ -204,7 +205,10 @@ class _ReceivedParts:
         self.throttles: dict[ConfigResource, Mapping[str, str]] = {}
         self.ledger: dict[ConfigResource, LedgerEntry] = {}
         self.unreadable: dict[ConfigResource, Problem] = {}
-        self.reassignments: dict[str, list[discovery_pb2.TopicReassignment]] = {}
+        self.reassignments: dict[str, TopicReassignment] = {}
+        self._topic: list[discovery_pb2.TopicReassignment] = []
+        """The parts of the topic whose last part may not have come yet."""
+        self._shared = SharedValues()
         self.replicas: dict[int, dict[str, tuple[int, ...]]] = {}
         self.assignments: dict[TopicPartition, Assignment] = {}
         self.problems: list[Problem] = []
@@ -215,9 +219,20 @@ class _ReceivedParts:
         self.throttles, self.ledger = dict(base.throttles), dict(base.ledger)
         self.unreadable = dict(base.unreadable_configs)
 
+    def end_topic(self) -> None:
+        """Convert the last topic, while the sender encodes the next ones."""
+        if not self._topic:
+            return
+        topic, parts = self._topic[0].topic, self._topic
+        if topic in self.reassignments:
+            raise Incomplete(f"the parts of topic {topic} are not together; request the snapshot again")
+        self.reassignments[topic], self._topic = reassignment_from_parts(topic, parts, self._shared), []
+
     def absorb(self, chunk: GetSnapshotResponse) -> None:
         for part in chunk.reassignments:
-            self.reassignments.setdefault(part.topic, []).append(part)
+            if self._topic and part.topic != self._topic[0].topic:
+                self.end_topic()
+            self._topic.append(part)
         for config in chunk.throttles:
             _merge_config(config, self.throttles, self.ledger, self.unreadable)
         for listed in chunk.replicas:
@@ -243,13 +258,13 @@ def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
 
 
 def _reassignments(
-    base: Snapshot, header: GetSnapshotResponse, parts: Mapping[str, Sequence[discovery_pb2.TopicReassignment]]
+    base: Snapshot, header: GetSnapshotResponse, received: Mapping[str, TopicReassignment]
 ) -> tuple[TopicReassignment, ...]:
-    ended, pool = set(header.ended_topics), SharedValues()
-    if not ended and not parts:
+    ended = set(header.ended_topics)
+    if not ended and not received:
         return base.reassignments
-    current = {one.topic: one for one in base.reassignments if one.topic not in ended}
-    current.update((topic, reassignment_from_parts(topic, found, pool)) for topic, found in parts.items())
+    current = {known.topic: known for known in base.reassignments if known.topic not in ended}
+    current.update(received)
     return tuple(reassignment for _, reassignment in sorted(current.items()))
 
 

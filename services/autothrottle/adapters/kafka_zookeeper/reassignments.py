@@ -8,12 +8,13 @@ are computed once per object.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache, partial
+from itertools import repeat
 from typing import NamedTuple
 
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
-from autothrottle.adapters.zookeeper.codec import StateNode, TopicNode, parse_reassignments, parse_topic
+from autothrottle.adapters.zookeeper.codec import SharedIds, StateNode, TopicNode, parse_reassignments, parse_topic
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.snapshot import (
@@ -57,7 +58,7 @@ class ReassignmentNodes:
         self._kafka, self._nodes, self._states = kafka, nodes, states
         self._root = kafka.topics + "/"
         self._topics: dict[str, _Topic] = {}
-        self._parse = partial(parse_topic, shared=SharedValues())
+        self._shared, self._shared_ids = SharedValues(), SharedIds()
         self._targets: dict[str, dict[int, tuple[int, ...]]] = {}
         self._reassigning: dict[str, _Reassigning] = {}
         self._touched: set[str] = set()
@@ -98,11 +99,33 @@ class ReassignmentNodes:
 
     def _absorb_topic(self, path: str) -> str:
         topic = path.removeprefix(self._root)
-        if (node := self._nodes.value(path, self._parse)) is not None:
-            self._topics[topic] = _columns(node)
+        if (node := self._nodes.value(path, partial(parse_topic, shared=self._shared_ids))) is not None:
+            self._topics[topic] = self._columns(node)
         elif path not in self._nodes.problems:
             self._topics.pop(topic, None)
         return topic
+
+    def _columns(self, node: TopicNode) -> _Topic:
+        adding, removing = node.adding_replicas, node.removing_replicas
+        partitions = tuple(adding)
+        if partitions != tuple(removing):
+            partitions = tuple(sorted(adding.keys() | removing.keys()))
+            adding, removing = ({p: replicas.get(p, ()) for p in partitions} for replicas in (adding, removing))
+        return _Topic(
+            _shared_partitions(tuple(node.replicas)),
+            tuple(node.replicas.values()),
+            _Reassigning(
+                _shared_partitions(partitions),
+                self._shared_column(adding.values()),
+                self._shared_column(removing.values()),
+            ),
+        )
+
+    def _shared_column(self, column: Collection[_Replicas]) -> tuple[_Replicas, ...]:
+        """The same column; other partitions share replicas of one broker, since most add and remove only one."""
+        if set(map(len, column)) <= {0, 1}:
+            return tuple(map(self._shared.__getitem__, column))
+        return tuple(column)
 
     def _absorb_reassignments(self, topic: str) -> None:
         """Determine which partitions of a topic are being reassigned, and follow their states."""
@@ -145,7 +168,7 @@ class ReassignmentNodes:
         known = self.current.get(topic)
         if reassigning := self._reassigning.get(topic):
             states = self._states.of(topic)
-            leaders, isr = zip(*[states.get(p, OFFLINE) for p in reassigning.partitions], strict=True)
+            leaders, isr = zip(*map(states.get, reassigning.partitions, repeat(OFFLINE)), strict=True)
             found = TopicReassignment(
                 topic=topic,
                 partitions=reassigning.partitions,
@@ -199,20 +222,6 @@ class ReassignmentNodes:
         )
 
 
-def _columns(node: TopicNode) -> _Topic:
-    moving = _ascending(tuple(node.adding_replicas.keys() | node.removing_replicas.keys()))
-    partitions = _ascending(tuple(node.replicas))
-    return _Topic(
-        partitions,
-        tuple(map(node.replicas.__getitem__, partitions)),
-        _Reassigning(
-            moving,
-            tuple([node.adding_replicas.get(p, ()) for p in moving]),
-            tuple([node.removing_replicas.get(p, ()) for p in moving]),
-        ),
-    )
-
-
 def _index(partitions: Sequence[int], partition: int) -> int | None:
     """The index of a partition in an ascending column; None: it is absent."""
     index = bisect_left(partitions, partition)
@@ -220,8 +229,8 @@ def _index(partitions: Sequence[int], partition: int) -> int | None:
 
 
 @lru_cache(maxsize=256)  # most topics have the partitions 0 to n - 1
-def _ascending(partitions: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(partitions))
+def _shared_partitions(partitions: tuple[int, ...]) -> tuple[int, ...]:
+    return partitions
 
 
 def _outside(replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import select
 import socket
 import threading
 import time
@@ -14,6 +16,7 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, KazooException
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.utils import fileobj_to_fd
 from kazoo.protocol.states import KeeperState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
@@ -74,15 +77,38 @@ class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def select(self, readers: Sequence[Any], writers: Sequence[Any], errors: Sequence[Any], timeout: float) -> Any:
         """Wait for one of the sockets; the first reader is the connection with ZooKeeper."""
-        ready = super().select(readers, writers, errors, timeout)
+        ready = _ready(readers, writers, timeout)
         while readers and not any(ready) and self.awaits_heartbeat():
             left = self._last_answer + self._patience - time.monotonic()
             if left <= 0:
                 break
-            ready = super().select(readers, writers, errors, left)
+            ready = _ready(readers, writers, left)
         if readers and readers[0] in ready[0]:
             self._last_answer = time.monotonic()
         return ready
+
+
+def _ready(
+    readers: Sequence[Any], writers: Sequence[Any], timeout: float | None
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the sockets that can be read, those that can be written, and an empty list.
+
+    kazoo creates an epoll instance for each wait, which took a seventh of the time of a large read.
+    """
+    events = {fileobj_to_fd(reader): select.POLLIN for reader in readers}
+    for writer in writers:
+        events[fileobj_to_fd(writer)] = events.get(fileobj_to_fd(writer), 0) | select.POLLOUT
+    poll = select.poll()
+    for descriptor, mask in events.items():
+        poll.register(descriptor, mask)
+    ready = dict(poll.poll(None if timeout is None else math.ceil(timeout * 1_000)))
+    if any(mask & select.POLLNVAL for mask in ready.values()):
+        raise ValueError("the connection with ZooKeeper is closed")
+    readable, writable = (
+        [sock for sock in sockets if ready.get(fileobj_to_fd(sock), 0) & (mask | select.POLLERR | select.POLLHUP)]
+        for sockets, mask in ((readers, select.POLLIN), (writers, select.POLLOUT))
+    )
+    return readable, writable, []
 
 
 def _client(hosts: str, session_timeout: timedelta) -> KazooClient:

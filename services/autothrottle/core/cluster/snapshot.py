@@ -314,10 +314,16 @@ class TopicReassignments(tuple[TopicReassignment, ...]):
 
 def _replica_list(partitions: Sequence[int], replicas: Sequence[tuple[int, ...]], ordered: bool) -> ReplicaList:
     """Return a replica list; if `ordered`, it skips sorting, which would dominate for 100,000 partitions."""
+    sizes = set(map(len, replicas))
+    if ordered and sizes == {1}:
+        return ReplicaList(",".join(map(_ENTRY, zip(partitions, chain.from_iterable(replicas), strict=True))))
     columns = zip(partitions, map(sorted, replicas), strict=True)
     entries = [f"{partition}:{b}" for partition, broker_ids in columns for b in broker_ids]
     in_order = ordered and sum(map(len, map(frozenset, replicas))) == len(entries)
     return ReplicaList(",".join(entries) if in_order else format_replicas(frozenset(entries)))
+
+
+_ENTRY = "%d:%d".__mod__
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
-from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import Incomplete
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
@@ -26,6 +26,7 @@ from autothrottle.wire.discovery import (
     named_snapshot_from_chunks,
     progress_from_message,
     progress_to_messages,
+    reassignment_to_message,
     snapshot_to_chunks,
 )
 from tests import builders
@@ -129,6 +130,14 @@ def test_empty_snapshot_is_refused_and_not_taken_for_an_idle_cluster() -> None:
 def test_two_snapshots_in_one_stream_are_refused() -> None:
     with pytest.raises(Incomplete, match="chunk 2 of a snapshot has version 7"):
         snapshot_from_chunks(sent(reassigning(1)) + sent(reassigning(1)))
+
+
+def test_parts_of_a_topic_that_are_not_together_are_refused() -> None:
+    """Each topic is converted as soon as the next one begins."""
+    parts = [TopicReassignment(name, (p,), (1,), ((1,),), ((2,),), ((),)) for p, name in enumerate(("t1", "t2", "t1"))]
+    messages = [reassignment_to_message(part, slice(1)) for part in parts]
+    with pytest.raises(Incomplete, match="the parts of topic t1 are not together"):
+        named_snapshot_from_chunks([GetSnapshotResponse(version=1, reassignments=messages)])
 
 
 @pytest.mark.parametrize("column", ["leaders", "isr_counts", "isr", "adding_counts", "removing_replicas"])

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autothrottle.adapters.zookeeper.codec import (
+    SharedIds,
     StateNode,
     TopicNode,
     format_audit_record,
@@ -152,7 +153,7 @@ def test_reassignments_are_parsed_as_kafkas_tools_write_them(targets: dict[tuple
 
 @pytest.mark.parametrize("lists", [{"0": [70001, 70002]}, {"0": [70001], "1": []}, {"0": [70001], "1": [70001, 70002]}])
 def test_topics_share_broker_ids(lists: dict[str, list[int]]) -> None:
-    shared = SharedValues()
+    shared = SharedIds()
     first, second = (parse_topic(encoded({"partitions": lists}), shared).replicas for _ in range(2))
     assert first == second == {int(partition): tuple(ids) for partition, ids in lists.items()}
     assert all(a is b for p in first for a, b in zip(first[p], second[p], strict=True))
@@ -433,6 +434,49 @@ STATES = st.lists(
     min_size=1,
     max_size=6,
 )
+
+
+USUAL_STATE = b'{"controller_epoch":1,"leader":2,"version":1,"leader_epoch":0,"isr":[2,31,4]}'
+NEARLY_USUAL_STATES = [
+    *(
+        USUAL_STATE.replace(b'"leader":2', b'"leader":%b' % value)
+        for value in (b"02", b"-2", b"-", b"", b"2147483648", b"1e1")
+    ),
+    *(
+        USUAL_STATE.replace(b"[2,31,4]", value)
+        for value in (b"[]", b"[2]", b"[,2]", b"[2,,3]", b"[-1]", b"[02]", b"[2147483648]")
+    ),
+    *(USUAL_STATE.replace(b"1,", value, 1) for value in (b"01,", b"9" * 5_000 + b",", b",", b"true,")),
+    *(
+        USUAL_STATE.replace(b"0,", b"0,\n"),
+        USUAL_STATE + b"\n",
+        b"x\n" + USUAL_STATE,
+        USUAL_STATE * 2,
+        USUAL_STATE[:-1],
+    ),
+    *(
+        USUAL_STATE.replace(b'"isr"', b'"leader":7,"isr"'),
+        USUAL_STATE.replace(b"}", b',"leader":7}'),
+        b"",
+        b"\n",
+        b"{}",
+    ),
+]
+
+
+@given(st.lists(st.sampled_from([USUAL_STATE, USUAL_STATE, USUAL_STATE, *NEARLY_USUAL_STATES]), min_size=1, max_size=6))
+def test_states_as_kafka_writes_them_are_parsed_as_each_of_them_alone(data: list[bytes]) -> None:
+    """They are searched as lines of one text, where a malformed text must not pass for one or two others."""
+    parsed = parse_states(data, SharedValues())
+    if parsed is not None:
+        assert parsed == [parse_state(text) for text in data]
+
+
+def test_partitions_of_a_topic_are_ascending_in_any_order_of_the_text() -> None:
+    replicas = {str(p): [p, p + 1] for p in (10, 9, 2, 0)}
+    node = parse_topic(json.dumps({"partitions": replicas, "adding_replicas": {"2": [7], "0": [8]}}).encode())
+    assert list(node.replicas.items()) == [(0, (0, 1)), (2, (2, 3)), (9, (9, 10)), (10, (10, 11))]
+    assert list(node.adding_replicas.items()) == [(0, (8,)), (2, (7,))]
 
 
 @given(STATES)

@@ -112,3 +112,17 @@ def test_select_without_a_heartbeat_keeps_its_timeout() -> None:
         began = time.monotonic()
         assert not any(PatientHandler(timedelta(seconds=60)).select([client], [], [], 0.01))
         assert time.monotonic() - began < 5
+
+
+def test_select_tells_readable_sockets_from_writable_ones() -> None:
+    handler = PatientHandler(timedelta(seconds=60))
+    server, client = socket.socketpair()
+    with server, client:
+        assert handler.select([client], [client], [], 1) == ([], [client], [])
+        server.send(b"answer")
+        assert handler.select([client], [], [], 1) == ([client], [], [])
+        assert handler.select([client], [client], [], 1) == ([client], [client], [])
+        server.close()
+        assert handler.select([client], [], [], 1)[0] == [client]
+    with pytest.raises((TypeError, ValueError)):
+        handler.select([client], [], [], 1)

@@ -20,4 +20,4 @@ import os
 # gRPC reads it when it is imported. By default it logs a line for every failed TLS handshake of any caller.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

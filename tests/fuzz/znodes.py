@@ -150,7 +150,7 @@ REQUEST_QUOTAS = {
 MEMBER = {
     "service": "planner",
     "roles": ["leader"],
-    "version": "0.1.0",
+    "version": "0.2.0",
     "address": "10.0.0.1:7000",
     "host": "h1",
     "pid": 12,

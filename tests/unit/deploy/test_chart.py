@@ -317,6 +317,6 @@ def test_ports_of_the_options_and_variables_are_open() -> None:
 
 
 def test_a_digest_stands_behind_the_tag() -> None:
-    assert pod(render({}))["containers"][0]["image"] == "autothrottle:0.1.0"
+    assert pod(render({}))["containers"][0]["image"] == "autothrottle:0.2.0"
     pinned = {"image": {"repository": "registry.example/autothrottle", "digest": DIGEST}}
-    assert pod(render(pinned))["containers"][0]["image"] == f"registry.example/autothrottle:0.1.0@{DIGEST}"
+    assert pod(render(pinned))["containers"][0]["image"] == f"registry.example/autothrottle:0.2.0@{DIGEST}"

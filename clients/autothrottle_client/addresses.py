@@ -27,15 +27,15 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
         Invalid: an address is malformed, or the list is empty.
     """
     given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-    found = tuple(dict.fromkeys(address.strip() for address in given))
-    for address in found or ("",):
+    distinct = tuple(dict.fromkeys(address.strip() for address in given))
+    for address in distinct or ("",):
         match = _ADDRESS.fullmatch(address)
         if match is None or int(match["port"] or 1) > 65535 or not address.isprintable():
             raise Invalid(
                 f"address {address[:200]!r} is neither host:port (port 1 to 65535) nor a printable unix:path; "
                 "give for example 127.0.0.1:8090, or several separated by commas"
             )
-    return found
+    return distinct
 
 
 def resolved(address: str) -> Sequence[str]:
@@ -46,8 +46,8 @@ def resolved(address: str) -> Sequence[str]:
         ValueError: the port is not a number.
     """
     host, _, port = address.rpartition(":")
-    found = [str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)]
-    return [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in found]
+    ips = [str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)]
+    return [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
 
 
 def _is_name(address: str) -> bool:
@@ -86,7 +86,7 @@ class ResolvedNames:
         """
         self._resolve: Resolve = resolve or (lambda address: (address,))
         names = [address for address in addresses if resolve and _is_name(address)]
-        self._found: dict[str, Sequence[str]] = {a: () if a in names else (a,) for a in addresses}
+        self._targets_of_addresses: dict[str, Sequence[str]] = {a: () if a in names else (a,) for a in addresses}
         self._looked_up = dict.fromkeys(names, float("-inf"))
         self._running: set[str] = set()
         self._problems: dict[str, str] = {}
@@ -112,7 +112,7 @@ class ResolvedNames:
         """Wait until an address has a target, or no lookup is running."""
         with self._changed:
             self._changed.wait_for(
-                lambda: any(self._found.values()) or not self._running or self._closed, max(seconds, 0)
+                lambda: any(self._targets_of_addresses.values()) or not self._running or self._closed, max(seconds, 0)
             )
 
     def wait_for_all(self, seconds: float) -> None:
@@ -124,8 +124,8 @@ class ResolvedNames:
         """Return target (`ip:port` or `unix:path`) -> its address, in the order of the addresses."""
         with self._changed:
             targets: dict[str, str] = {}
-            for address, found in self._found.items():
-                for target in found:
+            for address, names in self._targets_of_addresses.items():
+                for target in names:
                     targets.setdefault(target, address)
             return targets
 
@@ -133,18 +133,20 @@ class ResolvedNames:
         """Return one sentence for each address without a target."""
         with self._changed:
             return [
-                f"{a}: {self._problems.get(a, 'the lookup is still running')}" for a, f in self._found.items() if not f
+                f"{a}: {self._problems.get(a, 'the lookup is still running')}"
+                for a, f in self._targets_of_addresses.items()
+                if not f
             ]
 
     def _run(self, address: str) -> None:
         try:
-            found, problem = tuple(self._resolve(address)), "the name has no address"
+            targets, problem = tuple(self._resolve(address)), "the name has no address"
         except Exception as error:  # any, such as an invalid address of a member: otherwise no lookup would follow
             # An unreachable name server says nothing about the replicas: keep the known ones.
-            found, problem = (), f"the name cannot be resolved: {error}"
+            targets, problem = (), f"the name cannot be resolved: {error}"
         with self._changed:
             self._looked_up[address] = time.monotonic()
             self._running.discard(address)
-            self._found[address] = found or self._found[address]
+            self._targets_of_addresses[address] = targets or self._targets_of_addresses[address]
             self._problems[address] = problem
             self._changed.notify_all()

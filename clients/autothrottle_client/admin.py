@@ -69,7 +69,7 @@ class AdminClient(Client[AdminServiceStub]):
         """
         request = admin_pb2.ListOverridesRequest()
         response = self._unary(lambda admin: admin.ListOverrides, request)
-        return tuple(from_message(Override, one) for one in response.overrides), tuple(response.warnings)
+        return tuple(from_message(Override, override) for override in response.overrides), tuple(response.warnings)
 
     def get_override(self, broker_id: int | None = None) -> Override:
         """Return one override.
@@ -105,14 +105,14 @@ class AdminClient(Client[AdminServiceStub]):
             Invalid: a number or the time is out of range.
             Conflict: the current version is not the one of the etag, or no override is set.
         """
-        wanted = admin_pb2.Override(
+        override = admin_pb2.Override(
             broker_id=_optional(broker_id),
             rate_bytes_per_second=validate_rate(rate_bytes_per_second),
             autoremove=autoremove,
             expire_time=None if expire_time is None else to_timestamp(expire_time),
             etag=etag,
         )
-        request = admin_pb2.SetOverrideRequest(override=wanted)
+        request = admin_pb2.SetOverrideRequest(override=override)
         response = self._unary(lambda admin: admin.SetOverride, request, probe=_list_overrides if etag else None)
         return from_message(Override, response.override), tuple(response.warnings)
 
@@ -194,7 +194,7 @@ class AdminClient(Client[AdminServiceStub]):
     def list_request_quotas(self) -> tuple[RequestQuota, ...]:
         """Return all request quotas by user and client id; defaults come first."""
         response = self._unary(lambda admin: admin.ListRequestQuotas, admin_pb2.ListRequestQuotasRequest())
-        return tuple(from_message(RequestQuota, one) for one in response.quotas)
+        return tuple(from_message(RequestQuota, quota) for quota in response.quotas)
 
     def set_request_quota(
         self, request_rate: int, user: str | None = None, client_id: str | None = None

@@ -130,11 +130,11 @@ def context(as_json: bool) -> str:
     throttlectl context list
     throttlectl context list -o json
     """
-    found = read_contexts()
-    rows = [{"context": name, "addr": values["addr"]} for name, values in sorted(found.values.items())]
+    contexts = read_contexts()
+    rows = [{"context": name, "addr": values["addr"]} for name, values in sorted(contexts.values.items())]
     if as_json:
         return json.dumps({"contexts": rows})
-    return "\n".join(f"{row['context']}  {row['addr']}" for row in rows) or f"{found.path} has no contexts"
+    return "\n".join(f"{row['context']}  {row['addr']}" for row in rows) or f"{contexts.path} has no contexts"
 
 
 def _common_options() -> _Parser:
@@ -265,7 +265,7 @@ _RENAMED = {"--i-mean-it": "--force"}
 class _Once(argparse.Action):
     """Stores a value and refuses a second one; otherwise the last value would win silently."""
 
-    seen = False
+    is_given = False
 
     def __call__(
         self,
@@ -274,9 +274,9 @@ class _Once(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        if self.seen:
+        if self.is_given:
             raise argparse.ArgumentError(self, "is given twice; give it once")
-        self.seen = True
+        self.is_given = True
         setattr(namespace, self.dest, values)
 
 
@@ -290,18 +290,18 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments of a command here, where its options are known, with its usage."""
-        read, unknown = super().parse_known_args(args, namespace)
+        arguments, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return read, unknown
+        return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and a message, then exit."""
-        found = re.search(r"(?:invalid choice: '|unrecognized arguments: )(-*\w[\w-]*)", message)
-        wrong = found[1] if found else ""
+        match = re.search(r"(?:invalid choice: '|unrecognized arguments: )(-*\w[\w-]*)", message)
+        wrong = match[1] if match else ""
         names = [str(name) for action in self._actions for name in (*action.option_strings, *(action.choices or ()))]
-        known = [name for name in names if name.startswith("-") == wrong.startswith("-") and name != wrong]
-        similar = [_RENAMED[wrong]] if wrong in _RENAMED else difflib.get_close_matches(wrong, known, n=1)
+        names_of_kind = [name for name in names if name.startswith("-") == wrong.startswith("-") and name != wrong]
+        similar = [_RENAMED[wrong]] if wrong in _RENAMED else difflib.get_close_matches(wrong, names_of_kind, n=1)
         super().error(message + (f"; did you mean {similar[0]}?" if similar else ""))
 
 
@@ -313,7 +313,7 @@ def _value(
     parser: argparse._ActionsContainer,
     name: str,
     metavar: str,
-    read: Callable[[str], object],
+    parse: Callable[[str], object],
     meaning: str,
     **options: Any,
 ) -> None:
@@ -321,7 +321,7 @@ def _value(
 
     def accept(text: str) -> object:
         try:
-            return read(text)
+            return parse(text)
         except Invalid as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -400,7 +400,7 @@ def _seconds(text: str) -> timedelta:
     return timedelta(seconds=float(text))
 
 
-def call_of(read: argparse.Namespace) -> commands.CommandCall:
+def call_of(arguments: argparse.Namespace) -> commands.CommandCall:
     """Return a parsed command line, completed with its context, or else with variables. Close its admin client.
 
     A context replaces all variables, so that no token reaches the servers of another cluster.
@@ -409,7 +409,7 @@ def call_of(read: argparse.Namespace) -> commands.CommandCall:
         Invalid: a variable or a value of the context is not valid, TLS is incomplete, or a file cannot be read.
         Missing: the context does not exist.
     """
-    given, variables = {**vars(read)}, dict(os.environ)
+    given, variables = {**vars(arguments)}, dict(os.environ)
     if name := given.get("context") or variables.get(CONTEXT_VARIABLE):
         chosen = read_contexts().of(name)
         variables = {_variable(option): value for option, value in chosen.items()}
@@ -417,7 +417,7 @@ def call_of(read: argparse.Namespace) -> commands.CommandCall:
         given.setdefault("token_file", chosen.get("token-file"))
     timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
     admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token, commands.CLIENT_ID)
-    return commands.CommandCall(read, admin, timeout, given.get("output") == "json", tls, token)
+    return commands.CommandCall(arguments, admin, timeout, given.get("output") == "json", tls, token)
 
 
 def _tls(given: Mapping[str, Any], variables: Mapping[str, str]) -> Tls | None:

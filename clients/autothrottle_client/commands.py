@@ -89,8 +89,10 @@ def set_override(call: CommandCall) -> None:
     throttlectl set 200MB/s --autoremove
     throttlectl set 80MB/s --broker 1002 --expires 2h
     """
-    read = call.arguments
-    override, warnings = call.admin.set_override(read.rate, read.broker, read.autoremove, read.expires, read.etag or "")
+    arguments = call.arguments
+    override, warnings = call.admin.set_override(
+        arguments.rate, arguments.broker, arguments.autoremove, arguments.expires, arguments.etag or ""
+    )
     text = f"{tables.override_scope(override.broker_id)}: throttle set to {tables.override_words(override)}"
     call.show({"override": override, "warnings": warnings}, text, warnings)
 
@@ -102,11 +104,11 @@ def remove(call: CommandCall) -> None:
     throttlectl remove --broker 1001
     throttlectl remove --all
     """
-    read = call.arguments
-    if not read.all:
-        call.admin.remove_override(read.broker, read.etag or "")
-        _show_removed(call, [read.broker])
-    elif read.etag:
+    arguments = call.arguments
+    if not arguments.all:
+        call.admin.remove_override(arguments.broker, arguments.etag or "")
+        _show_removed(call, [arguments.broker])
+    elif arguments.etag:
         raise Invalid("--etag names one version of one override; give it without --all")
     else:
         _remove_all(call)
@@ -147,32 +149,38 @@ def reassign(call: CommandCall) -> int | None:
     throttlectl reassign plan.json --no-wait
     throttlectl reassign plan.json --throttle 50MB/s
     """
-    read = call.arguments
-    file = _read_file(read.file)
-    wanted = file.targets
+    arguments = call.arguments
+    file = _read_file(arguments.file)
+    targets = file.targets
     # Validate first: it fails fast if admin is down, while a submission has its own, longer timeout.
-    found = call.admin.submit_reassignment(wanted, True, call.timeout, read.throttle)
-    if not read.dry_run:
-        found = call.admin.submit_reassignment(wanted, False, max(call.timeout, SUBMIT_TIMEOUT), read.throttle)
-    found = replace(found, warnings=(*file.warnings, *found.warnings))
-    call.show(found, tables.submission_line(found, read.dry_run), [*_problems(found.refused), *found.warnings])
-    if read.dry_run:
+    submission = call.admin.submit_reassignment(targets, True, call.timeout, arguments.throttle)
+    if not arguments.dry_run:
+        submission = call.admin.submit_reassignment(
+            targets, False, max(call.timeout, SUBMIT_TIMEOUT), arguments.throttle
+        )
+    submission = replace(submission, warnings=(*file.warnings, *submission.warnings))
+    call.show(
+        submission,
+        tables.submission_line(submission, arguments.dry_run),
+        [*_problems(submission.refused), *submission.warnings],
+    )
+    if arguments.dry_run:
         return None
-    failed = EXIT_FAILED if found.refused else None
-    followed = {p: to for p, to in wanted.items() if p not in found.refused}
-    if read.no_wait or not (found.submitted or found.already_in_progress):
+    failed = EXIT_FAILED if submission.refused else None
+    followed = {p: to for p, to in targets.items() if p not in submission.refused}
+    if arguments.no_wait or not (submission.submitted or submission.already_in_progress):
         return failed
     try:
         return _follow(call, followed) or failed
     except KeyboardInterrupt:
         print(file=sys.stderr)  # behind the progress bar
-        _say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(read.file)}")
+        _say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(arguments.file)}")
         raise
 
 
-def _follow(call: CommandCall, wanted: Targets) -> int | None:
+def _follow(call: CommandCall, targets: Targets) -> int | None:
     """Show the progress of a reassignment until it is done. A validation at the end checks the final replicas."""
-    tracker, shown = ProgressTracker(wanted), _ProgressBar(call)
+    tracker, shown = ProgressTracker(targets), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
     stale_until = time.monotonic() + _METADATA_LAG_SECONDS
     while True:
@@ -182,8 +190,8 @@ def _follow(call: CommandCall, wanted: Targets) -> int | None:
             if progress.done < progress.partitions:
                 stale_until = time.monotonic() + _METADATA_LAG_SECONDS
             else:
-                left = call.admin.submit_reassignment(wanted, validate_only=True)
-                if not left.already_in_progress and (not left.submitted or time.monotonic() > stale_until):
+                remainder = call.admin.submit_reassignment(targets, validate_only=True)
+                if not remainder.already_in_progress and (not remainder.submitted or time.monotonic() > stale_until):
                     break
             patience = time.monotonic() + _OUTAGE_SECONDS
         except (Unavailable, Incomplete):
@@ -191,10 +199,10 @@ def _follow(call: CommandCall, wanted: Targets) -> int | None:
                 raise
         time.sleep(_FOLLOW_SECONDS)
     shown.end()
-    if left.submitted:
-        _say(f"{left.submitted} partitions did not arrive: their reassignment was cancelled or replaced")
+    if remainder.submitted:
+        _say(f"{remainder.submitted} partitions did not arrive: their reassignment was cancelled or replaced")
         return EXIT_FAILED
-    call.show({"arrived": left.already_there}, f"{left.already_there} partitions arrived")
+    call.show({"arrived": remainder.already_there}, f"{remainder.already_there} partitions arrived")
     return None
 
 
@@ -228,10 +236,12 @@ def estimate(call: CommandCall) -> None:
     throttlectl estimate plan.json --max-ratio 30
     throttlectl estimate plan.json --within 2h
     """
-    read = call.arguments
+    arguments = call.arguments
     timeout = max(call.timeout, ESTIMATE_TIMEOUT)
-    found = call.admin.estimate_reassignment(_read_file(read.file).targets, read.max_ratio, read.within, timeout)
-    call.show(found, tables.estimate_text(found), found.warnings)
+    reassignment_estimate = call.admin.estimate_reassignment(
+        _read_file(arguments.file).targets, arguments.max_ratio, arguments.within, timeout
+    )
+    call.show(reassignment_estimate, tables.estimate_text(reassignment_estimate), reassignment_estimate.warnings)
 
 
 def plan(call: CommandCall) -> None:
@@ -241,15 +251,15 @@ def plan(call: CommandCall) -> None:
     throttlectl plan rebalance --topics '.*' --brokers=-1
     throttlectl plan decommission --topics '.*' --leaving 1002
     """
-    read = call.arguments
-    found = call.admin.plan_placement(_placement_request(read), max(call.timeout, PLAN_TIMEOUT))
-    if read.out:
-        for path, targets in _plan_files(Path(read.out), found):
+    arguments = call.arguments
+    placement = call.admin.plan_placement(_placement_request(arguments), max(call.timeout, PLAN_TIMEOUT))
+    if arguments.out:
+        for path, targets in _plan_files(Path(arguments.out), placement):
             try:
                 write_text(path, format_targets(targets))
             except OSError as error:
                 raise Invalid(f"{path} cannot be written: {error.strerror}; give the path of a new file") from None
-    call.show(found, plan_text(found), found.warnings)
+    call.show(placement, plan_text(placement), placement.warnings)
 
 
 def _plan_files(path: Path, plan: ProposedPlacement) -> list[tuple[Path, Mapping[Partition, tuple[int, ...]]]]:
@@ -271,34 +281,40 @@ _REBUILD_OPTIONS = (
 )
 
 
-def _placement_request(read: argparse.Namespace) -> PlacementRequest:
-    scope = placement_pb2.PlacementScope(topics=read.topics, topics_exclude=read.topics_exclude, brokers=read.brokers)
-    if read.operation != "rebuild" and (given := next((name for name in _REBUILD_OPTIONS if getattr(read, name)), "")):
-        raise Invalid(f"--{given.replace('_', '-')} has no effect on {read.operation}; leave it out, or plan a rebuild")
-    if read.operation != "decommission" and read.leaving:
-        raise Invalid(f"--leaving has no effect on {read.operation}; leave it out, or plan a decommission")
-    match read.operation:
+def _placement_request(arguments: argparse.Namespace) -> PlacementRequest:
+    scope = placement_pb2.PlacementScope(
+        topics=arguments.topics, topics_exclude=arguments.topics_exclude, brokers=arguments.brokers
+    )
+    if arguments.operation != "rebuild" and (
+        given := next((name for name in _REBUILD_OPTIONS if getattr(arguments, name)), "")
+    ):
+        raise Invalid(
+            f"--{given.replace('_', '-')} has no effect on {arguments.operation}; leave it out, or plan a rebuild"
+        )
+    if arguments.operation != "decommission" and arguments.leaving:
+        raise Invalid(f"--leaving has no effect on {arguments.operation}; leave it out, or plan a decommission")
+    match arguments.operation:
         case "rebuild":
             storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
-            strategy = storage if read.by_storage else count
+            strategy = storage if arguments.by_storage else count
             return placement_pb2.RebuildRequest(
                 scope=scope,
                 strategy=strategy,
-                force=read.force,
-                partition_size_factor=read.partition_size_factor,
-                substitution_affinity=read.sub_affinity,
-                leader_evacuation_brokers=read.leader_evac_brokers,
-                leader_evacuation_topics=read.leader_evac_topics,
-                phased=read.phased_reassignment,
-                brokers_per_step=read.chunk_step_size,
-                allow_fewer_racks=read.allow_fewer_racks,
+                force=arguments.force,
+                partition_size_factor=arguments.partition_size_factor,
+                substitution_affinity=arguments.sub_affinity,
+                leader_evacuation_brokers=arguments.leader_evac_brokers,
+                leader_evacuation_topics=arguments.leader_evac_topics,
+                phased=arguments.phased_reassignment,
+                brokers_per_step=arguments.chunk_step_size,
+                allow_fewer_racks=arguments.allow_fewer_racks,
             )
         case "rebalance":
-            return placement_pb2.RebalanceRequest(scope=scope, allow_fewer_racks=read.allow_fewer_racks)
+            return placement_pb2.RebalanceRequest(scope=scope, allow_fewer_racks=arguments.allow_fewer_racks)
         case "scale":
-            return placement_pb2.ScaleRequest(scope=scope, allow_fewer_racks=read.allow_fewer_racks)
+            return placement_pb2.ScaleRequest(scope=scope, allow_fewer_racks=arguments.allow_fewer_racks)
     return placement_pb2.DecommissionRequest(
-        scope=scope, leaving=read.leaving, allow_fewer_racks=read.allow_fewer_racks
+        scope=scope, leaving=arguments.leaving, allow_fewer_racks=arguments.allow_fewer_racks
     )
 
 
@@ -307,9 +323,9 @@ def cancel(call: CommandCall) -> None:
 
     throttlectl cancel plan.json
     """
-    wanted = _read_file(call.arguments.file).targets
-    cancelled, refused = call.admin.cancel_reassignment(wanted.keys(), max(call.timeout, SUBMIT_TIMEOUT))
-    text = f"reassignment of {cancelled} of {len(wanted)} partitions cancelled"
+    targets = _read_file(call.arguments.file).targets
+    cancelled, refused = call.admin.cancel_reassignment(targets.keys(), max(call.timeout, SUBMIT_TIMEOUT))
+    text = f"reassignment of {cancelled} of {len(targets)} partitions cancelled"
     call.show({"cancelled": cancelled, "refused": refused}, text, _problems(refused))
 
 
@@ -319,8 +335,8 @@ def reassignments(call: CommandCall) -> None:
     throttlectl reassignments
     throttlectl reassignments -o json
     """
-    found = call.admin.list_reassignments()
-    call.show(found, tables.reassignments_table(found))
+    listing = call.admin.list_reassignments()
+    call.show(listing, tables.reassignments_table(listing))
 
 
 def _read_file(name: str) -> ReassignmentFile:
@@ -358,9 +374,9 @@ def catchup(call: CommandCall) -> None:
         text = f"broker {broker_id}: throttles are being removed; the catch-up continues"
         call.show({"stopped": broker_id}, text)
     else:
-        found, warnings = call.admin.start_catch_up(broker_id)
+        catch_up, warnings = call.admin.start_catch_up(broker_id)
         text = f"broker {broker_id} catches up under throttle until it is in sync"
-        call.show({"catch_up": found, "warnings": warnings}, text, warnings)
+        call.show({"catch_up": catch_up, "warnings": warnings}, text, warnings)
 
 
 def pause(call: CommandCall) -> None:
@@ -370,8 +386,8 @@ def pause(call: CommandCall) -> None:
     throttlectl pause --clear
     """
     mode = PauseMode.CLEAR if call.arguments.clear else PauseMode.KEEP
-    found = call.admin.pause(mode, call.arguments.reason)
-    call.show({"pause": found}, f"paused: {tables.pause_text(found)}")
+    current_pause = call.admin.pause(mode, call.arguments.reason)
+    call.show({"pause": current_pause}, f"paused: {tables.pause_text(current_pause)}")
 
 
 def resume(call: CommandCall) -> None:
@@ -391,25 +407,27 @@ def request_quota(call: CommandCall) -> None:
     throttlectl request-quota set 10 --user --client-id
     throttlectl request-quota remove --user anna --client-id ci
     """
-    read = call.arguments
-    if read.action == "list":
-        if (read.rate, read.user, read.client_id) != (None, None, None):
+    arguments = call.arguments
+    if arguments.action == "list":
+        if (arguments.rate, arguments.user, arguments.client_id) != (None, None, None):
             raise Invalid("list shows all request quotas; leave out the rate, --user and --client-id")
         quotas = call.admin.list_request_quotas()
         call.show({"quotas": quotas}, tables.request_quotas_table(quotas))
         return
-    scope = tables.request_quota_scope(read.user, read.client_id)
+    scope = tables.request_quota_scope(arguments.user, arguments.client_id)
     if not scope:
-        raise Invalid(f"{read.action} needs --user, --client-id or both; without a name they mean the default")
-    if read.action == "remove":
-        if read.rate is not None:
+        raise Invalid(f"{arguments.action} needs --user, --client-id or both; without a name they mean the default")
+    if arguments.action == "remove":
+        if arguments.rate is not None:
             raise Invalid("remove takes no rate; leave it out")
-        call.admin.remove_request_quota(read.user, read.client_id)
-        call.show({"removed": {"user": read.user, "client_id": read.client_id}}, f"{scope}: request quota removed")
+        call.admin.remove_request_quota(arguments.user, arguments.client_id)
+        call.show(
+            {"removed": {"user": arguments.user, "client_id": arguments.client_id}}, f"{scope}: request quota removed"
+        )
         return
-    if read.rate is None:
+    if arguments.rate is None:
         raise Invalid("set needs a rate in requests per second; give for example 100")
-    quota = call.admin.set_request_quota(read.rate, read.user, read.client_id)
+    quota = call.admin.set_request_quota(arguments.rate, arguments.user, arguments.client_id)
     call.show({"quota": quota}, f"{scope}: at most {quota.request_rate} requests/s")
 
 

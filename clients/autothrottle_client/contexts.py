@@ -35,8 +35,8 @@ class Contexts:
             Missing: it has no such context.
         """
         if name not in self.values:
-            known = f"it has {', '.join(sorted(self.values))}" if self.values else "it has none"
-            raise Missing(f"{self.path} has no context {name[:60]!r}: {known}; add a table [{name[:60]}] with addr")
+            names = f"it has {', '.join(sorted(self.values))}" if self.values else "it has none"
+            raise Missing(f"{self.path} has no context {name[:60]!r}: {names}; add a table [{name[:60]}] with addr")
         return self.values[name]
 
 

@@ -57,7 +57,7 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
         self._addresses: tuple[str, ...] = ()
         self._other: float | None = None
         self._low = 0.0
-        self._wanted: float | None = None
+        self._next_limit: float | None = None
         self._following: bool | None = None
         self._closed = threading.Event()
         self._watch: CycleWatch | None = None
@@ -91,7 +91,7 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
             )
         if not addresses and self._admin is None:
             raise ValueError(f"{self.addresses.name} is missing. Fix: give host:port of the admin services")
-        self._addresses, self._other, self._low, self._wanted = addresses, other, low, low
+        self._addresses, self._other, self._low, self._next_limit = addresses, other, low, low
         self.change_limit(low)
 
     def start(self, clock: Clock) -> None:
@@ -124,8 +124,8 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
 
     def _adopt(self) -> None:
         """Use the limit that the following thread wants: only the task's thread changes the limiter."""
-        if (wanted := self._wanted) != self._limit:
-            self.change_limit(wanted)
+        if (limit := self._next_limit) != self._limit:
+            self.change_limit(limit)
 
     def _follow(self) -> None:
         assert self._admin is not None
@@ -145,11 +145,11 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
 
     def _note_cycle(self, cycle: Cycle) -> None:
         if not cycle.error:  # otherwise the reassignments are unknown: keep the limit
-            wanted = self._low if cycle.topics else self._other
-            if wanted != self._wanted:
+            limit = self._low if cycle.topics else self._other
+            if limit != self._next_limit:
                 state = "A recovery runs" if cycle.topics else "No recovery runs"
-                log.info("%s: the limit is %s", state, _words(wanted))
-            self._wanted = wanted
+                log.info("%s: the limit is %s", state, _words(limit))
+            self._next_limit = limit
         self._note_contact(None)
 
     def _note_contact(self, error: AutothrottleError | None) -> None:
@@ -158,12 +158,12 @@ class ControlPlaneRateLimiter(ByteRateLimiter):
         if self._following is following or self._closed.is_set():
             return
         if following:
-            log.info("Following the leading planner; the limit is %s", _words(self._wanted))
+            log.info("Following the leading planner; the limit is %s", _words(self._next_limit))
         else:
             log.warning(
                 "The limit is not confirmed: %s. It stays %s until admin and the planner answer",
                 error,
-                _words(self._wanted),
+                _words(self._next_limit),
             )
         self._following = following
 

@@ -22,24 +22,24 @@ def parse_ratio(text: str) -> float:
     Raises:
         Invalid: the text is not a percentage in (0, 100].
     """
-    found = _PERCENT.fullmatch(text)
-    if found is None or not 0 < float(found[1]) <= 100:
+    match = _PERCENT.fullmatch(text)
+    if match is None or not 0 < float(match[1]) <= 100:
         raise Invalid(f"{text[:60]!r} is not a percentage: it must be above 0 and at most 100; give for example 30")
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
-def estimate_line(found: Estimate) -> str:
+def estimate_line(estimate: Estimate) -> str:
     """Return an estimate as one line.
 
     >>> estimate_line(Estimate(2, 8, 0.25, 1_500_000_000, 0, 90.0))
     '1.50 GB to copy for 2 of 8 partitions (MoveRatio 0.25), in about 1 min 30 s'
     """
-    least = "at least " if found.unknown_partitions else ""
-    counted = f"{found.partitions} of {found.total_partitions} partitions (MoveRatio {found.move_ratio:.4g})"
-    size = f"{least}{format_size(found.bytes_to_copy)} to copy for {counted}"
-    if found.seconds is None:
+    least = "at least " if estimate.unknown_partitions else ""
+    counted = f"{estimate.partitions} of {estimate.total_partitions} partitions (MoveRatio {estimate.move_ratio:.4g})"
+    size = f"{least}{format_size(estimate.bytes_to_copy)} to copy for {counted}"
+    if estimate.seconds is None:
         return f"{size}; the duration is unknown, or it would never end"
-    return f"{size}, in about {span(found.seconds)}"
+    return f"{size}, in about {span(estimate.seconds)}"
 
 
 def span(seconds: float | None) -> str:

@@ -21,10 +21,10 @@ def parse_span(text: str) -> timedelta:
     Raises:
         Invalid: the text is not a duration of at most 365 days.
     """
-    found = _span(text)
-    if found is None or found > timedelta(days=365):
+    span = _span(text)
+    if span is None or span > timedelta(days=365):
         raise Invalid(f"{text[:60]!r} is not a duration: give a whole number with s, m, h or d, at most 365d, like 2h")
-    return found
+    return span
 
 
 def parse_expiry(text: str, now: datetime) -> datetime:
@@ -38,22 +38,22 @@ def parse_expiry(text: str, now: datetime) -> datetime:
     """
     try:
         span = _span(text)
-        found = now + span if span else _at(text)
+        time = now + span if span else _at(text)
     except (ValueError, OverflowError):
-        found = None
-    if found is None:
+        time = None
+    if time is None:
         raise Invalid(
             f"{text[:60]!r} is not a time: give a duration from now, a whole number with s, m, h or d like 2h, "
             "or a time with its time zone like 2030-01-31T18:00:00Z"
         )
-    if found <= now:
+    if time <= now:
         raise Invalid(f"{text[:60]!r} is in the past: it is {now.isoformat(timespec='seconds')} now; give a later time")
-    return found
+    return time
 
 
 def _span(text: str) -> timedelta | None:
-    found = _SPAN.fullmatch(text)
-    return timedelta(seconds=int(found[1]) * _SECONDS[found[2]]) if found else None
+    match = _SPAN.fullmatch(text)
+    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]]) if match else None
 
 
 def _at(text: str) -> datetime | None:

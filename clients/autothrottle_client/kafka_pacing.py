@@ -35,13 +35,13 @@ class PacedConsumer:
         """Pause as long as the limits need, then poll. Arguments and result are KafkaConsumer's."""
         self._pacer.pause()
         try:
-            found: Mapping[Any, Sequence[Any]] = self._consumer.poll(*arguments, **options)
+            records: Mapping[Any, Sequence[Any]] = self._consumer.poll(*arguments, **options)
         except Exception:
             self._pacer.accumulate(RecordBatch())
             raise
-        if found:
-            self._pacer.accumulate(RecordBatch(list(chain.from_iterable(found.values())), size_of=_consumed_bytes))
-        return found
+        if records:
+            self._pacer.accumulate(RecordBatch(list(chain.from_iterable(records.values())), size_of=_consumed_bytes))
+        return records
 
 
 class PacedProducer:

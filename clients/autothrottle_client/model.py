@@ -205,6 +205,6 @@ def to_timestamp(time: datetime) -> Timestamp:
         raise Invalid(
             f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"
         )
-    found = Timestamp()
-    found.FromDatetime(time)
-    return found
+    timestamp = Timestamp()
+    timestamp.FromDatetime(time)
+    return timestamp

@@ -42,17 +42,17 @@ class Pacer:
             Invalid: a key or a limiter is unknown, or a value is out of range. No limiter was started.
         """
         try:
-            found = configured_limiters(configs or {}, find_rate_limiter)
+            configured = configured_limiters(configs or {}, find_rate_limiter)
         except ValueError as error:
             raise Invalid(str(error)) from None
-        self._limiters = RateLimiters((*found, *limiters), time.monotonic)
+        self._limiters = RateLimiters((*configured, *limiters), time.monotonic)
         self._lock, self._closed = threading.Lock(), threading.Event()
 
     def pause(self) -> None:
         """Wait until every limiter allows the next batch, or the pacer is closed. Call it before each batch."""
-        while (left := self.throttle_time()) and not self._closed.is_set():
+        while (remaining := self.throttle_time()) and not self._closed.is_set():
             begin = time.monotonic()
-            self._closed.wait(min(left, _LONGEST_WAIT).total_seconds())
+            self._closed.wait(min(remaining, _LONGEST_WAIT).total_seconds())
             with self._lock:
                 self._limiters.note_pause(time.monotonic() - begin)
 
@@ -97,13 +97,15 @@ def find_rate_limiter(name: str) -> type[RateLimiter]:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    found = entry_points(group=RATE_LIMITER_GROUP)[name]
+    entry_point = entry_points(group=RATE_LIMITER_GROUP)[name]
     try:
-        kind = found.load()
+        kind = entry_point.load()
     except (ImportError, AttributeError) as error:
-        raise Invalid(f"rate limiter {name} cannot be loaded from {found.value} ({error}); install it again") from None
+        raise Invalid(
+            f"rate limiter {name} cannot be loaded from {entry_point.value} ({error}); install it again"
+        ) from None
     if not (isinstance(kind, type) and issubclass(kind, RateLimiter)):
         raise Invalid(
-            f"rate limiter {name} is {found.value}, which is not a subclass of RateLimiter; derive it from it"
+            f"rate limiter {name} is {entry_point.value}, which is not a subclass of RateLimiter; derive it from it"
         )
     return kind

@@ -80,7 +80,7 @@ def plan_from_message(message: placement_pb2.PlacementPlan) -> ProposedPlacement
 
 
 def _targets(messages: Iterable[types_pb2.PartitionTarget]) -> dict[Partition, tuple[int, ...]]:
-    return {(one.topic, one.partition): tuple(one.replicas) for one in messages}
+    return {(target.topic, target.partition): tuple(target.replicas) for target in messages}
 
 
 def format_targets(targets: Mapping[Partition, tuple[int, ...]]) -> str:
@@ -102,13 +102,13 @@ def plan_text(plan: ProposedPlacement) -> str:
     size = format_size(plan.copied_bytes)
     copies = f"{size} to copy (MoveRatio {plan.move_ratio:.3f})"
     lines.append(f"{len(plan.targets)} partitions change, {plan.unchanged_partitions} stay; {copies}")
-    before, after = plan.before, plan.after
+    old, new = plan.before, plan.after
     lines.append(
-        f"leader spread {before.leader_spread} -> {after.leader_spread}, "
-        f"replica spread {before.replica_spread} -> {after.replica_spread}"
+        f"leader spread {old.leader_spread} -> {new.leader_spread}, "
+        f"replica spread {old.replica_spread} -> {new.replica_spread}"
     )
-    if before.storage_range_spread is not None and after.storage_range_spread is not None:
-        lines.append(f"free storage range {before.storage_range_spread:.2%} -> {after.storage_range_spread:.2%}")
+    if old.storage_range_spread is not None and new.storage_range_spread is not None:
+        lines.append(f"free storage range {old.storage_range_spread:.2%} -> {new.storage_range_spread:.2%}")
     if plan.steps:
         lines.append(f"partitions of the {len(plan.steps)} steps: {', '.join(str(len(step)) for step in plan.steps)}")
     lines += [f"note: {note}" for note in plan.notes]

@@ -34,29 +34,33 @@ class ReassignmentProgress:
 class ProgressTracker:
     """Computes the progress of a reassignment from successive samples of the ongoing reassignments."""
 
-    def __init__(self, wanted: Targets) -> None:
-        self._wanted = frozenset(wanted)
-        self._topics = frozenset(topic for topic, _ in wanted)
+    def __init__(self, targets: Targets) -> None:
+        self._partitions = frozenset(targets)
+        self._topics = frozenset(topic for topic, _ in targets)
         self._paces: deque[tuple[datetime, int]] = deque()
 
-    def progress(self, now: datetime, found: Reassignments) -> ReassignmentProgress:
+    def progress(self, now: datetime, reassignments: Reassignments) -> ReassignmentProgress:
         """Return the progress, from the reassignments that are ongoing now."""
-        moving = len(self._wanted & found.partitions())
-        done = len(self._wanted) - moving
+        moving = len(self._partitions & reassignments.partitions())
+        done = len(self._partitions) - moving
         self._paces.append((now, done))
         while now - self._paces[0][0] > _WINDOW:
             self._paces.popleft()
-        eta = (self._service_eta(found) or self._eta_by_rate(now, moving)) if moving else None
-        left = self._sum([one.bytes_left for one in found.topics if one.topic in self._topics])
-        copied = self._sum([one.bytes_copied for one in found.topics if one.topic in self._topics])
-        return ReassignmentProgress(len(self._wanted), done, left, copied, eta)
+        eta = (self._service_eta(reassignments) or self._eta_by_rate(now, moving)) if moving else None
+        bytes_left = self._sum([topic.bytes_left for topic in reassignments.topics if topic.topic in self._topics])
+        copied = self._sum([topic.bytes_copied for topic in reassignments.topics if topic.topic in self._topics])
+        return ReassignmentProgress(len(self._partitions), done, bytes_left, copied, eta)
 
-    def _service_eta(self, found: Reassignments) -> datetime | None:
+    def _service_eta(self, reassignments: Reassignments) -> datetime | None:
         """The service's ETA of these partitions. The overall ETA may include other reassignments."""
-        own = [one for one in found.topics if any((one.topic, p) in self._wanted for p in one.partitions)]
-        if len(own) == len(found.topics):
-            return found.eta
-        etas = [one.eta for one in own if one.eta is not None]
+        own = [
+            topic
+            for topic in reassignments.topics
+            if any((topic.topic, p) in self._partitions for p in topic.partitions)
+        ]
+        if len(own) == len(reassignments.topics):
+            return reassignments.eta
+        etas = [topic.eta for topic in own if topic.eta is not None]
         return max(etas) if etas and len(etas) == len(own) else None
 
     def _eta_by_rate(self, now: datetime, moving: int) -> datetime | None:
@@ -67,8 +71,8 @@ class ProgressTracker:
 
     @staticmethod
     def _sum(values: list[int | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        return sum(known) if known and len(known) == len(values) else None
+        numbers = [value for value in values if value is not None]
+        return sum(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def progress_line(progress: ReassignmentProgress, now: datetime) -> str:
@@ -89,13 +93,13 @@ def progress_line(progress: ReassignmentProgress, now: datetime) -> str:
     return ", ".join(parts)
 
 
-def duration(left: timedelta) -> str:
+def duration(span: timedelta) -> str:
     """Return a duration in its two largest units; "now" if it is not positive.
 
     >>> duration(timedelta(seconds=59)), duration(timedelta(hours=26, minutes=10))
     ('59 s', '1 d 2 h')
     """
-    seconds = max(0, round(left.total_seconds()))
+    seconds = max(0, round(span.total_seconds()))
     units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
     parts = []
     for name, length in units:

@@ -40,9 +40,9 @@ def quota(call: CommandCall) -> None:
     operations[operation](call)
 
 
-def _operation(read: argparse.Namespace) -> str:
+def _operation(arguments: argparse.Namespace) -> str:
     """Return for example `list` or `rule list`."""
-    return f"{read.operation} {read.action or ''}".strip()
+    return f"{arguments.operation} {arguments.action or ''}".strip()
 
 
 _QUOTA_VALUES = tuple(field.name for field in fields(QuotaValues))
@@ -65,9 +65,9 @@ def _quota_options(call: CommandCall) -> dict[str, Any]:
     Raises:
         Invalid: the operation does not take one of them.
     """
-    operation, read = _operation(call.arguments), vars(call.arguments)
-    known = dict.fromkeys(option for options in _QUOTA_OPTIONS.values() for option in options)
-    given = {name: read[name] for name in known if read[name] is not None and read[name] is not False}
+    operation, arguments = _operation(call.arguments), vars(call.arguments)
+    options = dict.fromkeys(option for options in _QUOTA_OPTIONS.values() for option in options)
+    given = {name: arguments[name] for name in options if arguments[name] is not None and arguments[name] is not False}
     for name in given.keys() - {*_QUOTA_OPTIONS[operation]}:
         shown = given[name] if name == "name" else f"--{name.replace('_', '-')}"
         raise Invalid(f"{shown} has no effect on quota {operation}; leave it out")
@@ -81,16 +81,18 @@ def _list_quotas(call: CommandCall) -> None:
 
 
 def _describe_quota(call: CommandCall) -> None:
-    found = call.admin.quotas.describe(**_quota_options(call))
-    call.show({"quotas": found}, tables.effective_quotas_table(found))
+    quotas = call.admin.quotas.describe(**_quota_options(call))
+    call.show({"quotas": quotas}, tables.effective_quotas_table(quotas))
 
 
 def _set_quota(call: CommandCall) -> None:
     given = _quota_options(call)
     values = QuotaValues(**{name: given[name] for name in _QUOTA_VALUES if name in given})
-    entity, etag, read = _quota_entity(given), given.get("etag", ""), call.arguments
-    found = call.admin.quotas.set(entity, values, etag, read.dry_run, read.expires, read.until_recovered)
-    _show_quota(call, found)
+    entity, etag, arguments = _quota_entity(given), given.get("etag", ""), call.arguments
+    change = call.admin.quotas.set(
+        entity, values, etag, arguments.dry_run, arguments.expires, arguments.until_recovered
+    )
+    _show_quota(call, change)
 
 
 def _remove_quota(call: CommandCall) -> None:
@@ -103,10 +105,10 @@ def _quota_entity(given: Mapping[str, Any]) -> QuotaEntity:
     return QuotaEntity(**{name: given[name] for name in _QUOTA_PARTS if name in given})
 
 
-def _show_quota(call: CommandCall, found: QuotaChange) -> None:
-    before, after = tables.quota_words(found.before), tables.quota_words(found.quota.values)
-    text = f"{found.quota.entity}: {'would be ' if call.arguments.dry_run else ''}{after} (before: {before})"
-    call.show(found, text, found.warnings)
+def _show_quota(call: CommandCall, change: QuotaChange) -> None:
+    old, new = tables.quota_words(change.before), tables.quota_words(change.quota.values)
+    text = f"{change.quota.entity}: {'would be ' if call.arguments.dry_run else ''}{new} (before: {old})"
+    call.show(change, text, change.warnings)
 
 
 def _list_rules(call: CommandCall) -> None:
@@ -131,10 +133,10 @@ def _set_rule(call: CommandCall) -> None:
         keys=frozenset(given.get("keys", ())),
     )
     dry_run = call.arguments.dry_run
-    found = call.admin.quotas.set_rule(rule, dry_run, call.arguments.force)
-    before = f" (before: {found.before.sentence})" if found.before else ""
-    text = f"{found.rule.name}{' would be' if dry_run else ''}: {found.rule.sentence}{before}"
-    call.show(found, text, found.warnings)
+    change = call.admin.quotas.set_rule(rule, dry_run, call.arguments.force)
+    old = f" (before: {change.before.sentence})" if change.before else ""
+    text = f"{change.rule.name}{' would be' if dry_run else ''}: {change.rule.sentence}{old}"
+    call.show(change, text, change.warnings)
 
 
 def _remove_rule(call: CommandCall) -> None:

@@ -126,8 +126,8 @@ class QuotaCalls:
 
     def list(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
         """Return (the quotas of all entities, warnings); each warning names a quota that cannot be read."""
-        found = self._unary(lambda stub: stub.ListQuotas, quotas_pb2.ListQuotasRequest())
-        return tuple(from_message(Quota, one) for one in found.quotas), tuple(found.warnings)
+        response = self._unary(lambda stub: stub.ListQuotas, quotas_pb2.ListQuotasRequest())
+        return tuple(from_message(Quota, quota) for quota in response.quotas), tuple(response.warnings)
 
     def describe(
         self, user: str | None = None, client_id: str | None = None, ip: str | None = None
@@ -138,8 +138,8 @@ class QuotaCalls:
             Invalid: neither a user, a client id nor an address is given, or an address beside the others.
         """
         request = quotas_pb2.DescribeQuotaRequest(user=user, client_id=client_id, ip=ip)
-        found = self._unary(lambda stub: stub.DescribeQuota, request)
-        return tuple(from_message(EffectiveQuota, one) for one in found.quotas)
+        response = self._unary(lambda stub: stub.DescribeQuota, request)
+        return tuple(from_message(EffectiveQuota, quota) for quota in response.quotas)
 
     def set(
         self,
@@ -203,8 +203,8 @@ class QuotaCalls:
 
     def list_rules(self) -> tuple[YieldRule, ...]:
         """Return the rules for clients that yield to a recovery, by name."""
-        found = self._unary(lambda stub: stub.ListYieldRules, quotas_pb2.ListYieldRulesRequest())
-        return tuple(from_message(YieldRule, one) for one in found.rules)
+        response = self._unary(lambda stub: stub.ListYieldRules, quotas_pb2.ListYieldRulesRequest())
+        return tuple(from_message(YieldRule, rule) for rule in response.rules)
 
     def set_rule(self, rule: YieldRule, validate_only: bool = False, force: bool = False) -> YieldRuleChange:
         """Add a rule, or replace the one of this name.

@@ -131,7 +131,7 @@ class Reassignments:
 
     def partitions(self) -> frozenset[Partition]:
         """Return all partitions in reassignment."""
-        return frozenset((one.topic, partition) for one in self.topics for partition in one.partitions)
+        return frozenset((topic.topic, partition) for topic in self.topics for partition in topic.partitions)
 
 
 def parse_reassignment(text: str) -> Targets:
@@ -232,12 +232,12 @@ def _replicas(where: str, row: Mapping[str, Any]) -> tuple[int, ...]:
     replicas = row.get("replicas")
     if not isinstance(replicas, list) or not replicas:
         raise Invalid(f"{where}.replicas is {_shown(replicas)}; it must be a list of at least one broker id")
-    found = tuple(_integer(f"{where}.replicas[{n}]", b, MAX_INT32) for n, b in enumerate(replicas))
-    if len(set(found)) < len(found):
+    broker_ids = tuple(_integer(f"{where}.replicas[{n}]", b, MAX_INT32) for n, b in enumerate(replicas))
+    if len(set(broker_ids)) < len(broker_ids):
         raise Invalid(
-            f"{where}.replicas names broker {_repeated(found)} twice: {_shown(replicas)}; name every broker once"
+            f"{where}.replicas names broker {_repeated(broker_ids)} twice: {_shown(replicas)}; name every broker once"
         )
-    return found
+    return broker_ids
 
 
 def _log_dirs(where: str, row: Mapping[str, Any], replicas: int) -> tuple[str, ...]:
@@ -259,11 +259,11 @@ def _integer(where: str, value: Any, largest: int) -> int:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         twice = _repeated(name for name, _ in pairs)
         raise Invalid(f"an object of the file has the key {_shown(twice)} twice; name it once")
-    return found
+    return values
 
 
 def _repeated(values: Iterable[_T]) -> _T:

@@ -22,21 +22,21 @@ class ReloadedFiles(Generic[T]):
     only one of two matching files is new.
     """
 
-    def __init__(self, paths: Sequence[str], read: Callable[[], T], invalid: type[Exception] = Invalid) -> None:
+    def __init__(self, paths: Sequence[str], load: Callable[[], T], invalid: type[Exception] = Invalid) -> None:
         """Read the files.
 
         Args:
             paths: the files to check for changes.
-            read: returns their parsed contents.
+            load: returns their parsed contents.
             invalid: what `read` raises if they are invalid.
 
         Raises:
             Invalid: the files are invalid now.
         """
-        self._paths, self._read, self._invalid = tuple(paths), read, invalid
+        self._paths, self._load, self._invalid = tuple(paths), load, invalid
         self._lock = threading.Lock()
         self._stamps = self._current_stamps()
-        self._value, self._generation = read(), 1
+        self._value, self._generation = load(), 1
 
     def current(self) -> tuple[T, int]:
         """Return the contents and their generation: 1, plus 1 for each change."""
@@ -49,12 +49,12 @@ class ReloadedFiles(Generic[T]):
 
     def _reload(self) -> None:
         try:
-            found = self._read()
+            contents = self._load()
         except self._invalid as error:
             log.warning("%s. The previous contents stay in use", error)
             return
-        if found != self._value:
-            self._value, self._generation = found, self._generation + 1
+        if contents != self._value:
+            self._value, self._generation = contents, self._generation + 1
             log.info("Reloaded: %s", ", ".join(self._paths))
 
     def _current_stamps(self) -> list[tuple[int, int, int] | None]:
@@ -64,7 +64,7 @@ class ReloadedFiles(Generic[T]):
 def _stamp(path: str) -> tuple[int, int, int] | None:
     """(mtime, size, inode), which changes when the file does; None: the file does not exist now."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -109,7 +109,7 @@ class Replica:
     """With interceptors."""
     generation: int
     """Generation of the certificate that the channel uses; 0: no TLS."""
-    taken: int = 0
+    last_use: int = 0
     """When it was last used, as a count of uses of all replicas."""
     answered: int = 0
     """When it last answered, in the same count."""
@@ -238,15 +238,15 @@ class Replicas:
             Unavailable: no replica answers in time.
         """
         begin, limit = time.monotonic(), self.connection.timeout if timeout is None else timeout
-        found = self.call(fetch, limit)
-        if found.leading or not found.leader_address:
-            return found
-        left = leader_timeout or limit - timedelta(seconds=time.monotonic() - begin)
+        state = self.call(fetch, limit)
+        if state.leading or not state.leader_address:
+            return state
+        remaining = leader_timeout or limit - timedelta(seconds=time.monotonic() - begin)
         try:
-            with self.at(found.leader_address) as leader:
-                return self._invoke(fetch, leader, left.total_seconds())
+            with self.at(state.leader_address) as leader:
+                return self._invoke(fetch, leader, remaining.total_seconds())
         except AutothrottleError:
-            return found
+            return state
 
     @contextmanager
     def at(self, address: str) -> Iterator[Replica]:
@@ -287,14 +287,14 @@ class Replicas:
                 if replica.target in tried:
                     continue
                 tried.add(replica.target)
-                left = call.search_until - time.monotonic()
-                if failures and left <= 0:
+                seconds_left = call.search_until - time.monotonic()
+                if failures and seconds_left <= 0:
                     failures.append(f"{replica.name}: not tried, out of time")
                     continue
                 # A hanging replica must not use up the time of the others.
                 others = len(self._replicas.keys() - tried) if self.connection.waits else 0
                 try:
-                    return self._attempt(call, replica, max(left, _SHORTEST) / (others + 1))
+                    return self._attempt(call, replica, max(seconds_left, _SHORTEST) / (others + 1))
                 except self._retried as error:
                     if call.is_unanswered:
                         raise
@@ -402,7 +402,7 @@ class Replicas:
             best = min((r for t, r in self._replicas.items() if t not in tried), key=self._rank, default=None)
             probed = self._due() if best is not None and not best.failures else []
             if best is not None:
-                best.users, best.taken = best.users + 1, next(self._uses)
+                best.users, best.last_use = best.users + 1, next(self._uses)
                 self._in_use.add(best)
         for replica in gone:
             replica.plain.close()
@@ -425,17 +425,17 @@ class Replicas:
 
     def _rank(self, replica: Replica) -> tuple[float, int]:
         """Sort key: healthy replicas first, in their turn; then failed ones, the next probe first."""
-        turn = replica.taken if self.connection.rotates else -replica.answered
+        turn = replica.last_use if self.connection.rotates else -replica.answered
         return (replica.next_probe if replica.failures else 0.0, turn)
 
     def _update_replicas(self, targets: dict[str, str]) -> list[Replica]:
         """Make the replicas match targets and certificate; return the unused channels to close."""
-        before, generation = self._replicas, self._generation()
-        current = {t: r for t, r in before.items() if r.generation == generation}
+        old_replicas, generation = self._replicas, self._generation()
+        current = {t: r for t, r in old_replicas.items() if r.generation == generation}
         self._replicas = {
             t: current.get(t) or self._open(t, a, t if t == a else f"{a} ({t})") for t, a in targets.items()
         }
-        left_over = [replica for target, replica in before.items() if self._replicas.get(target) is not replica]
+        left_over = [replica for target, replica in old_replicas.items() if self._replicas.get(target) is not replica]
         for replica in left_over:
             replica.is_gone = True
         return [replica for replica in left_over if not replica.users]

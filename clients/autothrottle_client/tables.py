@@ -34,11 +34,11 @@ def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, dict):
-        return {_key(key): _plain(one) for key, one in value.items()}
+        return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value
@@ -120,9 +120,15 @@ def _value(override: Override | None, pause: Pause | None) -> str:
 def quotas_table(quotas: Sequence[Quota]) -> str:
     """Return quotas as a table, one row for each key of an entity."""
     rows = (
-        {"ENTITY": str(one.entity), "KEY": key, "VALUE": _quota_value(value), "ENDS": _quota_end(one), "ETAG": one.etag}
-        for one in quotas
-        for key, value in asdict(one.values).items()
+        {
+            "ENTITY": str(quota.entity),
+            "KEY": key,
+            "VALUE": _quota_value(value),
+            "ENDS": _quota_end(quota),
+            "ETAG": quota.etag,
+        }
+        for quota in quotas
+        for key, value in asdict(quota.values).items()
         if value is not None
     )
     return _table(rows) if quotas else NO_QUOTA
@@ -150,20 +156,20 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
     """Return yield rules as a table, one row each."""
     rows = (
         {
-            "NAME": one.name,
-            "TIME": "-" if one.time is None else _time(one.time),
-            "AUTHOR": one.author,
-            "RULE": one.sentence,
+            "NAME": rule.name,
+            "TIME": "-" if rule.time is None else _time(rule.time),
+            "AUTHOR": rule.author,
+            "RULE": rule.sentence,
         }
-        for one in rules
+        for rule in rules
     )
     return _table(rows) if rules else NO_YIELD_RULE
 
 
 def quota_words(values: QuotaValues) -> str:
     """Return quotas on one line."""
-    found = [f"{key} {_quota_value(value)}" for key, value in asdict(values).items() if value is not None]
-    return ", ".join(found) or "no quota"
+    words = [f"{key} {_quota_value(value)}" for key, value in asdict(values).items() if value is not None]
+    return ", ".join(words) or "no quota"
 
 
 def override_words(override: Override) -> str:
@@ -191,20 +197,20 @@ def cycle_line(cycle: Cycle) -> str:
     return printable(f"{_time(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
 
 
-def submission_line(found: Submission, dry_run: bool) -> str:
+def submission_line(submission: Submission, dry_run: bool) -> str:
     """Return the result of a submission as one line."""
-    parts = [f"{found.already_in_progress} are already moving"] if found.already_in_progress else []
-    parts += [f"{found.already_there} are already there"] if found.already_there else []
-    parts += [f"{len(found.refused)} were refused"] if found.refused else []
-    if not (found.submitted or found.already_in_progress or found.refused):
-        return f"nothing to do: all {found.already_there} partitions already have these replicas"
-    if not found.submitted:
+    parts = [f"{submission.already_in_progress} are already moving"] if submission.already_in_progress else []
+    parts += [f"{submission.already_there} are already there"] if submission.already_there else []
+    parts += [f"{len(submission.refused)} were refused"] if submission.refused else []
+    if not (submission.submitted or submission.already_in_progress or submission.refused):
+        return f"nothing to do: all {submission.already_there} partitions already have these replicas"
+    if not submission.submitted:
         return "; ".join(["nothing was submitted", *parts])
     what = "would be submitted" if dry_run else "submitted, throttled from the first byte"
-    return "; ".join([f"{found.submitted} partitions {what}", *parts])
+    return "; ".join([f"{submission.submitted} partitions {what}", *parts])
 
 
-def estimate_text(found: Estimate) -> str:
+def estimate_text(estimate: Estimate) -> str:
     """Return an estimate: a summary line, and a table with one row per link side."""
     table = _table(
         {
@@ -217,28 +223,30 @@ def estimate_text(found: Estimate) -> str:
             "CAPACITY": _rate_or_dash(side.capacity_bytes_per_second),
             "TIME": span(side.seconds),
         }
-        for side in found.sides
+        for side in estimate.sides
     )
-    return "\n\n".join(filter(None, [estimate_line(found), table]))
+    return "\n\n".join(filter(None, [estimate_line(estimate), table]))
 
 
-def reassignments_table(found: Reassignments) -> str:
+def reassignments_table(listing: Reassignments) -> str:
     """Return ongoing reassignments as a table, one row per topic."""
-    if not found.topics:
+    if not listing.topics:
         return NO_REASSIGNMENTS
     table = _table(
         {
-            "TOPIC": one.topic,
-            "PARTITIONS": str(len(one.partitions)),
-            "TO COPY": str(one.partitions_to_copy),
-            "TO BROKERS": _ids(one.adding_replicas),
-            "FROM BROKERS": _ids(one.removing_replicas),
-            "LEFT": "unknown" if one.bytes_left is None else format_size(one.bytes_left),
-            "ETA": "unknown" if one.eta is None else _about(one.eta, one.eta_low, one.eta_high),
+            "TOPIC": topic.topic,
+            "PARTITIONS": str(len(topic.partitions)),
+            "TO COPY": str(topic.partitions_to_copy),
+            "TO BROKERS": _ids(topic.adding_replicas),
+            "FROM BROKERS": _ids(topic.removing_replicas),
+            "LEFT": "unknown" if topic.bytes_left is None else format_size(topic.bytes_left),
+            "ETA": "unknown" if topic.eta is None else _about(topic.eta, topic.eta_low, topic.eta_high),
         }
-        for one in found.topics
+        for topic in listing.topics
     )
-    return table + (f"\n\nall done about {_about(found.eta, found.eta_low, found.eta_high)}" if found.eta else "")
+    return table + (
+        f"\n\nall done about {_about(listing.eta, listing.eta_low, listing.eta_high)}" if listing.eta else ""
+    )
 
 
 def _ids(broker_ids: Iterable[int]) -> str:
@@ -248,7 +256,7 @@ def _ids(broker_ids: Iterable[int]) -> str:
 def _leader(state: ClusterState) -> list[tuple[str, str]]:
     since = [] if state.leader_since is None else [("since", _time(state.leader_since))]
     paused = [] if state.pause is None else [("paused", pause_text(state.pause))]
-    catch_ups = [("catches up", catch_up_words(one)) for one in state.catch_ups]
+    catch_ups = [("catches up", catch_up_words(catch_up)) for catch_up in state.catch_ups]
     cluster = [("cluster", state.cluster_name)] if state.cluster_name else []
     host = [("host", state.leader_host)] if state.leader_host else []
     return [*cluster, ("leader", state.leader_address), *host, ("term", str(state.term)), *since, *paused, *catch_ups]
@@ -286,19 +294,19 @@ def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
     if cycle is None:
         return [("last cycle", "none yet")]
     took = (cycle.end_time - cycle.start_time).total_seconds()
-    found = [
+    rows = [
         ("last cycle", f"{cycle.number}, {_time(cycle.end_time)}, took {took:.2f} s"),
         ("started by", cycle.reason),
         ("did", f"failed: {cycle.error}" if cycle.error else cycle.sentence),
         ("topics", " ".join(cycle.topics) or "none in reassignment"),
-        *_left(cycle),
+        *_bytes_left(cycle),
     ]
     refused = [("refused", f"{o.resource}: {o.reason}") for o in cycle.outcomes if o.status == "refused"]
     foreign = [("not ours", f"{f.resource} {f.key}={f.value}") for f in cycle.foreign_throttles]
-    return [*found, *refused, *foreign, *(("finding", finding) for finding in cycle.findings)]
+    return [*rows, *refused, *foreign, *(("finding", finding) for finding in cycle.findings)]
 
 
-def _left(cycle: Cycle) -> list[tuple[str, str]]:
+def _bytes_left(cycle: Cycle) -> list[tuple[str, str]]:
     if cycle.bytes_left is None:
         return [("bytes left", "unknown")] if cycle.topics else []
     return [("bytes left", f"{format_size(cycle.bytes_left)}{_eta(cycle)}")]
@@ -372,8 +380,8 @@ def _time(time: datetime) -> str:
 
 def _table(rows: Iterable[Mapping[str, str]]) -> str:
     """Return a table whose header is the keys of the first row; without rows, an empty text."""
-    found = list(rows)
-    return _aligned([list(found[0]), *(list(row.values()) for row in found)]) if found else ""
+    lines = list(rows)
+    return _aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else ""
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -46,18 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        read = make_parser().parse_args(arguments)
+        parsed = make_parser().parse_args(arguments)
     except SystemExit as ended:  # argparse has printed the reason
         return ended.code if isinstance(ended.code, int) else EXIT_USAGE
-    if read.command == "completion":
-        print(completion(read.shell))
+    if parsed.command == "completion":
+        print(completion(parsed.shell))
         return 0
-    if read.command == "context":
-        print(context(as_json=getattr(read, "output", "table") == "json"))
+    if parsed.command == "context":
+        print(context(as_json=getattr(parsed, "output", "table") == "json"))
         return 0
-    call = call_of(read)
+    call = call_of(parsed)
     with call.admin:
-        status: int | None = read.run(call)
+        status: int | None = parsed.run(call)
         return status or 0
 
 

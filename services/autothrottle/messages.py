@@ -61,9 +61,9 @@ _Message = TypeVar("_Message", bound=Message)
 class Converter(NamedTuple):
     """The two directions of the conversion of one type."""
 
-    write: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
     """From the dataclass's value to the message's."""
-    read: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
 class _Field(NamedTuple):
@@ -73,9 +73,9 @@ class _Field(NamedTuple):
     """In the dataclass."""
     sent: str
     """In the message."""
-    write: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
     """From the dataclass's value to the message's."""
-    read: Callable[[Message], Any]
+    decode: Callable[[Message], Any]
     """From the message to the dataclass's value."""
 
 
@@ -112,12 +112,12 @@ class Conversion:
         """Return a message with the fields of a dataclass, or of None; `given` are the others, or replace them."""
         dataclass: Any = type(value)
         fields = _fields(self, dataclass, kind.DESCRIPTOR)
-        return kind(**given, **{f.sent: f.write(getattr(value, f.name)) for f in fields if f.sent not in given})
+        return kind(**given, **{f.sent: f.encode(getattr(value, f.name)) for f in fields if f.sent not in given})
 
     def from_message(self, kind: Callable[..., _T], message: Message, /, **given: object) -> _T:
         """Return a dataclass with the fields of a message; `given` are the others, or replace them."""
         fields = _fields(self, kind, message.DESCRIPTOR)
-        return kind(**given, **{f.name: f.read(message) for f in fields if f.name not in given})
+        return kind(**given, **{f.name: f.decode(message) for f in fields if f.name not in given})
 
 
 @cache
@@ -125,57 +125,57 @@ def _fields(conversion: Conversion, kind: Any, message: Descriptor) -> list[_Fie
     renamed = conversion.names.get(kind, {})
     sent = message.fields_by_name
     return [
-        _field(conversion, name, sent[there], wanted)
-        for name, wanted in get_type_hints(kind).items()
-        if (there := renamed.get(name, name)) in sent
+        _field(conversion, name, sent[sent_name], kind_of_field)
+        for name, kind_of_field in get_type_hints(kind).items()
+        if (sent_name := renamed.get(name, name)) in sent
     ]
 
 
-def _field(conversion: Conversion, name: str, described: FieldDescriptor, wanted: Any) -> _Field:
+def _field(conversion: Conversion, name: str, described: FieldDescriptor, kind: Any) -> _Field:
     sent = described.name
-    if get_origin(wanted) is not UnionType:
-        write, read = _converter(conversion, described, wanted)
-        return _Field(name, sent, write, lambda message: read(getattr(message, sent)))
-    write, read = _converter(conversion, described, get_args(wanted)[0])
+    if get_origin(kind) is not UnionType:
+        encode, decode = _converter(conversion, described, kind)
+        return _Field(name, sent, encode, lambda message: decode(getattr(message, sent)))
+    encode, decode = _converter(conversion, described, get_args(kind)[0])
 
     def read_optional(message: Message) -> Any:
         is_present = message.HasField(sent) if described.has_presence else getattr(message, sent)
-        return read(getattr(message, sent)) if is_present else None
+        return decode(getattr(message, sent)) if is_present else None
 
-    return _Field(name, sent, lambda value: None if value is None else write(value), read_optional)
+    return _Field(name, sent, lambda value: None if value is None else encode(value), read_optional)
 
 
-def _converter(conversion: Conversion, described: FieldDescriptor, wanted: Any) -> Converter:
+def _converter(conversion: Conversion, described: FieldDescriptor, kind: Any) -> Converter:
     """Return the conversion of one value of a field, if it is present."""
-    if get_origin(wanted) is tuple:
-        write, read = _converter(conversion, described, get_args(wanted)[0])
-        return Converter(partial(map, write), lambda values: tuple(map(read, values)))
-    if get_origin(wanted) is frozenset:
+    if get_origin(kind) is tuple:
+        encode, decode = _converter(conversion, described, get_args(kind)[0])
+        return Converter(partial(map, encode), lambda values: tuple(map(decode, values)))
+    if get_origin(kind) is frozenset:
         return Converter(sorted, frozenset)
-    if get_origin(wanted) is Mapping:
+    if get_origin(kind) is Mapping:
         return Converter(_same, dict)
-    if wanted is float and described.message_type is not None:
+    if kind is float and described.message_type is not None:
         return _SECONDS
-    known: Mapping[Any, Converter] = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
-    if wanted in known:
-        return known[wanted]
-    if described.message_type is not None and isinstance(wanted, type) and is_dataclass(wanted):
+    converters: Mapping[Any, Converter] = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
+    if kind in converters:
+        return converters[kind]
+    if described.message_type is not None and isinstance(kind, type) and is_dataclass(kind):
         message = GetMessageClass(described.message_type)
-        return Converter(partial(conversion.to_message, message), partial(conversion.from_message, wanted))
+        return Converter(partial(conversion.to_message, message), partial(conversion.from_message, kind))
     if described.enum_type is not None:
-        return _enum(described, wanted, conversion.has_newer_peers)
-    return Converter(_same, wanted if wanted is ConfigResource else _same)
+        return _enum(described, kind, conversion.has_newer_peers)
+    return Converter(_same, kind if kind is ConfigResource else _same)
 
 
-def _enum(described: FieldDescriptor, wanted: type[OpenEnum], has_newer_peers: bool) -> Converter:
+def _enum(described: FieldDescriptor, kind: type[OpenEnum], has_newer_peers: bool) -> Converter:
     assert described.enum_type is not None
     unset, *values = described.enum_type.values
     prefix = unset.name.removesuffix("UNSPECIFIED")
     numbers = {value.name.removeprefix(prefix): value.number for value in values}
-    members = {number: wanted[name] for name, number in numbers.items() if name in wanted.__members__}
+    members = {number: kind[name] for name, number in numbers.items() if name in kind.__members__}
 
     def read(number: int) -> OpenEnum:
-        return members.get(number, wanted.UNKNOWN) if has_newer_peers else members[number]
+        return members.get(number, kind.UNKNOWN) if has_newer_peers else members[number]
 
     return Converter(lambda member: numbers[member.name], read)
 

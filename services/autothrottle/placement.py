@@ -20,7 +20,7 @@ from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
 from autothrottle.wire.common import validate_fields
-from autothrottle.wire.placement import plan_to_message, rebalance_options, rebuild_options, wanted_brokers
+from autothrottle.wire.placement import brokers_of_scope, plan_to_message, rebalance_options, rebuild_options
 
 _SHOWN_REFUSALS = 3
 
@@ -33,7 +33,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self, request: placement_pb2.RebuildRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebuildResponse:
         validate_fields(request)
-        options, broker_ids = rebuild_options(request), wanted_brokers(request.scope)
+        options, broker_ids = rebuild_options(request), brokers_of_scope(request.scope)
         partitions, cluster = self._fetch(request.scope, context, options.strategy is Strategy.STORAGE)
         chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         evacuation = leadership_evacuation(
@@ -53,7 +53,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebalanceResponse:
         validate_fields(request)
-        options, broker_ids = rebalance_options(request), wanted_brokers(request.scope)
+        options, broker_ids = rebalance_options(request), brokers_of_scope(request.scope)
         partitions, cluster = self._fetch(request.scope, context, True)
         chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         plan = rebalance(partitions, chosen.brokers, options)
@@ -62,7 +62,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
 
     def Scale(self, request: placement_pb2.ScaleRequest, context: grpc.ServicerContext) -> placement_pb2.ScaleResponse:
         validate_fields(request)
-        broker_ids = wanted_brokers(request.scope)
+        broker_ids = brokers_of_scope(request.scope)
         partitions, cluster = self._fetch(request.scope, context, True)
         chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         options = RebalanceOptions(locality_scoped=request.locality_scoped, allow_fewer_racks=request.allow_fewer_racks)
@@ -76,7 +76,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         validate_fields(request)
         if not request.leaving:
             raise Invalid("leaving names no broker; list the brokers to empty")
-        broker_ids = (*wanted_brokers(request.scope, (ALL_REGISTERED,)), *request.leaving)
+        broker_ids = (*brokers_of_scope(request.scope, (ALL_REGISTERED,)), *request.leaving)
         partitions, cluster = self._fetch(request.scope, context, None)
         chosen = select_brokers(partitions, broker_ids, cluster.brokers)
         options = RebalanceOptions(allow_fewer_racks=request.allow_fewer_racks)

@@ -54,11 +54,11 @@ class Estimator:
     """Sleeps for this many seconds."""
     _reading: Lock = field(default_factory=Lock, init=False)
 
-    def estimate(self, wanted: Targets, goal: Goal, timeout: timedelta) -> Estimate:
+    def estimate(self, targets: Targets, goal: Goal, timeout: timedelta) -> Estimate:
         """Return the estimate of a reassignment, or the rates that a goal needs.
 
         Args:
-            wanted: target replicas of each partition. Of a partition already moving there, only the bytes left count.
+            targets: target replicas of each partition. Of a partition already moving there, only the bytes left count.
             goal: the share of the capacity or the duration that the operator sets.
             timeout: for the whole estimate, > 0.
 
@@ -67,16 +67,16 @@ class Estimator:
             Unavailable: the cluster or its log sizes cannot be read in time.
         """
         deadline = _Deadline(timeout)
-        snapshot = self.snapshots.fetch_snapshot(partitions=wanted.keys(), timeout=deadline.left())
-        found = proposal(snapshot, wanted)
-        in_progress = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, found.moving))
-        proposed = with_proposed(in_progress, found.start)
+        snapshot = self.snapshots.fetch_snapshot(partitions=targets.keys(), timeout=deadline.remaining())
+        proposal_of_targets = proposal(snapshot, targets)
+        in_progress = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, proposal_of_targets.moving))
+        proposed = with_proposed(in_progress, proposal_of_targets.start)
         logs = sizes_needed(proposed.reassignments)
-        sizes = self.sizes.fetch_log_sizes(logs, deadline.left())
+        sizes = self.sizes.fetch_log_sizes(logs, deadline.remaining())
         loads, notes = self._loads(deadline)
         total = self._total_partitions(snapshot, deadline)
-        self.wait(min(GROWTH_SECONDS, deadline.left().total_seconds() / 2))
-        transfer = transfers(proposed.reassignments, sizes, self.sizes.fetch_log_sizes(logs, deadline.left()))
+        self.wait(min(GROWTH_SECONDS, deadline.remaining().total_seconds() / 2))
+        transfer = transfers(proposed.reassignments, sizes, self.sizes.fetch_log_sizes(logs, deadline.remaining()))
         # Decide with all reassignments, like a cycle: a broker has one throttle for all of them.
         now = datetime.now(UTC)
         limits, policy = (
@@ -85,12 +85,13 @@ class Estimator:
         )
         # A goal sets the throttles: existing overrides would only hide the capacity of the links.
         overrides = self.overrides.read_overrides() if goal == Goal() else Overrides()
-        decided = plan(with_proposed(snapshot, found.start), loads, limits, overrides, policy=policy)
+        decided = plan(with_proposed(snapshot, proposal_of_targets.start), loads, limits, overrides, policy=policy)
         overridden = {d.broker_id for d in decided.decisions if d.reason.is_override}
         if fixed := overridden & {broker_id for broker_id, _ in transfer.sides}:
             notes.append(f"an override sets the throttles of {_which(fixed)}, whatever their headroom is")
         if shared := {
-            broker_id for broker_id, _ in _link_sides_of_others(snapshot, found.moving) & transfer.sides.keys()
+            broker_id
+            for broker_id, _ in _link_sides_of_others(snapshot, proposal_of_targets.moving) & transfer.sides.keys()
         }:
             notes.append(
                 f"{_which(shared)} take part in other reassignments that share their throttles: this one takes longer"
@@ -125,26 +126,30 @@ class Estimator:
 
     def _loads(self, deadline: _Deadline) -> tuple[Loads, list[str]]:
         try:
-            return self.loads.fetch_loads(deadline.left() / 2), []
+            return self.loads.fetch_loads(deadline.remaining() / 2), []
         except AutothrottleError as error:
             return Loads(), [f"metrics cannot be read; the rates assume no metrics: {error}"]
 
     def _settings(self, snapshot: Snapshot, deadline: _Deadline) -> ClusterSettings:
         """The fetch settings of the participants; none if they cannot be read."""
         try:
-            return self.settings.fetch_settings(participants(snapshot).keys(), (), deadline.left() / 2)
+            return self.settings.fetch_settings(participants(snapshot).keys(), (), deadline.remaining() / 2)
         except AutothrottleError:
             return ClusterSettings()
 
     def _total_partitions(self, snapshot: Snapshot, deadline: _Deadline) -> int:
         """The number of partitions with a replica on a registered broker."""
-        listed = self.snapshots.fetch_snapshot(replicas_of=snapshot.brokers, timeout=deadline.left())
+        listed = self.snapshots.fetch_snapshot(replicas_of=snapshot.brokers, timeout=deadline.remaining())
         return len({(topic, p) for topics in listed.replicas.values() for topic, rows in topics.items() for p in rows})
 
 
 def _link_sides_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -> frozenset[LinkSide]:
     """Link sides that other reassignments already use."""
-    rows = {(one.topic, partition) for one in snapshot.reassignments for partition in one.partitions}
+    rows = {
+        (reassignment.topic, partition)
+        for reassignment in snapshot.reassignments
+        for partition in reassignment.partitions
+    }
     others = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, rows.difference(own)))
     return link_sides_of_reassignments(others)
 
@@ -159,13 +164,13 @@ class _Deadline:
     def __init__(self, timeout: timedelta) -> None:
         self._deadline = time.monotonic() + timeout.total_seconds()
 
-    def left(self) -> timedelta:
+    def remaining(self) -> timedelta:
         """The remaining time.
 
         Raises:
             Unavailable: the deadline has passed.
         """
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
             raise Unavailable("the estimate timed out; try again with a longer timeout")
-        return timedelta(seconds=left)
+        return timedelta(seconds=seconds)

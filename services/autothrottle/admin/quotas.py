@@ -90,18 +90,18 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.ListQuotasRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.ListQuotasResponse:
         validate_fields(request)
-        read, temporary = self._quotas.fetch_quotas(time_left(context)), readable(self._temporary.read)
+        reading, temporary = self._quotas.fetch_quotas(time_left(context)), readable(self._temporary.read)
         return quotas_pb2.ListQuotasResponse(
-            quotas=quotas_to_messages(read.quotas, temporary),
-            warnings=(*read.problems, *unreadable_entries(temporary).values()),
+            quotas=quotas_to_messages(reading.quotas, temporary),
+            warnings=(*reading.problems, *unreadable_entries(temporary).values()),
         )
 
     def DescribeQuota(
         self, request: quotas_pb2.DescribeQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.DescribeQuotaResponse:
         validate_fields(request)
-        found, problems = self._effective(request, time_left(context))
-        return quotas_pb2.DescribeQuotaResponse(quotas=map(effective_to_message, found), warnings=problems)
+        quotas, problems = self._effective(request, time_left(context))
+        return quotas_pb2.DescribeQuotaResponse(quotas=map(effective_to_message, quotas), warnings=problems)
 
     def _effective(
         self, request: quotas_pb2.DescribeQuotaRequest, timeout: timedelta
@@ -111,14 +111,14 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             raise Invalid("give the user or the client id of a client, or both, or else an IP address")
         if not has_client:
             validate_entity(ClientQuotaEntity(ip=request.ip))
-            read = self._quotas.fetch_quotas(timeout, levels_of_ip(request.ip))
-            return effective_quotas_of_ip(read.quotas, request.ip), read.problems
+            reading = self._quotas.fetch_quotas(timeout, levels_of_ip(request.ip))
+            return effective_quotas_of_ip(reading.quotas, request.ip), reading.problems
         user = request.user if request.HasField("user") else ANONYMOUS
         validate_entity(ClientQuotaEntity(user, request.client_id or None))
         # Kafka has no entity with an empty client id, so its levels are never found.
-        wanted = [one for one in levels(user, request.client_id) if one.client_id != ""]
-        read = self._quotas.fetch_quotas(timeout, wanted)
-        return effective_quotas(read.quotas, user, request.client_id), read.problems
+        entities = [entity for entity in levels(user, request.client_id) if entity.client_id != ""]
+        reading = self._quotas.fetch_quotas(timeout, entities)
+        return effective_quotas(reading.quotas, user, request.client_id), reading.problems
 
     def SetQuota(
         self, request: quotas_pb2.SetQuotaRequest, context: grpc.ServicerContext
@@ -128,38 +128,38 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         entity, edits = entity_from_message(request.quota.entity), values_from_message(request.quota.values)
         validate_edits(entity, edits)
         values, who = edited({}, edits), author(context)
-        wanted = temporary_from_message(request.quota, entity, values, who, datetime.now(UTC))
+        temporary = temporary_from_message(request.quota, entity, values, who, datetime.now(UTC))
         current = self._temporary.read()
-        if wanted is None:
+        if temporary is None:
             _check_permanent(current.get(entity), edits)
-            before = self._alter(
+            old_values = self._alter(
                 AuditAction.SET_QUOTA, entity, edits, request.quota.etag, request.validate_only, context
             )
         else:
             _check_count(current, entity)
-            before = self._set_temporary(wanted, request, context)
+            old_values = self._set_temporary(temporary, request, context)
         return quotas_pb2.SetQuotaResponse(
-            quota=quota_to_message(entity, edited(before, edits), wanted),
-            before=values_to_message(before),
+            quota=quota_to_message(entity, edited(old_values, edits), temporary),
+            before=values_to_message(old_values),
             warnings=_warnings(entity.user),
         )
 
     def _set_temporary(
-        self, wanted: TemporaryQuota, request: quotas_pb2.SetQuotaRequest, context: grpc.ServicerContext
+        self, temporary: TemporaryQuota, request: quotas_pb2.SetQuotaRequest, context: grpc.ServicerContext
     ) -> QuotaValues:
         """Check a temporary quota, also with Kafka's own checks, and store it; return the current quotas."""
-        before = self._quotas.alter_quota(
-            wanted.entity, wanted.values, time_left(context), etag=request.quota.etag, validate_only=True
+        old_values = self._quotas.alter_quota(
+            temporary.entity, temporary.values, time_left(context), etag=request.quota.etag, validate_only=True
         )
-        if wanted.until_recovered and not self._is_recovering(time_left(context)):
+        if temporary.until_recovered and not self._is_recovering(time_left(context)):
             raise Conflict(
                 "no reassignment and no catch-up runs, so no recovery would end and restore the quotas; "
                 "start one first, or give an expire time alone"
             )
         if not request.validate_only:
-            self._temporary.put(wanted.entity, wanted)
-            log_action(AuditAction.SET_QUOTA, wanted.author, quota_sentence(wanted))
-        return before
+            self._temporary.put(temporary.entity, temporary)
+            log_action(AuditAction.SET_QUOTA, temporary.author, quota_sentence(temporary))
+        return old_values
 
     def _is_recovering(self, timeout: timedelta) -> bool:
         return bool(self._catch_ups.read() or self._discovery.fetch_snapshot(timeout=timeout).reassignments)
@@ -173,14 +173,16 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         edits: QuotaEdits = dict.fromkeys(keys or sorted(keys_of(entity)))
         temporary = self._temporary.read().get(entity)
         if temporary is not None and not temporary.values.keys().isdisjoint(edits):
-            before = self._end(temporary, request, context)
+            old_values = self._end(temporary, request, context)
         else:
-            before = self._alter(AuditAction.REMOVE_QUOTA, entity, edits, request.etag, request.validate_only, context)
-            if before.keys().isdisjoint(edits):
+            old_values = self._alter(
+                AuditAction.REMOVE_QUOTA, entity, edits, request.etag, request.validate_only, context
+            )
+            if old_values.keys().isdisjoint(edits):
                 names = f" {', '.join(keys)}" if keys else ""
                 raise Missing(f"no quota{names} is set for {entity}; ListQuotas shows the existing ones")
         return quotas_pb2.RemoveQuotaResponse(
-            quota=quota_to_message(entity, edited(before, edits)), before=values_to_message(before)
+            quota=quota_to_message(entity, edited(old_values, edits)), before=values_to_message(old_values)
         )
 
     def _end(
@@ -188,11 +190,11 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     ) -> QuotaValues:
         """End a temporary quota; return the current quotas."""
         entity, who = temporary.entity, author(context)
-        before = self._quotas.fetch_quotas(time_left(context), (entity,)).quotas.get(entity, {})
-        check_etag(entity, request.etag, before)
+        old_values = self._quotas.fetch_quotas(time_left(context), (entity,)).quotas.get(entity, {})
+        check_etag(entity, request.etag, old_values)
         if not request.validate_only and self._temporary.remove(entity, who):
             log_action(AuditAction.REMOVE_QUOTA, who, f"Temporary quota of {entity} ended")
-        return before
+        return old_values
 
     def _alter(
         self,
@@ -210,10 +212,10 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         if validate_only:
             return self._quotas.alter_quota(entity, edits, timeout, etag=etag, validate_only=True)
         with self._actions.failure_recorded(action, who):
-            before = self._quotas.alter_quota(entity, edits, timeout, etag=etag)
-        if changes := _changes(before, edits):
+            old_values = self._quotas.alter_quota(entity, edits, timeout, etag=etag)
+        if changes := _changes(old_values, edits):
             self._actions.record(action, who, f"Quota of {entity}: {changes}")
-        return before
+        return old_values
 
     def _check_ledger(self, entity: ClientQuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
         """Refuse a permanent change of keys in the ledger: the end of the recovery would undo it."""
@@ -256,12 +258,12 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.RemoveYieldRuleRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.RemoveYieldRuleResponse:
         validate_fields(request)
-        before, who = self._rules.read().get(request.name), author(context)
-        if before is None or not (request.validate_only or self._rules.remove(request.name, who)):
+        rule, who = self._rules.read().get(request.name), author(context)
+        if rule is None or not (request.validate_only or self._rules.remove(request.name, who)):
             raise Missing(f"no yield rule is called {request.name[:80]!r}; ListYieldRules shows the existing ones")
         if not request.validate_only:
             log_action(AuditAction.REMOVE_QUOTA, who, f"Yield rule {request.name} removed")
-        return quotas_pb2.RemoveYieldRuleResponse(before=rule_to_message(before))
+        return quotas_pb2.RemoveYieldRuleResponse(before=rule_to_message(rule))
 
 
 def _check_permanent(temporary: TemporaryQuota | None, edits: QuotaEdits) -> None:
@@ -277,12 +279,12 @@ def _check_count(current: TemporaryQuotas, entity: ClientQuotaEntity) -> None:
         raise Conflict(f"{len(current)} entities have temporary quotas, which is the limit; remove one first")
 
 
-def _changes(before: QuotaValues, edits: QuotaEdits) -> str:
+def _changes(old_values: QuotaValues, edits: QuotaEdits) -> str:
     """Return what changed: `producer_byte_rate 5 (before: not set)`; "" if nothing did."""
     return ", ".join(
-        f"{key} {_text(key, value)} (before: {_text(key, before.get(key))})"
+        f"{key} {_text(key, value)} (before: {_text(key, old_values.get(key))})"
         for key, value in edits.items()
-        if value != before.get(key)
+        if value != old_values.get(key)
     )
 
 

@@ -110,12 +110,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.SetOverrideResponse:
         """Store an override. The leading planner watches the store and acts at once."""
         validate_fields(request)
-        broker_id, wanted = override_from_message(request.override)
-        if wanted.expire_time is not None:
-            validate_expire_time(wanted.expire_time, datetime.now(UTC))
+        broker_id, proposed = override_from_message(request.override)
+        if proposed.expire_time is not None:
+            validate_expire_time(proposed.expire_time, datetime.now(UTC))
         who = author(context)
         override = self._overrides.set_override(
-            broker_id, wanted.rate, wanted.autoremove, wanted.expire_time, version=wanted.version, who=who
+            broker_id, proposed.rate, proposed.autoremove, proposed.expire_time, version=proposed.version, who=who
         )
         sentence = f"Override of {override_owner(broker_id)} set to {override.rate} bytes/s"
         log_action(AuditAction.SET, who, sentence, broker_id)
@@ -183,24 +183,24 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.SubmitReassignmentResponse:
         """Have the leading planner throttle a reassignment and then submit it."""
         validate_fields(request)
-        wanted, who = targets_from_messages(request.partitions), author(context)
+        targets, who = targets_from_messages(request.partitions), author(context)
         is_fixed = request.HasField("throttle_bytes_per_second")
         rate = validate_rate(request.throttle_bytes_per_second) if is_fixed else None
         recorded = nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who)
-        with recorded, _leader_required(), self._fixed_rate(rate, request.validate_only, who) as kept:
-            found = self._planner.submit_reassignment(wanted, request.validate_only, time_left(context))
-            kept.extend([found] if found.started or found.already_in_progress else [])
-        found = replace(found, warnings=(*self._rate_warnings(rate, wanted), *found.warnings))
+        with recorded, _leader_required(), self._fixed_rate(rate, request.validate_only, who) as accepted:
+            submitted = self._planner.submit_reassignment(targets, request.validate_only, time_left(context))
+            accepted.extend([submitted] if submitted.started or submitted.already_in_progress else [])
+        submitted = replace(submitted, warnings=(*self._rate_warnings(rate, targets), *submitted.warnings))
         if not request.validate_only:
-            refused = f", {len(found.refused)} refused" if found.refused else ""
+            refused = f", {len(submitted.refused)} refused" if submitted.refused else ""
             self._actions.record(
-                AuditAction.SUBMIT, who, f"Reassignment of {found.started} partitions submitted{refused}"
+                AuditAction.SUBMIT, who, f"Reassignment of {submitted.started} partitions submitted{refused}"
             )
         return STATE.to_message(
             admin_pb2.SubmitReassignmentResponse,
-            found,
-            submitted=found.started,
-            refused=refusals_to_messages(found.refused),
+            submitted,
+            submitted=submitted.started,
+            refused=refusals_to_messages(submitted.refused),
         )
 
     def CancelReassignment(
@@ -210,8 +210,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         rows, who = partitions_from_messages(request.partitions), author(context)
         with self._actions.failure_recorded(AuditAction.CANCEL, who), _leader_required():
             refused = self._planner.cancel_reassignment(rows, time_left(context))
-        cancelled, left = len(rows) - len(refused), f", {len(refused)} refused" if refused else ""
-        self._actions.record(AuditAction.CANCEL, who, f"Reassignment of {cancelled} partitions cancelled{left}")
+        cancelled, refusals = len(rows) - len(refused), f", {len(refused)} refused" if refused else ""
+        self._actions.record(AuditAction.CANCEL, who, f"Reassignment of {cancelled} partitions cancelled{refusals}")
         return admin_pb2.CancelReassignmentResponse(cancelled=cancelled, refused=refusals_to_messages(refused))
 
     def EstimateReassignment(
@@ -219,8 +219,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.EstimateReassignmentResponse:
         """Estimate a reassignment; changes nothing."""
         validate_fields(request)
-        wanted, goal = targets_from_messages(request.partitions), goal_from_message(request)
-        return estimate_to_message(self._estimator.estimate(wanted, goal, time_left(context)))
+        targets, goal = targets_from_messages(request.partitions), goal_from_message(request)
+        return estimate_to_message(self._estimator.estimate(targets, goal, time_left(context)))
 
     def Pause(self, request: admin_pb2.PauseRequest, context: grpc.ServicerContext) -> admin_pb2.PauseResponse:
         """Store a pause. The leading planner watches the store and acts at once."""
@@ -245,15 +245,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.StartCatchUpResponse:
         """Start the catch-up of a broker under throttle. The leading planner watches the store and acts at once."""
         validate_fields(request)
-        wanted = CatchUp(_required_broker_id(request), author(context), datetime.now(UTC))
-        self._catch_ups.put(wanted.broker_id, wanted)
-        sentence = f"Broker {wanted.broker_id} catches up under throttle"
-        log_action(AuditAction.START_CATCH_UP, wanted.author, sentence, wanted.broker_id)
+        catch_up = CatchUp(_required_broker_id(request), author(context), datetime.now(UTC))
+        self._catch_ups.put(catch_up.broker_id, catch_up)
+        sentence = f"Broker {catch_up.broker_id} catches up under throttle"
+        log_action(AuditAction.START_CATCH_UP, catch_up.author, sentence, catch_up.broker_id)
         warnings = self._unregistered(
-            wanted.broker_id,
+            catch_up.broker_id,
             "its replicas are throttled from its start; without replicas the catch-up ends at once",
         )
-        return admin_pb2.StartCatchUpResponse(catch_up=catch_up_to_message(wanted), warnings=warnings)
+        return admin_pb2.StartCatchUpResponse(catch_up=catch_up_to_message(catch_up), warnings=warnings)
 
     def StopCatchUp(
         self, request: admin_pb2.StopCatchUpRequest, context: grpc.ServicerContext
@@ -300,7 +300,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         Raises:
             Conflict: another cluster override is set.
         """
-        kept: list[Submitted] = []
+        accepted: list[Submitted] = []
         current = None if rate is None else _current(self._overrides.read_overrides(), None)
         if rate is not None and current is not None and (current.rate, current.autoremove) != (rate, True):
             raise Conflict(
@@ -308,18 +308,18 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 "leave out the throttle of the reassignment"
             )
         if rate is None or current is not None or validate_only:
-            yield kept
+            yield accepted
             return
         override = self._overrides.set_override(None, rate, True, who=who)
         log_action(AuditAction.SET, who, f"Override of the cluster set to {rate} bytes/s for a reassignment")
         may_run = False
         try:
-            yield kept
+            yield accepted
         except Unavailable:
             may_run = True
             raise
         finally:
-            if not kept and not may_run:
+            if not accepted and not may_run:
                 with suppress(AutothrottleError):  # another operator changed it since
                     self._overrides.remove_override(None, version=override.version, who=who)
 

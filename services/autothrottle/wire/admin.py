@@ -77,12 +77,12 @@ def audit_to_list(reading: AuditReading) -> admin_pb2.ListAuditRecordsResponse:
 
 
 def _record_to_message(record: StoredAuditRecord) -> admin_pb2.AuditRecord:
-    broker_id, before, after = record.broker_id, record.before, record.after
+    broker_id, old_override, new_override = record.broker_id, record.before, record.after
     return SAME_NAMES.to_message(
         admin_pb2.AuditRecord,
         record,
-        before=None if before is None else override_to_message(broker_id, before),
-        after=None if after is None else override_to_message(broker_id, after),
+        before=None if old_override is None else override_to_message(broker_id, old_override),
+        after=None if new_override is None else override_to_message(broker_id, new_override),
     )
 
 

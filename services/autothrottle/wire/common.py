@@ -120,10 +120,10 @@ def forwarded_metadata(client: str, headers: Mapping[str, str]) -> Metadata:
     """
     client = _ascii(client)
     parent, state = headers.get("traceparent", ""), headers.get("tracestate", "")
-    found: Metadata = ((FORWARDED_FOR, client),) if _PRINTABLE.fullmatch(client) else ()
+    metadata: Metadata = ((FORWARDED_FOR, client),) if _PRINTABLE.fullmatch(client) else ()
     if not _TRACE_PARENT.fullmatch(parent):
-        return found
-    return (*found, ("traceparent", parent), *((("tracestate", state),) if _PRINTABLE.fullmatch(state) else ()))
+        return metadata
+    return (*metadata, ("traceparent", parent), *((("tracestate", state),) if _PRINTABLE.fullmatch(state) else ()))
 
 
 def caller(peer: str, metadata: Iterable[tuple[str, str | bytes]], name: str = "") -> str:
@@ -164,8 +164,8 @@ def validate_fields(message: Message) -> None:
     Raises:
         Invalid: the message has unknown fields; the error names the message and their numbers.
     """
-    found = UnknownFieldSet(message)
-    unknown = sorted({found[index].field_number for index in range(len(found))})
+    fields = UnknownFieldSet(message)
+    unknown = sorted({fields[index].field_number for index in range(len(fields))})
     if unknown:
         numbers = ", ".join(map(str, unknown[:10]))
         raise Invalid(
@@ -255,8 +255,8 @@ def partitions_from_messages(messages: Collection[types_pb2.TopicPartition]) -> 
 
 def partitions_to_topics(rows: Iterable[TopicPartition]) -> Iterator[discovery_pb2.TopicPartitions]:
     """Group partitions by topic."""
-    for topic, found in groupby(sorted(rows), itemgetter(0)):
-        yield discovery_pb2.TopicPartitions(topic=topic, partitions=[partition for _, partition in found])
+    for topic, group in groupby(sorted(rows), itemgetter(0)):
+        yield discovery_pb2.TopicPartitions(topic=topic, partitions=[partition for _, partition in group])
 
 
 def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) -> tuple[TopicPartition, ...]:
@@ -266,8 +266,8 @@ def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) 
         Invalid: a partition is named twice, or a number is out of range.
     """
     _validate_count(sum(len(m.partitions) for m in messages), MAX_SNAPSHOT_PARTITIONS)
-    found = [(m.topic, partition) for m in messages for partition in m.partitions]
-    return partitions(found, MAX_SNAPSHOT_PARTITIONS) if found else ()
+    named = [(m.topic, partition) for m in messages for partition in m.partitions]
+    return partitions(named, MAX_SNAPSHOT_PARTITIONS) if named else ()
 
 
 def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb2.PartitionRefusal]:
@@ -295,26 +295,29 @@ def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin
     return SAME_NAMES.to_message(
         admin_pb2.ListReassignmentsResponse,
         remainder(snapshot),
-        topics=[_topic_to_message(one, progress.topics.get(one.topic)) for one in snapshot.reassignments],
+        topics=[
+            _topic_to_message(reassignment, progress.topics.get(reassignment.topic))
+            for reassignment in snapshot.reassignments
+        ],
         paths=_paths_to_messages(snapshot, progress) if with_paths else (),
     )
 
 
 def _paths_to_messages(snapshot: Snapshot, progress: Progress) -> list[admin_pb2.ReassignmentPath]:
-    found = []
+    paths = []
     for flow, count in sorted(flows(snapshot).items()):
-        known = progress.flows.get(flow)
-        found.append(
+        flow_progress = progress.flows.get(flow)
+        paths.append(
             admin_pb2.ReassignmentPath(
                 leader=flow[0],
                 follower=flow[1],
                 partitions=count,
-                bytes_left=known.bytes_left if known else None,
-                copied_bytes_per_second=known.copied_per_second if known else None,
-                produced_bytes_per_second=known.produced_per_second if known else None,
+                bytes_left=flow_progress.bytes_left if flow_progress else None,
+                copied_bytes_per_second=flow_progress.copied_per_second if flow_progress else None,
+                produced_bytes_per_second=flow_progress.produced_per_second if flow_progress else None,
             )
         )
-    return found
+    return paths
 
 
 def _topic_to_message(reassignment: TopicReassignment, progress: TopicProgress | None) -> admin_pb2.ReassigningTopic:

@@ -92,9 +92,9 @@ def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotRe
 
 
 def _pieces(snapshot: Snapshot, base: Snapshot, limit: int) -> Iterator[_Piece]:
-    known = {reassignment.topic: reassignment for reassignment in base.reassignments}
+    base_reassignments = {reassignment.topic: reassignment for reassignment in base.reassignments}
     for reassignment in snapshot.reassignments:
-        if not _is_same(reassignment, known.get(reassignment.topic)):
+        if not _is_same(reassignment, base_reassignments.get(reassignment.topic)):
             for part in slices(len(reassignment.partitions), limit):
                 message = reassignment_to_message(reassignment, part)
                 yield max(1, len(message.partitions)), GetSnapshotResponse(reassignments=[message])
@@ -123,13 +123,13 @@ def _changed_configs(snapshot: Snapshot, base: Snapshot) -> list[ConfigResource]
     return sorted(
         {
             resource
-            for here, there in (
+            for current, old in (
                 (snapshot.throttles, base.throttles),
                 (snapshot.ledger, base.ledger),
                 (snapshot.unreadable_configs, base.unreadable_configs),
             )
-            for resource in here.keys() | there.keys()
-            if not _is_same(here.get(resource), there.get(resource))
+            for resource in current.keys() | old.keys()
+            if not _is_same(current.get(resource), old.get(resource))
         }
     )
 
@@ -162,9 +162,9 @@ def _config_to_message(snapshot: Snapshot, resource: ConfigResource) -> discover
 
 
 def named_snapshot_from_chunks(
-    chunks: Iterable[GetSnapshotResponse], known: NamedSnapshot = NO_SNAPSHOT
+    chunks: Iterable[GetSnapshotResponse], last: NamedSnapshot = NO_SNAPSHOT
 ) -> NamedSnapshot:
-    """Convert a stream of chunks to a snapshot; the chunks are whole or the difference from `known`.
+    """Convert a stream of chunks to a snapshot; the chunks are whole or the difference from `last`.
 
     Raises:
         Incomplete: the chunks do not form one snapshot, or they are the difference from another one.
@@ -176,7 +176,7 @@ def named_snapshot_from_chunks(
         if bool(chunk.version > 0) is not (number == 0):
             raise _not_one_snapshot(number, chunk.version)
         if number == 0:
-            header, base = chunk, _base(chunk, known)
+            header, base = chunk, _base(chunk, last)
             received.begin(base.snapshot)
         received.absorb(chunk)
     received.end_topic()
@@ -245,16 +245,16 @@ class _ReceivedParts:
             self.progress.MergeFrom(chunk.progress)
 
 
-def _base(header: GetSnapshotResponse, known: NamedSnapshot) -> NamedSnapshot:
+def _base(header: GetSnapshotResponse, last: NamedSnapshot) -> NamedSnapshot:
     """The snapshot that the stream is a difference from."""
     if not header.base_name:
         return NO_SNAPSHOT
-    if header.base_name != known.name:
+    if header.base_name != last.name:
         raise Incomplete(
-            f"the stream is the difference from snapshot {header.base_name!r}, but {known.name!r} is known; "
+            f"the stream is the difference from snapshot {header.base_name!r}, but {last.name!r} is known; "
             "request the whole snapshot"
         )
-    return known
+    return last
 
 
 def _reassignments(
@@ -263,7 +263,9 @@ def _reassignments(
     ended = set(header.ended_topics)
     if not ended and not received:
         return base.reassignments
-    current = {known.topic: known for known in base.reassignments if known.topic not in ended}
+    current = {
+        reassignment.topic: reassignment for reassignment in base.reassignments if reassignment.topic not in ended
+    }
     current.update(received)
     return tuple(reassignment for _, reassignment in sorted(current.items()))
 
@@ -282,8 +284,8 @@ def _merge_config(
     unreadable: dict[ConfigResource, Problem],
 ) -> None:
     resource = ConfigResource(message.resource)
-    for known in (throttles, ledger, unreadable):
-        known.pop(resource, None)
+    for entries in (throttles, ledger, unreadable):
+        entries.pop(resource, None)
     if message.values:
         throttles[resource] = dict(message.values)
     if message.HasField("ledger"):
@@ -359,19 +361,19 @@ def assignments_to_messages(
 
 
 def _assignment_columns(topic: str, rows: Sequence[tuple[int, Assignment]]) -> discovery_pb2.TopicAssignment:
-    found = [placed for _, placed in rows]
+    assignments = [placed for _, placed in rows]
     return discovery_pb2.TopicAssignment(
         topic=topic,
         partitions=[partition for partition, _ in rows],
-        leaders=[placed.leader for placed in found],
-        replicas_counts=[len(placed.replicas) for placed in found],
-        replicas=chain.from_iterable(placed.replicas for placed in found),
-        isr_counts=[len(placed.isr) for placed in found],
-        isr=chain.from_iterable(placed.isr for placed in found),
-        adding_counts=[len(placed.adding_replicas) for placed in found],
-        adding_replicas=chain.from_iterable(placed.adding_replicas for placed in found),
-        removing_counts=[len(placed.removing_replicas) for placed in found],
-        removing_replicas=chain.from_iterable(placed.removing_replicas for placed in found),
+        leaders=[placed.leader for placed in assignments],
+        replicas_counts=[len(placed.replicas) for placed in assignments],
+        replicas=chain.from_iterable(placed.replicas for placed in assignments),
+        isr_counts=[len(placed.isr) for placed in assignments],
+        isr=chain.from_iterable(placed.isr for placed in assignments),
+        adding_counts=[len(placed.adding_replicas) for placed in assignments],
+        adding_replicas=chain.from_iterable(placed.adding_replicas for placed in assignments),
+        removing_counts=[len(placed.removing_replicas) for placed in assignments],
+        removing_replicas=chain.from_iterable(placed.removing_replicas for placed in assignments),
     )
 
 
@@ -419,9 +421,9 @@ def _unpacked(
     return tuple([pool[flat[start:end]] for start, end in pairwise(edges)])
 
 
-def _uneven(topic: str, column: str, found: int, expected: int) -> Incomplete:
+def _uneven(topic: str, column: str, length: int, expected: int) -> Incomplete:
     return Incomplete(
-        f"the column {column} of topic {topic} has {found} values instead of {expected}; request the snapshot again"
+        f"the column {column} of topic {topic} has {length} values instead of {expected}; request the snapshot again"
     )
 
 
@@ -515,8 +517,8 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
     return Progress(
         flows=dict(_flows(whole)),
         topics={
-            topic: TopicProgress(copied, left, *map(_time, etas))
-            for topic, copied, left, *etas in _rows(whole, _TOPICS)
+            topic: TopicProgress(copied, bytes_left, *map(_time, etas))
+            for topic, copied, bytes_left, *etas in _rows(whole, _TOPICS)
         },
         at=time_from_message(whole.read_time) if whole.HasField("read_time") else None,
         eta=time_from_message(whole.eta) if whole.HasField("eta") else None,
@@ -527,22 +529,24 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
 
 
 def _flows(whole: discovery_pb2.Progress) -> Iterator[tuple[Flow, FlowProgress]]:
-    rows, known = _rows(whole, _FLOWS), _Times()
+    rows, times = _rows(whole, _FLOWS), _Times()
     marks = _marks(whole, whole.recent_counts, _FLOW_MARKS)
-    for leader, follower, copied, produced, left, at, since, count in rows:
-        recent = tuple([CopiedMark(known[at - age], copied - before) for age, before in islice(marks, count)])
-        yield Flow(leader, follower), FlowProgress(copied, produced, left, known[at], known[since], recent)
+    for leader, follower, copied, produced, bytes_left, at, since, count in rows:
+        recent = tuple(
+            [CopiedMark(times[at - age], copied - copied_since) for age, copied_since in islice(marks, count)]
+        )
+        yield Flow(leader, follower), FlowProgress(copied, produced, bytes_left, times[at], times[since], recent)
 
 
 def _growth(whole: discovery_pb2.Progress) -> Iterator[tuple[int, LogGrowth]]:
-    rows, known = _rows(whole, _GROWTH), _Times()
+    rows, times = _rows(whole, _GROWTH), _Times()
     marks = _marks(whole, whole.growth_recent_counts, _GROWTH_MARKS)
     for broker_id, led, received, at, since, count in rows:
         recent = tuple(
-            GrowthMark(known[at - age], led - led_before, received - received_before)
+            GrowthMark(times[at - age], led - led_before, received - received_before)
             for age, led_before, received_before in islice(marks, count)
         )
-        yield broker_id, LogGrowth(led, received, known[at], known[since], recent)
+        yield broker_id, LogGrowth(led, received, times[at], times[since], recent)
 
 
 def _marks(whole: discovery_pb2.Progress, counts: Sequence[int], names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
@@ -572,8 +576,8 @@ class _Times(dict[int, datetime]):
     """Cache: microseconds since 1970 -> time. Flows to one follower share their times."""
 
     def __missing__(self, microseconds: int) -> datetime:
-        found = self[microseconds] = _EPOCH + timedelta(microseconds=microseconds)
-        return found
+        time = self[microseconds] = _EPOCH + timedelta(microseconds=microseconds)
+        return time
 
 
 def _us(time: datetime | None) -> int:
@@ -598,11 +602,11 @@ _MAX_TOPICS = 100_000
 
 
 def log_sizes_request_to_messages(
-    wanted: Mapping[int, Mapping[str, Collection[int]]], request_bytes: int = _LOG_SIZES_REQUEST_BYTES
+    partitions_of_brokers: Mapping[int, Mapping[str, Collection[int]]], request_bytes: int = _LOG_SIZES_REQUEST_BYTES
 ) -> Iterator[discovery_pb2.GetLogSizesRequest]:
     """Convert the logs to read: broker id -> topic -> partitions. Each request has as many as fit."""
     request, request_size = discovery_pb2.GetLogSizesRequest(), 0
-    for broker_id, topics in wanted.items():
+    for broker_id, topics in partitions_of_brokers.items():
         named = discovery_pb2.BrokerPartitions(
             broker_id=broker_id,
             partitions=[
@@ -624,8 +628,11 @@ def log_sizes_request_from_message(request: discovery_pb2.GetLogSizesRequest) ->
     Raises:
         Invalid: a number is out of range.
     """
-    validate_brokers([one.broker_id for one in request.brokers])
-    return {one.broker_id: {rows.topic: tuple(rows.partitions) for rows in one.partitions} for one in request.brokers}
+    validate_brokers([broker.broker_id for broker in request.brokers])
+    return {
+        broker.broker_id: {rows.topic: tuple(rows.partitions) for rows in broker.partitions}
+        for broker in request.brokers
+    }
 
 
 def validate_brokers(broker_ids: Collection[int]) -> tuple[int, ...]:
@@ -682,12 +689,12 @@ def log_sizes_from_messages(messages: Iterable[discovery_pb2.GetLogSizesResponse
             problems[message.broker_id] = message.problem
             continue
         sizes = {}
-        for one in message.topics:
-            if len(one.partitions) != len(one.sizes):
+        for topic in message.topics:
+            if len(topic.partitions) != len(topic.sizes):
                 raise Incomplete(
-                    f"broker {message.broker_id} has {len(one.sizes)} sizes for {len(one.partitions)} logs; retry"
+                    f"broker {message.broker_id} has {len(topic.sizes)} sizes for {len(topic.partitions)} logs; retry"
                 )
-            sizes.update({(one.topic, p): size for p, size in zip(one.partitions, one.sizes, strict=True)})
+            sizes.update({(topic.topic, p): size for p, size in zip(topic.partitions, topic.sizes, strict=True)})
         brokers[message.broker_id] = BrokerLogSizes(time_from_message(message.time), sizes)
     return LogSizes(brokers, problems)
 
@@ -696,9 +703,9 @@ def settings_to_message(settings: ClusterSettings) -> discovery_pb2.GetFetchSett
     return discovery_pb2.GetFetchSettingsResponse(
         brokers=[
             discovery_pb2.BrokerFetchSettings(
-                broker_id=b, response_max_bytes=one.response_max_bytes, window_seconds=one.window_seconds
+                broker_id=b, response_max_bytes=broker.response_max_bytes, window_seconds=broker.window_seconds
             )
-            for b, one in settings.brokers.items()
+            for b, broker in settings.brokers.items()
         ],
         min_in_sync_replicas=settings.min_in_sync_replicas,
     )
@@ -706,6 +713,9 @@ def settings_to_message(settings: ClusterSettings) -> discovery_pb2.GetFetchSett
 
 def settings_from_message(message: discovery_pb2.GetFetchSettingsResponse) -> ClusterSettings:
     return ClusterSettings(
-        brokers={one.broker_id: FetchSettings(one.response_max_bytes, one.window_seconds) for one in message.brokers},
+        brokers={
+            broker.broker_id: FetchSettings(broker.response_max_bytes, broker.window_seconds)
+            for broker in message.brokers
+        },
         min_in_sync_replicas=dict(message.min_in_sync_replicas),
     )

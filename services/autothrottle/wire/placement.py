@@ -74,18 +74,20 @@ def rebalance_options(request: placement_pb2.RebalanceRequest) -> RebalanceOptio
     )
 
 
-def wanted_brokers(scope: placement_pb2.PlacementScope, by_default: tuple[int, ...] = ()) -> tuple[int, ...]:
+def brokers_of_scope(scope: placement_pb2.PlacementScope, by_default: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Return the listed brokers, or `by_default` if none is listed.
 
     Raises:
         Invalid: no broker is listed, too many are, or an id is below -2.
     """
-    wanted = tuple(scope.brokers) or by_default
-    if not 0 < len(wanted) <= MAX_BROKERS:
-        raise Invalid(f"brokers has {len(wanted)} entries; list 1 to {MAX_BROKERS}, -1 for all brokers of the topics")
-    if min(wanted) < ALL_REGISTERED:
-        raise Invalid(f"broker id {min(wanted)} must be >= {ALL_REGISTERED}")
-    return wanted
+    broker_ids = tuple(scope.brokers) or by_default
+    if not 0 < len(broker_ids) <= MAX_BROKERS:
+        raise Invalid(
+            f"brokers has {len(broker_ids)} entries; list 1 to {MAX_BROKERS}, -1 for all brokers of the topics"
+        )
+    if min(broker_ids) < ALL_REGISTERED:
+        raise Invalid(f"broker id {min(broker_ids)} must be >= {ALL_REGISTERED}")
+    return broker_ids
 
 
 def plan_to_message(
@@ -100,7 +102,7 @@ def plan_to_message(
     `total_partitions` counts those of the cluster.
     """
     changed = without_no_ops(plan.old_map, plan.new_map)
-    parts = (without_no_ops(before, after) for before, after in zip((plan.old_map, *steps), steps, strict=False))
+    parts = (without_no_ops(old_map, new_map) for old_map, new_map in zip((plan.old_map, *steps), steps, strict=False))
     return placement_pb2.PlacementPlan(
         partitions=_targets(changed),
         unchanged_partitions=len(plan.old_map) - len(changed),
@@ -116,7 +118,7 @@ def plan_to_message(
 
 
 def _targets(partitions: PartitionMap) -> Iterator[types_pb2.PartitionTarget]:
-    return targets_to_messages({one.key: one.replicas for one in partitions})
+    return targets_to_messages({partition.key: partition.replicas for partition in partitions})
 
 
 def _figures(statistics: PlacementStatistics) -> placement_pb2.PlacementFigures:

@@ -39,11 +39,11 @@ def entity_from_message(message: quotas_pb2.QuotaEntity) -> ClientQuotaEntity:
 
 
 def entity_to_message(entity: ClientQuotaEntity) -> quotas_pb2.QuotaEntity:
-    found = quotas_pb2.QuotaEntity()
+    message = quotas_pb2.QuotaEntity()
     for kind, name in entity.parts.items():
         part = kind.replace("-", "_")
-        setattr(found, *((part, name) if isinstance(name, str) else (f"default_{part}", True)))
-    return found
+        setattr(message, *((part, name) if isinstance(name, str) else (f"default_{part}", True)))
+    return message
 
 
 def values_from_message(message: quotas_pb2.QuotaValues) -> QuotaEdits:
@@ -53,10 +53,10 @@ def values_from_message(message: quotas_pb2.QuotaValues) -> QuotaEdits:
 
 
 def values_to_message(values: QuotaValues) -> quotas_pb2.QuotaValues:
-    found = quotas_pb2.QuotaValues()
+    message = quotas_pb2.QuotaValues()
     for key, value in values.items():
-        setattr(found, key, int(value) if key.is_integer else value)
-    return found
+        setattr(message, key, int(value) if key.is_integer else value)
+    return message
 
 
 def keys_from_names(names: Iterable[str]) -> tuple[QuotaKey, ...]:
@@ -82,7 +82,7 @@ def quota_to_message(
 
 def quotas_to_messages(quotas: ClientQuotas, temporary: TemporaryQuotas) -> list[quotas_pb2.Quota]:
     """Return one message for each entity with quotas, or with temporary ones that the planner has not set yet."""
-    ordered = sorted({*quotas, *temporary}, key=lambda one: one.order)
+    ordered = sorted({*quotas, *temporary}, key=lambda entity: entity.order)
     return [quota_to_message(entity, quotas.get(entity, {}), temporary.get(entity)) for entity in ordered]
 
 
@@ -132,11 +132,11 @@ def resources_from_paths(paths: Collection[str]) -> frozenset[ConfigResource]:
     """
     if len(paths) > MAX_RESOURCES:
         raise Invalid(f"{len(paths)} quota entities are named; name at most {MAX_RESOURCES} at a time")
-    found = frozenset(map(resource_from_path, paths))
-    for resource in found:
+    resources = frozenset(map(resource_from_path, paths))
+    for resource in resources:
         if resource.type is not ResourceType.QUOTA:
             raise Invalid(f"{resource} has no client quotas; give a user, a client id, both, or an IP address")
-    return found
+    return resources
 
 
 def quota_state_to_message(state: QuotaState) -> discovery_pb2.GetQuotaStateResponse:
@@ -155,11 +155,15 @@ def quota_state_to_message(state: QuotaState) -> discovery_pb2.GetQuotaStateResp
 
 
 def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> QuotaState:
-    found = {ConfigResource(one.resource): one for one in message.configs}
+    configs = {ConfigResource(config.resource): config for config in message.configs}
     return QuotaState(
-        {resource: dict(one.values) for resource, one in found.items()},
-        {resource: ledger_from_message(one.ledger) for resource, one in found.items() if one.HasField("ledger")},
-        {resource: one.problem for resource, one in found.items() if one.problem},
+        {resource: dict(config.values) for resource, config in configs.items()},
+        {
+            resource: ledger_from_message(config.ledger)
+            for resource, config in configs.items()
+            if config.HasField("ledger")
+        },
+        {resource: config.problem for resource, config in configs.items() if config.problem},
     )
 
 

@@ -12,7 +12,7 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
-from autothrottle.core.cluster.snapshot import validate_broker_id
+from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.control.audit import AuditAction, validate_audit_limit
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autothrottle.core.cluster.snapshot import validate_broker_id
+from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.control.audit import AuditReading, AuditRecord
 from autothrottle.core.control.catch_up import CatchUp
 from autothrottle.core.control.overrides import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autothrottle.core.cluster.snapshot import BROKER_IDS
+from autothrottle.core.cluster.broker_ids import BROKER_IDS
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker, check_load
 from autothrottle.messages import Conversion

@@ -20,7 +20,7 @@ from autothrottle.adapters.zookeeper.codec import (
     text,
     time_of,
 )
-from autothrottle.core.cluster.snapshot import parse_broker_id
+from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.control import audited_maps
 from autothrottle.core.control.audited_maps import MapKind
 from autothrottle.core.control.catch_up import CatchUp

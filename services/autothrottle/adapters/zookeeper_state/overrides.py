@@ -18,7 +18,7 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.audit import OVERRIDE_STAYS, AuditTrail, TrailEnd
-from autothrottle.core.cluster.snapshot import broker_id_of, validate_broker_id
+from autothrottle.core.cluster.broker_ids import broker_id_of, validate_broker_id
 from autothrottle.core.control.audit import MAX_AUDIT_RECORDS, AuditAction, AuditReading, unwritten_record
 from autothrottle.core.control.overrides import Override, Overrides, check_version, validate_rate
 from autothrottle.core.errors import AutothrottleError, Invalid

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.snapshot import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MAX_RATE, BytesPerSecond
 

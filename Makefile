@@ -105,7 +105,7 @@ bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside
 pictures: $(STAMP) ## make the pictures in docs/images anew
 	$(BIN)/python -m tests.benchmarks.pictures
 
-docs: $(STAMP) ## write the tables of options and of metrics into their pages
+docs: $(STAMP) ## write the tables of options, metrics and retries into their pages
 	$(BIN)/python docs/generate.py
 
 check: $(STAMP) ## lint, format, types, floors, protos, generated code, pages and deploy/

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import shtab
 
 from autothrottle import __version__
-from autothrottle.core.cluster.snapshot import broker_id_of
+from autothrottle.core.cluster.broker_ids import broker_id_of
 from autothrottle_client import commands, quota_commands
 from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
-from autothrottle.core.cluster.snapshot import BROKER_IDS, MAX_BROKER_ID
+from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
 from autothrottle.core.units import MEGABYTE

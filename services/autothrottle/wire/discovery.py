@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
+from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
@@ -25,7 +26,6 @@ from autothrottle.core.cluster.snapshot import (
     Snapshot,
     TopicPartition,
     TopicReassignment,
-    validate_broker_id,
 )
 from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.v1 import discovery_pb2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autothrottle.core.cluster.broker_ids import BROKER_IDS
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import BROKER_IDS
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker, check_load
 from autothrottle.core.units import MAX_RATE

@@ -90,6 +90,7 @@ def take(watch: CycleWatch, count: int) -> list[Cycle]:
 LOADED = (
     "core",
     "core.cluster",
+    "core.cluster.broker_ids",
     "core.cluster.configs",
     "core.errors",
     "core.members",
@@ -99,6 +100,7 @@ LOADED = (
     "core.quotas.keys",
     "core.quotas.yielding",
     "core.records",
+    "core.retries",
     "core.units",
     "messages",
 )

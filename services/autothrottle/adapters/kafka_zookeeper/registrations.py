@@ -14,7 +14,7 @@ from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.codec import registered_hosts
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.snapshot import broker_id_of
+from autothrottle.core.cluster.broker_ids import broker_id_of
 from autothrottle.core.errors import Invalid
 
 

@@ -29,14 +29,8 @@ from autothrottle.adapters.zookeeper.codec import parse_state
 from autothrottle.adapters.zookeeper.mirror import Key, ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.snapshot import (
-    Assignment,
-    Problem,
-    Snapshot,
-    TopicPartition,
-    TopicReassignment,
-    broker_id_of,
-)
+from autothrottle.core.cluster.broker_ids import broker_id_of
+from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.core.retries import CLUSTER
 from autothrottle.ports.kafka import SnapshotEvent, Watch

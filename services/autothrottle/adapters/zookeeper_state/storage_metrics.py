@@ -20,7 +20,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.snapshot import broker_id_of
+from autothrottle.core.cluster.broker_ids import broker_id_of
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable, json_integer

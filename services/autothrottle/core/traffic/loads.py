@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MAX_RATE, BytesPerSecond
 
@@ -129,7 +129,7 @@ def check_load(load: BrokerLoad) -> BrokerLoad:
     Raises:
         Invalid: a value is outside its range.
     """
-    if load.broker_id not in BROKER_IDS:
+    if not 0 <= load.broker_id <= MAX_BROKER_ID:
         raise Invalid(f"{load.broker_id} is not a broker id; it must be in 0..{MAX_BROKER_ID}")
     for role in ReplicaRole:
         capacity, measured = load.capacity.of(role), load.of(role)

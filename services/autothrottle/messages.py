@@ -153,7 +153,8 @@ def _converter(conversion: Conversion, described: FieldDescriptor, wanted: Any) 
     if get_origin(wanted) is frozenset:
         return Converter(sorted, frozenset)
     if get_origin(wanted) is Mapping:
-        return Converter(_same, dict)
+        is_refusal = described.message_type is types_pb2.PartitionRefusal.DESCRIPTOR
+        return Converter(refusals_to_messages, refusals_from_messages) if is_refusal else Converter(_same, dict)
     if wanted is float and described.message_type is not None:
         return _SECONDS
     known: Mapping[Any, Converter] = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
@@ -207,6 +208,11 @@ def partitions_to_messages(partitions: Iterable[TopicPartition]) -> Iterator[typ
             yield types_pb2.TopicPartition(topic=topic, partition=partition)
         except (TypeError, ValueError) as error:
             raise Invalid(f"{error}; give a topic name and a partition number") from None
+
+
+def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb2.PartitionRefusal]:
+    """Return the partitions that Kafka refused as messages."""
+    return [types_pb2.PartitionRefusal(topic=t, partition=p, reason=why) for (t, p), why in refused.items()]
 
 
 def refusals_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[TopicPartition, str]:

@@ -20,10 +20,10 @@ from autothrottle.core.control.ramp_state import RampState
 from autothrottle.core.control.settings import PlannerSettings
 from autothrottle.core.control.state import ControllerState
 from autothrottle.core.control.step import IN_SHADOW, obstacle_to_submissions, ramp_steps, settle, settle_ramp, step
-from autothrottle.core.control.submission import Submitted, Targets, proposal
+from autothrottle.core.control.submission import Targets, proposal
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
-from autothrottle.core.records import Cycle, OutcomeStatus, PlannerState
+from autothrottle.core.records import Cycle, OutcomeStatus, PlannerState, Submission
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.planner import traces
 from autothrottle.planner.apply import Applier
@@ -184,7 +184,7 @@ class Planner:
         self._require_term()
         self._triggers.request(reason or "requested", origin=self._dependencies.tracer.origin())
 
-    def submit_reassignment(self, wanted: Targets, timeout: timedelta, validate_only: bool = False) -> Submitted:
+    def submit_reassignment(self, wanted: Targets, timeout: timedelta, validate_only: bool = False) -> Submission:
         """Throttle a reassignment, then submit it. Returns when Kafka has accepted it.
 
         Idempotent: partitions that already have or are moving to the wanted replicas are not submitted again.
@@ -206,7 +206,7 @@ class Planner:
         )
         found = proposal(snapshot, wanted)
         if validate_only or not found.start:
-            return Submitted(len(found.start), len(found.moving), len(found.there))
+            return Submission(len(found.start), len(found.moving), len(found.there))
         if obstacle := obstacle_to_submissions(self._settings.shadow, self._dependencies.pauses.read_pause()):
             raise obstacle
         submission = self._submissions.propose(term.fence, wanted)

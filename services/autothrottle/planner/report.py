@@ -30,11 +30,10 @@ from autothrottle.core.control.overrides import override_owner
 from autothrottle.core.control.ownership import shown_foreign
 from autothrottle.core.control.schedule import ScheduleWindow
 from autothrottle.core.control.settings import PlannerSettings
-from autothrottle.core.control.submission import Submitted
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
-from autothrottle.core.records import Cycle, ForeignThrottle, Pause
+from autothrottle.core.records import Cycle, ForeignThrottle, Pause, Submission
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.planner import narration
 from autothrottle.planner.observe import LONGEST_METRICS_WAIT
@@ -197,8 +196,8 @@ def _action_line(result: ActionResult, settled: Settled) -> str:
     if not result.done or result.error is not None:
         return ""
     match result.action:
-        case Submit() if isinstance(settled.answer, Submitted):
-            return f"Reassignment of {settled.answer.started} partitions submitted with its throttles in place"
+        case Submit() if isinstance(settled.answer, Submission):
+            return f"Reassignment of {settled.answer.submitted} partitions submitted with its throttles in place"
         case PurgeOverride(broker_id, _, reason) if reason == step.NOTHING_LEFT:
             return f"Throttle override removed: {reason}"
         case PurgeOverride(broker_id, _, reason) if reason == step.EXPIRED:

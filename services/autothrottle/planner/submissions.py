@@ -11,8 +11,9 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.control.submission import CHECK_FIRST, Submitted, Targets, Wanted
+from autothrottle.core.control.submission import CHECK_FIRST, Targets, Wanted
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
+from autothrottle.core.records import Submission
 
 
 class SubmissionTicket:
@@ -21,7 +22,7 @@ class SubmissionTicket:
     def __init__(self, fence: int, wanted: Wanted) -> None:
         self.fence, self.wanted = fence, wanted
         self._claimed = False
-        self._end: Submitted | AutothrottleError | None = None
+        self._end: Submission | AutothrottleError | None = None
         self._changed = threading.Condition()
 
     @property
@@ -34,7 +35,7 @@ class SubmissionTicket:
             self._claimed = self._end is None
             return self._claimed
 
-    def end(self, result: Submitted | AutothrottleError) -> None:
+    def end(self, result: Submission | AutothrottleError) -> None:
         """Set the result for the caller. Only the first call counts."""
         with self._changed:
             self._end = self._end or result
@@ -47,7 +48,7 @@ class SubmissionTicket:
                 self._end = self._end or error
                 self._changed.notify_all()
 
-    def wait(self, timeout: timedelta) -> Submitted:
+    def wait(self, timeout: timedelta) -> Submission:
         """Wait for the result and return it; withdraw the reassignment on timeout.
 
         Raises:
@@ -63,7 +64,7 @@ class SubmissionTicket:
                     )
                 self._end = Unavailable(f"the throttles were not in place {seconds}: nothing was submitted; try again")
             end = self._end
-        if isinstance(end, Submitted):
+        if isinstance(end, Submission):
             return end
         assert end is not None
         raise end
@@ -124,7 +125,7 @@ class Submissions:
         current = self._current
         return current is not None and current.wanted.ticket == ticket and current.claim()
 
-    def answer(self, ticket: int, result: Submitted | AutothrottleError) -> None:
+    def answer(self, ticket: int, result: Submission | AutothrottleError) -> None:
         """End a submission."""
         if (current := self._current) and current.wanted.ticket == ticket:
             current.end(result)

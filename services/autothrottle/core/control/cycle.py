@@ -28,12 +28,7 @@ from autothrottle.core.control.plan import Plan
 from autothrottle.core.control.quota_changes import QuotaState
 from autothrottle.core.control.state import ControllerState, KnownLoads, KnownSources, TermState
 from autothrottle.core.control.stored_map import keeping_unreadable, unreadable_entries
-from autothrottle.core.control.submission import (
-    Submitted,
-    Targets,
-    Wanted,
-    with_proposed,
-)
+from autothrottle.core.control.submission import Targets, Wanted, with_proposed
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.policy.limits import Limits
@@ -45,6 +40,7 @@ from autothrottle.core.records import (
     Outcome,
     OutcomeStatus,
     Pause,
+    Submission,
 )
 from autothrottle.core.traffic.loads import Loads
 
@@ -383,7 +379,7 @@ class Settled:
     outcomes: tuple[Outcome, ...] = ()
     applied: Applied = Applied()  # noqa: RUF009 (frozen)
     wake_ups: tuple[WakeUp, ...] = ()
-    answer: Submitted | AutothrottleError | None = None
+    answer: Submission | AutothrottleError | None = None
     """The result for the caller who waits for a reassignment; None: not yet."""
 
     @property

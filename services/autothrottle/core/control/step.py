@@ -59,7 +59,6 @@ from autothrottle.core.control.submission import (
     SETTLED_AFTER,
     VISIBLE_WITHIN,
     SubmissionState,
-    Submitted,
     Wanted,
     resources,
     some,
@@ -68,7 +67,7 @@ from autothrottle.core.control.submission import (
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.forecast.progress import remainder, with_static_eta
 from autothrottle.core.policy.interface import PolicyObservation
-from autothrottle.core.records import Outcome, Pause, PauseMode
+from autothrottle.core.records import Outcome, Pause, PauseMode, Submission
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
 IN_SHADOW = "the planner runs in shadow mode and does not change Kafka; restart it without --shadow"
@@ -478,7 +477,7 @@ def _sent(
         refusal = Conflict(f"Kafka refused all partitions: {some(tried.refused.values())}")
         return submissions, replace(settled, answer=refusal)
     warnings = (large_fetches,) if large_fetches else ()
-    done = Submitted(accepted, len(found.moving), len(found.there), tried.refused, warnings)
+    done = Submission(accepted, len(found.moving), len(found.there), tried.refused, warnings)
     return replace(submissions, in_vain=False), replace(settled, answer=done)
 
 

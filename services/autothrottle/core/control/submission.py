@@ -64,22 +64,6 @@ class ProposedReassignment:
     """Partitions that already have their target replicas."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The result of a requested reassignment."""
-
-    started: int
-    """Number of partitions that Kafka accepted, or, with `validate_only`, that would be submitted."""
-    already_in_progress: int = 0
-    """Number of partitions that were already being reassigned to their targets."""
-    already_there: int = 0
-    """Number of partitions that already had their target replicas."""
-    refused: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Partition that Kafka refused -> the reason."""
-    warnings: tuple[str, ...] = ()
-    """Problems that do not prevent the reassignment, one sentence each."""
-
-
 def targets(rows: Iterable[tuple[str, int, Sequence[int]]]) -> Targets:
     """Return the targets in (topic, partition, replicas) rows.
 

@@ -1,4 +1,4 @@
-"""The values that operators see: decisions, outcomes, cycles, pauses, catch-ups and estimates.
+"""The values that operators see: decisions, outcomes, cycles, pauses, catch-ups, submissions and estimates.
 
 Services and the client package use the same classes. Their fields have the names of the messages' fields. The type to
 know is `Cycle`.

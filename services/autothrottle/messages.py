@@ -147,19 +147,24 @@ def _field(conversion: Conversion, name: str, described: FieldDescriptor, wanted
 
 def _converter(conversion: Conversion, described: FieldDescriptor, wanted: Any) -> Converter:
     """Return the conversion of one value of a field, if it is present."""
-    if get_origin(wanted) is tuple:
+    origin = get_origin(wanted)
+    if origin is tuple:
         write, read = _converter(conversion, described, get_args(wanted)[0])
         return Converter(partial(map, write), lambda values: tuple(map(read, values)))
-    if get_origin(wanted) is frozenset:
+    if origin is frozenset:
         return Converter(sorted, frozenset)
-    if get_origin(wanted) is Mapping:
+    if origin is Mapping:
         is_refusal = described.message_type is types_pb2.PartitionRefusal.DESCRIPTOR
         return Converter(refusals_to_messages, refusals_from_messages) if is_refusal else Converter(_same, dict)
+    return _value_converter(conversion, described, wanted)
+
+
+def _value_converter(conversion: Conversion, described: FieldDescriptor, wanted: Any) -> Converter:
+    converters: Mapping[Any, Converter] = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
+    if wanted in converters:
+        return converters[wanted]
     if wanted is float and described.message_type is not None:
         return _SECONDS
-    known: Mapping[Any, Converter] = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
-    if wanted in known:
-        return known[wanted]
     if described.message_type is not None and isinstance(wanted, type) and is_dataclass(wanted):
         message = GetMessageClass(described.message_type)
         return Converter(partial(conversion.to_message, message), partial(conversion.from_message, wanted))

@@ -37,6 +37,7 @@ from autothrottle.core.records import (
     PauseMode,
     PlannerState,
     Reason,
+    Submission,
 )
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.errors import (
@@ -61,7 +62,7 @@ from autothrottle_client.quotas import (
     QuotaValues,
     YieldRuleChange,
 )
-from autothrottle_client.reassignments import ReassigningTopic, Reassignments, Submission, parse_reassignment
+from autothrottle_client.reassignments import ReassigningTopic, Reassignments, parse_reassignment
 from autothrottle_client.throttle_times import ThrottleTimes
 from autothrottle_client.tls import Tls
 from autothrottle_client.watch import CycleWatch

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 
-from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode
+from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
@@ -34,7 +34,6 @@ from autothrottle_client.reassignments import (
     PARTITIONS_PER_REQUEST,
     Partition,
     Reassignments,
-    Submission,
 )
 from autothrottle_client.replicas import Replica, Replicas
 
@@ -279,7 +278,7 @@ class AdminClient(Client[AdminServiceStub]):
             )
             with _progress_in_errors(0 if validate_only else done.submitted, "submitted"):
                 response = self._unary(lambda admin: admin.SubmitReassignment, request, timeout)
-            done += from_message(Submission, response, refused=refusals_from_messages(response.refused))
+            done += from_message(Submission, response)
         return done
 
     def estimate_reassignment(

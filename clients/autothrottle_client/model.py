@@ -13,6 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from autothrottle.core.members import Member
 from autothrottle.core.records import AuditAction, CatchUp, Cycle, Pause, PauseMode
+from autothrottle.core.units import MAX_INT32
 from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
@@ -20,7 +21,7 @@ from autothrottle_client.errors import Invalid
 MAX_RATE_BYTES_PER_SECOND = 10**12
 """Largest override, 1,000,000 MB/s. No link is that fast: a larger rate was probably given in another unit."""
 
-MAX_BROKER_ID = 2**31 - 1
+MAX_BROKER_ID = MAX_INT32
 
 MAX_REQUEST_RATE = 1_000_000
 """Largest request quota, in requests per second."""

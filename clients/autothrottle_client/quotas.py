@@ -13,12 +13,13 @@ from typing import Protocol, TypeVar
 import grpc
 
 from autothrottle.core.quotas.yielding import YieldRule
+from autothrottle.core.units import MAX_RATE
 from autothrottle.v1 import quotas_pb2
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle_client.model import from_message, to_timestamp
 from autothrottle_client.replicas import Replica, Rpc
 
-UNLIMITED = 2**63 - 1
+UNLIMITED = MAX_RATE
 """A byte rate of a client without a limit, for example to exempt a user from the default quota."""
 
 _Request = TypeVar("_Request")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from autothrottle.core.units import format_megabytes
 from autothrottle_client.errors import Invalid
 from autothrottle_client.model import MAX_RATE_BYTES_PER_SECOND
 
@@ -45,8 +46,7 @@ def format_rate(bytes_per_second: int) -> str:
     >>> format_rate(200_000_000), format_rate(1)
     ('200MB/s', '0.000001MB/s')
     """
-    whole, rest = divmod(bytes_per_second, 10**6)
-    return f"{whole}{f'.{rest:06d}'.rstrip('0') if rest else ''}MB/s"
+    return f"{format_megabytes(bytes_per_second)}MB/s"
 
 
 def about_rate(bytes_per_second: int) -> str:

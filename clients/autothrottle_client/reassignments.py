@@ -45,32 +45,6 @@ _SHAPE = 'give {"version":1,"partitions":[{"topic":"t","partition":0,"replicas":
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """Result of a submission. It counts partitions."""
-
-    submitted: int
-    """Accepted by Kafka; with validate_only: would be submitted."""
-    already_in_progress: int = 0
-    """Already moving to the target replicas."""
-    already_there: int = 0
-    """Already on the target replicas."""
-    refused: Mapping[Partition, str] = field(default_factory=dict)
-    """Partition that Kafka refused -> reason."""
-    warnings: tuple[str, ...] = ()
-    """Problems that do not prevent the reassignment, one sentence each."""
-
-    def __add__(self, other: Submission) -> Submission:
-        """Return the result of two submissions of different partitions."""
-        return Submission(
-            self.submitted + other.submitted,
-            self.already_in_progress + other.already_in_progress,
-            self.already_there + other.already_there,
-            {**self.refused, **other.refused},
-            tuple(dict.fromkeys((*self.warnings, *other.warnings))),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class ReassignmentFile:
     """The content of a file of kafka-reassign-partitions.sh."""
 

@@ -11,11 +11,12 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, validate_change
+from autothrottle.messages import refusals_to_messages
 from autothrottle.ports.kafka import ConfigWriter, Reassigner, Term
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import applier_pb2, applier_pb2_grpc
 from autothrottle.wire.applier import change_from_message, outcome_to_message
-from autothrottle.wire.common import partitions_from_messages, refusals_to_messages, targets_from_messages
+from autothrottle.wire.common import partitions_from_messages, targets_from_messages
 
 log = logging.getLogger(__name__)
 

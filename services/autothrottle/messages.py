@@ -147,18 +147,24 @@ def _field(conversion: Conversion, name: str, described: FieldDescriptor, kind: 
 
 def _converter(conversion: Conversion, described: FieldDescriptor, kind: Any) -> Converter:
     """Return the conversion of one value of a field, if it is present."""
-    if get_origin(kind) is tuple:
+    origin = get_origin(kind)
+    if origin is tuple:
         encode, decode = _converter(conversion, described, get_args(kind)[0])
         return Converter(partial(map, encode), lambda values: tuple(map(decode, values)))
-    if get_origin(kind) is frozenset:
+    if origin is frozenset:
         return Converter(sorted, frozenset)
-    if get_origin(kind) is Mapping:
-        return Converter(_same, dict)
-    if kind is float and described.message_type is not None:
-        return _SECONDS
+    if origin is Mapping:
+        is_refusal = described.message_type is types_pb2.PartitionRefusal.DESCRIPTOR
+        return Converter(refusals_to_messages, refusals_from_messages) if is_refusal else Converter(_same, dict)
+    return _value_converter(conversion, described, kind)
+
+
+def _value_converter(conversion: Conversion, described: FieldDescriptor, kind: Any) -> Converter:
     converters: Mapping[Any, Converter] = {datetime: _TIME, timedelta: _DURATION, **conversion.converters}
     if kind in converters:
         return converters[kind]
+    if kind is float and described.message_type is not None:
+        return _SECONDS
     if described.message_type is not None and isinstance(kind, type) and is_dataclass(kind):
         message = GetMessageClass(described.message_type)
         return Converter(partial(conversion.to_message, message), partial(conversion.from_message, kind))
@@ -207,6 +213,11 @@ def partitions_to_messages(partitions: Iterable[TopicPartition]) -> Iterator[typ
             yield types_pb2.TopicPartition(topic=topic, partition=partition)
         except (TypeError, ValueError) as error:
             raise Invalid(f"{error}; give a topic name and a partition number") from None
+
+
+def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb2.PartitionRefusal]:
+    """Return the partitions that Kafka refused as messages."""
+    return [types_pb2.PartitionRefusal(topic=t, partition=p, reason=why) for (t, p), why in refused.items()]
 
 
 def refusals_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[TopicPartition, str]:

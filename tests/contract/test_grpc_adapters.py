@@ -21,10 +21,11 @@ from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
-from autothrottle.core.operators.submission import Submitted, Targets
-from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, PlannerState
+from autothrottle.core.operators.submission import Targets
+from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, PlannerState, Submission
 from autothrottle.core.throttles.changes import Change
 from autothrottle.discovery import DiscoveryServicer
+from autothrottle.messages import refusals_to_messages
 from autothrottle.ports.kafka import ConfigWriter, SnapshotEvent, SnapshotSource, Term
 from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from autothrottle.v1 import (
@@ -39,10 +40,9 @@ from autothrottle.v1 import (
 )
 from autothrottle.wire.applier import change_from_message, outcome_to_message
 from autothrottle.wire.common import (
+    SAME_NAMES,
     partitions_from_messages,
     partitions_from_topics,
-    refusals_to_messages,
-    submitted_to_message,
     targets_from_messages,
     to_status,
 )
@@ -187,7 +187,9 @@ class Planner(planner_pb2_grpc.PlannerServiceServicer):
         with errors_as_statuses(context):
             self._require_leader()
         self.submitted.append((targets_from_messages(request.partitions), request.validate_only))
-        return submitted_to_message(Submitted(1, 2, 3, {("t1", 4): "no"}))
+        return SAME_NAMES.to_message(
+            planner_pb2.PlannerServiceSubmitReassignmentResponse, Submission(1, 2, 3, {("t1", 4): "no"})
+        )
 
     def CancelReassignment(
         self, request: planner_pb2.PlannerServiceCancelReassignmentRequest, context: Any
@@ -801,7 +803,7 @@ def test_a_reassignment_is_submitted_and_cancelled_at_the_leader(serve: Serve, l
     follower = serve(Planner(PlannerState(leader_address=address)))
     wanted = {("t1", 4): (1003, 1002), ("t2", 0): (1001,)}
     with planner_at(UNUSED_ADDRESS, follower.address) as client:
-        assert client.submit_reassignment(wanted, False, TIMEOUT) == Submitted(1, 2, 3, {("t1", 4): "no"})
+        assert client.submit_reassignment(wanted, False, TIMEOUT) == Submission(1, 2, 3, {("t1", 4): "no"})
         client.submit_reassignment(wanted, True, TIMEOUT)
         assert client.cancel_reassignment(wanted.keys(), TIMEOUT) == {("t1", 4): "no"}
     assert planner.submitted == [(wanted, False), (wanted, True)]

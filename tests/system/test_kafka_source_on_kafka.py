@@ -53,7 +53,7 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
             admin = admin_pb2_grpc.AdminServiceStub(channel)
             run.wait_until(lambda: has_metrics(admin, target), 60)
             time.sleep(WINDOW)  # loads of a window in which the services did not start
-            # Submitted through autothrottle: without a burst before the throttle, a short window is enough.
+            # Submission through autothrottle: without a burst before the throttle, a short window is enough.
             submit(admin, target)
             watch.wait_until(lambda s: (DESTINATION, FOLLOWER_RATE) in s.rates, 20, "throttled")
             copied = watch.wait_until(lambda s: len(s.moving) < len(assignment), 120, "a partition is copied")

@@ -25,10 +25,11 @@ from autothrottle.core.operators.overrides import (
     validate_rate,
 )
 from autothrottle.core.operators.stored_map import readable, unreadable_entries
-from autothrottle.core.operators.submission import Submitted, Targets
-from autothrottle.core.records import AuditAction, CatchUp, Pause
+from autothrottle.core.operators.submission import Targets
+from autothrottle.core.records import AuditAction, CatchUp, Pause, Submission
 from autothrottle.core.request_quotas import validate_request_rate
 from autothrottle.core.units import BytesPerSecond, format_megabytes
+from autothrottle.messages import refusals_to_messages
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
 from autothrottle.ports.services import LeadingPlanner
 from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore, RequestQuotaStore
@@ -54,7 +55,6 @@ from autothrottle.wire.common import (
     pause_mode_from_number,
     pause_to_message,
     reassignments_to_list,
-    refusals_to_messages,
     targets_from_messages,
     validate_fields,
     validate_reason,
@@ -189,19 +189,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         recorded = nullcontext() if request.validate_only else self._actions.failure_recorded(AuditAction.SUBMIT, who)
         with recorded, _leader_required(), self._fixed_rate(rate, request.validate_only, who) as accepted:
             submitted = self._planner.submit_reassignment(targets, request.validate_only, time_left(context))
-            accepted.extend([submitted] if submitted.started or submitted.already_in_progress else [])
+            accepted.extend([submitted] if submitted.submitted or submitted.already_in_progress else [])
         submitted = replace(submitted, warnings=(*self._rate_warnings(rate, targets), *submitted.warnings))
         if not request.validate_only:
             refused = f", {len(submitted.refused)} refused" if submitted.refused else ""
             self._actions.record(
-                AuditAction.SUBMIT, who, f"Reassignment of {submitted.started} partitions submitted{refused}"
+                AuditAction.SUBMIT, who, f"Reassignment of {submitted.submitted} partitions submitted{refused}"
             )
-        return STATE.to_message(
-            admin_pb2.SubmitReassignmentResponse,
-            submitted,
-            submitted=submitted.started,
-            refused=refusals_to_messages(submitted.refused),
-        )
+        return STATE.to_message(admin_pb2.SubmitReassignmentResponse, submitted)
 
     def CancelReassignment(
         self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
@@ -294,13 +289,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.RemoveRequestQuotaResponse()
 
     @contextmanager
-    def _fixed_rate(self, rate: BytesPerSecond | None, validate_only: bool, who: str) -> Iterator[list[Submitted]]:
+    def _fixed_rate(self, rate: BytesPerSecond | None, validate_only: bool, who: str) -> Iterator[list[Submission]]:
         """Set the cluster override of a submission, and remove it unless the submission is added to the list.
 
         Raises:
             Conflict: another cluster override is set.
         """
-        accepted: list[Submitted] = []
+        accepted: list[Submission] = []
         current = None if rate is None else _current(self._overrides.read_overrides(), None)
         if rate is not None and current is not None and (current.rate, current.autoremove) != (rate, True):
             raise Conflict(

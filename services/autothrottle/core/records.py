@@ -1,4 +1,4 @@
-"""The values that operators see: decisions, outcomes, cycles, pauses, catch-ups and estimates.
+"""The values that operators see: decisions, outcomes, cycles, pauses, catch-ups, submissions and estimates.
 
 Services and the client package use the same classes. Their fields have the names of the messages' fields. The type to
 know is `Cycle`.
@@ -237,6 +237,32 @@ class PlannerState:
     """Name of the leader's host; "": unknown."""
     cluster_name: str = ""
     """Name of the Kafka cluster; "": unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The result of a requested reassignment. It counts partitions."""
+
+    submitted: int
+    """Accepted by Kafka; with `validate_only`: would be submitted."""
+    already_in_progress: int = 0
+    """Already being reassigned to their targets."""
+    already_there: int = 0
+    """Already on their target replicas."""
+    refused: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """(topic, partition) that Kafka refused -> the reason."""
+    warnings: tuple[str, ...] = ()
+    """Problems that do not prevent the reassignment, one sentence each."""
+
+    def __add__(self, other: Submission) -> Submission:
+        """Return the result of two submissions of different partitions."""
+        return Submission(
+            self.submitted + other.submitted,
+            self.already_in_progress + other.already_in_progress,
+            self.already_there + other.already_there,
+            {**self.refused, **other.refused},
+            tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+        )
 
 
 @dataclass(frozen=True, slots=True)

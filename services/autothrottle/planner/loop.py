@@ -24,9 +24,9 @@ from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.cycle.step import ramp_steps, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
-from autothrottle.core.operators.submission import Submitted, Targets, proposal
+from autothrottle.core.operators.submission import Targets, proposal
 from autothrottle.core.operators.submission_step import IN_SHADOW, obstacle_to_submissions
-from autothrottle.core.records import Cycle, PlannerState
+from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
@@ -186,7 +186,7 @@ class Planner:
         self._require_term()
         self._triggers.request(reason or "requested", origin=self._dependencies.tracer.origin())
 
-    def submit_reassignment(self, wanted: Targets, timeout: timedelta, validate_only: bool = False) -> Submitted:
+    def submit_reassignment(self, wanted: Targets, timeout: timedelta, validate_only: bool = False) -> Submission:
         """Throttle a reassignment, then submit it. Returns when Kafka has accepted it.
 
         Idempotent: partitions that already have or are moving to the wanted replicas are not submitted again.
@@ -208,7 +208,7 @@ class Planner:
         )
         found = proposal(snapshot, wanted)
         if validate_only or not found.start:
-            return Submitted(len(found.start), len(found.moving), len(found.there))
+            return Submission(len(found.start), len(found.moving), len(found.there))
         if obstacle := obstacle_to_submissions(self._settings.shadow, self._dependencies.pauses.read_pause()):
             raise obstacle
         end = self._submissions.propose(term.fence, wanted)

@@ -24,8 +24,7 @@ from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.operators import endings
 from autothrottle.core.operators.overrides import override_owner
 from autothrottle.core.operators.schedule import ScheduleWindow
-from autothrottle.core.operators.submission import Submitted
-from autothrottle.core.records import Cycle, ForeignThrottle, Pause
+from autothrottle.core.records import Cycle, ForeignThrottle, Pause, Submission
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.core.texts import capitalized
 from autothrottle.core.throttles.ownership import shown_foreign
@@ -194,8 +193,8 @@ def _action_line(result: ActionResult, settled: Settled) -> str:
     if not result.done or result.error is not None:
         return ""
     match result.action:
-        case Submit() if isinstance(settled.answer, Submitted):
-            return f"Reassignment of {settled.answer.started} partitions submitted with its throttles in place"
+        case Submit() if isinstance(settled.answer, Submission):
+            return f"Reassignment of {settled.answer.submitted} partitions submitted with its throttles in place"
         case PurgeOverride(broker_id, _, reason) if reason == endings.NOTHING_LEFT:
             return f"Throttle override removed: {reason}"
         case PurgeOverride(broker_id, _, reason) if reason == endings.EXPIRED:

@@ -10,16 +10,11 @@ from datetime import timedelta
 import grpc
 
 from autothrottle.core.records import Cycle
+from autothrottle.messages import refusals_to_messages
 from autothrottle.planner.loop import Planner
 from autothrottle.runtime.server import encoded_once, time_left
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc
-from autothrottle.wire.common import (
-    partitions_from_messages,
-    refusals_to_messages,
-    submitted_to_message,
-    targets_from_messages,
-    validate_reason,
-)
+from autothrottle.wire.common import SAME_NAMES, partitions_from_messages, targets_from_messages, validate_reason
 from autothrottle.wire.planner import cycle_to_message, state_to_message
 
 _POLL = timedelta(seconds=5)
@@ -72,8 +67,9 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
     ) -> planner_pb2.PlannerServiceSubmitReassignmentResponse:
         """Throttle a reassignment, then submit it."""
         wanted = targets_from_messages(request.partitions)
-        return submitted_to_message(
-            self._planner.submit_reassignment(wanted, time_left(context), request.validate_only)
+        return SAME_NAMES.to_message(
+            planner_pb2.PlannerServiceSubmitReassignmentResponse,
+            self._planner.submit_reassignment(wanted, time_left(context), request.validate_only),
         )
 
     def CancelReassignment(

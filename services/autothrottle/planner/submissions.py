@@ -13,7 +13,8 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
-from autothrottle.core.operators.submission import CHECK_FIRST, Submitted, Targets, Wanted
+from autothrottle.core.operators.submission import CHECK_FIRST, Targets, Wanted
+from autothrottle.core.records import Submission
 
 
 class Submissions:
@@ -25,11 +26,11 @@ class Submissions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tickets = self._fence = 0
-        self._current: tuple[Wanted, Future[Submitted]] | None = None
+        self._current: tuple[Wanted, Future[Submission]] | None = None
         """The last proposal and its end; guarded by `_lock`."""
         self._cancelled: frozenset[TopicPartition] = frozenset()
 
-    def propose(self, fence: int, targets: Targets) -> Future[Submitted]:
+    def propose(self, fence: int, targets: Targets) -> Future[Submission]:
         """Propose a reassignment; the caller then waits for its end.
 
         Raises:
@@ -39,11 +40,11 @@ class Submissions:
             if self._open() is not None:
                 raise Conflict("another submission is in progress: nothing was submitted; try again in a few seconds")
             self._tickets, self._fence = self._tickets + 1, fence
-            end = Future[Submitted]()
+            end = Future[Submission]()
             self._current = Wanted(self._tickets, targets), end
             return end
 
-    def wait(self, end: Future[Submitted], timeout: timedelta) -> Submitted:
+    def wait(self, end: Future[Submission], timeout: timedelta) -> Submission:
         """Wait for the result and return it; withdraw the reassignment on timeout.
 
         Raises:
@@ -104,16 +105,16 @@ class Submissions:
             end = self._open(ticket)
             return end is not None and (end.running() or end.set_running_or_notify_cancel())
 
-    def answer(self, ticket: int, result: Submitted | AutothrottleError) -> None:
+    def answer(self, ticket: int, result: Submission | AutothrottleError) -> None:
         """Set the result for the caller. Only the first call counts."""
         with self._lock:
             if end := self._open(ticket):
-                if isinstance(result, Submitted):
+                if isinstance(result, Submission):
                     end.set_result(result)
                 else:
                     end.set_exception(result)
 
-    def _open(self, ticket: int | None = None) -> Future[Submitted] | None:
+    def _open(self, ticket: int | None = None) -> Future[Submission] | None:
         """Return the end of the current submission if it has not ended, and has this ticket if one is given."""
         if self._current is None or self._current[1].done() or ticket not in (None, self._current[0].ticket):
             return None

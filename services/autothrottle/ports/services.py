@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.operators.submission import Submitted, Targets
-from autothrottle.core.records import PlannerState
+from autothrottle.core.operators.submission import Targets
+from autothrottle.core.records import PlannerState, Submission
 
 
 class LeadingPlanner(Protocol):
@@ -26,7 +26,7 @@ class LeadingPlanner(Protocol):
         """Return the leader's state, or another planner's if the leader is unknown or does not answer."""
         ...
 
-    def submit_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submitted:
+    def submit_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submission:
         """Set the throttles of a reassignment and then submit it to Kafka. Idempotent.
 
         Args:

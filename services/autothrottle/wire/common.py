@@ -19,10 +19,10 @@ from autothrottle.core.cluster.flows import Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, flows
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import remainder
-from autothrottle.core.operators.submission import MAX_PARTITIONS, Submitted, Targets, partitions, targets
+from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets, partitions, targets
 from autothrottle.core.records import Pause, PauseMode
-from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion, refusals_from_messages
-from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, quotas_pb2, types_pb2
+from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion
+from autothrottle.v1 import admin_pb2, discovery_pb2, quotas_pb2, types_pb2
 
 SAME_NAMES = Conversion()
 """Converts types whose fields have the names of the message's fields."""
@@ -268,25 +268,6 @@ def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) 
     _validate_count(sum(len(m.partitions) for m in messages), MAX_SNAPSHOT_PARTITIONS)
     named = [(m.topic, partition) for m in messages for partition in m.partitions]
     return partitions(named, MAX_SNAPSHOT_PARTITIONS) if named else ()
-
-
-def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb2.PartitionRefusal]:
-    return [types_pb2.PartitionRefusal(topic=t, partition=p, reason=why) for (t, p), why in refused.items()]
-
-
-def submitted_to_message(submitted: Submitted) -> planner_pb2.PlannerServiceSubmitReassignmentResponse:
-    return SAME_NAMES.to_message(
-        planner_pb2.PlannerServiceSubmitReassignmentResponse,
-        submitted,
-        submitted=submitted.started,
-        refused=refusals_to_messages(submitted.refused),
-    )
-
-
-def submitted_from_message(message: planner_pb2.PlannerServiceSubmitReassignmentResponse) -> Submitted:
-    return SAME_NAMES.from_message(
-        Submitted, message, started=message.submitted, refused=refusals_from_messages(message.refused)
-    )
 
 
 def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin_pb2.ListReassignmentsResponse:

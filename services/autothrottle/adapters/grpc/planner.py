@@ -7,12 +7,12 @@ from datetime import timedelta
 
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.operators.submission import Submitted, Targets
-from autothrottle.core.records import PlannerState
+from autothrottle.core.operators.submission import Targets
+from autothrottle.core.records import PlannerState, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
-from autothrottle.wire.common import submitted_from_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle.wire.planner import state_from_message
 from autothrottle_client.replicas import Connection, Replica, check_health
 
@@ -33,7 +33,7 @@ class PlannerServiceClient(ServiceClient[PlannerServiceStub]):
         """
         self._unary(lambda planner: planner.RunCycle, planner_pb2.RunCycleRequest(reason=reason), timeout)
 
-    def submit_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submitted:
+    def submit_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submission:
         """Have the leader set the throttles of a reassignment and then submit it. Idempotent.
 
         Raises:
@@ -44,7 +44,8 @@ class PlannerServiceClient(ServiceClient[PlannerServiceStub]):
         request = planner_pb2.PlannerServiceSubmitReassignmentRequest(
             partitions=targets_to_messages(wanted), validate_only=validate_only
         )
-        return submitted_from_message(self._unary(lambda planner: planner.SubmitReassignment, request, timeout))
+        response = self._unary(lambda planner: planner.SubmitReassignment, request, timeout)
+        return SAME_NAMES.from_message(Submission, response)
 
     def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
         """Have the leader cancel reassignments; return the partitions whose cancellation Kafka refused -> why.

@@ -26,7 +26,7 @@ class SnapshotViews:
     proposed: Targets = field(default_factory=dict)
     """Partitions to submit, which Kafka has not received."""
     unseen: Targets = field(default_factory=dict)
-    """Submitted partitions that the snapshot does not contain yet."""
+    """Submission partitions that the snapshot does not contain yet."""
     lagging: Mapping[int, frozenset[TopicPartition]] = field(default_factory=dict)
     """Broker that catches up -> its out-of-sync replicas outside of reassignments."""
 

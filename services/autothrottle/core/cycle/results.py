@@ -9,8 +9,7 @@ from datetime import datetime
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.contribution import Action, WakeUp
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.operators.submission import Submitted
-from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus, Submission
 from autothrottle.core.throttles.changes import Applied
 
 
@@ -50,7 +49,7 @@ class Settled:
     outcomes: tuple[Outcome, ...] = ()
     applied: Applied = Applied()  # noqa: RUF009 (frozen)
     wake_ups: tuple[WakeUp, ...] = ()
-    answer: Submitted | AutothrottleError | None = None
+    answer: Submission | AutothrottleError | None = None
     """The result for the caller who waits for a reassignment; None: not yet."""
 
     @property

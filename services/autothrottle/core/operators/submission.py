@@ -1,4 +1,4 @@
-"""Submitted reassignments: validation, the cluster once they have started, and their state from cycle to cycle.
+"""Submission reassignments: validation, the cluster once they have started, and their state from cycle to cycle.
 
 A submitted reassignment is throttled before Kafka receives it: the cycle sees it as if it had already started. The
 first cycle that reads back all of its throttles submits it, after the brokers had time to apply them. A submitted
@@ -57,22 +57,6 @@ class ProposedReassignment:
     """Partitions that are already being reassigned to their targets."""
     there: frozenset[TopicPartition] = frozenset()
     """Partitions that already have their target replicas."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The result of a requested reassignment."""
-
-    started: int
-    """Number of partitions that Kafka accepted, or, with `validate_only`, that would be submitted."""
-    already_in_progress: int = 0
-    """Number of partitions that were already being reassigned to their targets."""
-    already_there: int = 0
-    """Number of partitions that already had their target replicas."""
-    refused: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Partition that Kafka refused -> the reason."""
-    warnings: tuple[str, ...] = ()
-    """Problems that do not prevent the reassignment, one sentence each."""
 
 
 def targets(rows: Iterable[tuple[str, int, Sequence[int]]]) -> Targets:
@@ -306,7 +290,7 @@ class SubmissionState:
     """The current submission of a term, and submitted partitions that no snapshot contains yet."""
 
     unseen: Mapping[TopicPartition, tuple[tuple[int, ...], float]] = field(default_factory=dict)
-    """Submitted partition -> (its target, monotonic time of the submission in seconds)."""
+    """Submission partition -> (its target, monotonic time of the submission in seconds)."""
     ticket: int = 0
     """The call whose reassignment was throttled in the last cycle; 0: none."""
     proposal: ProposedReassignment = ProposedReassignment({})

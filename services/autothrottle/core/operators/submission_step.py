@@ -17,16 +17,15 @@ from autothrottle.core.operators.submission import (
     SETTLED_AFTER,
     VISIBLE_WITHIN,
     SubmissionState,
-    Submitted,
     Wanted,
     some,
     unthrottled,
 )
-from autothrottle.core.records import Outcome, Pause
+from autothrottle.core.records import Outcome, Pause, Submission
 
 IN_SHADOW = "the planner runs in shadow mode and does not change Kafka; restart it without --shadow"
 
-SubmissionEnd = tuple[SubmissionState, Submitted | AutothrottleError | None, tuple[WakeUp, ...]]
+SubmissionEnd = tuple[SubmissionState, Submission | AutothrottleError | None, tuple[WakeUp, ...]]
 """The state after a cycle, the caller's answer (None: not yet), and the next checks."""
 
 
@@ -118,9 +117,9 @@ def _sent(state: SubmissionState, result: ActionResult, large_fetches: str) -> S
     return replace(accepted_state, in_vain=False), _answer(state, accepted, result, large_fetches), check
 
 
-def _answer(state: SubmissionState, accepted: int, result: ActionResult, large_fetches: str) -> Submitted:
+def _answer(state: SubmissionState, accepted: int, result: ActionResult, large_fetches: str) -> Submission:
     proposal, warnings = state.proposal, (large_fetches,) if large_fetches else ()
-    return Submitted(accepted, len(proposal.moving), len(proposal.there), result.refused, warnings)
+    return Submission(accepted, len(proposal.moving), len(proposal.there), result.refused, warnings)
 
 
 def _check_after(delay: timedelta) -> tuple[WakeUp, ...]:

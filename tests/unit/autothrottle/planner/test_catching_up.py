@@ -13,9 +13,8 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.operators.submission import Submitted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.records import Basis, CatchUp, Cycle, Reason
+from autothrottle.core.records import Basis, CatchUp, Cycle, Reason, Submission
 from autothrottle.planner.loop import Planner
 from autothrottle.ports.kafka import Term
 from tests import builders
@@ -359,7 +358,7 @@ def test_a_reassignment_of_a_lagging_partition_below_min_isr_is_throttled_before
             return waiting.done()
 
         eventually(submitted)
-        assert waiting.result(30) == Submitted(1)
+        assert waiting.result(30) == Submission(1)
 
 
 def test_an_autoremove_override_stays_after_a_catch_up(bench: Bench) -> None:

@@ -177,7 +177,7 @@ def test_a_paused_planner_refuses_submissions_but_validates_them(bench: Bench) -
     wanted = {("t1", 0): (1001, 1003)}
     with pytest.raises(Conflict, match=r"nothing was submitted, since autothrottle is paused \(keep, .*: a release\)"):
         bench.planner.submit_reassignment(wanted, TIMEOUT)
-    assert bench.planner.submit_reassignment(wanted, TIMEOUT, validate_only=True).started == 1
+    assert bench.planner.submit_reassignment(wanted, TIMEOUT, validate_only=True).submitted == 1
     assert bench.cluster.submissions == []
 
 

@@ -15,8 +15,8 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
-from autothrottle.core.operators.submission import Submitted, Targets, unthrottled
-from autothrottle.core.records import Pause, PauseMode
+from autothrottle.core.operators.submission import Targets, unthrottled
+from autothrottle.core.records import Pause, PauseMode, Submission
 from autothrottle.planner.submissions import Submissions
 from autothrottle.ports.kafka import Term
 from tests.builders import eventually, mb
@@ -61,7 +61,7 @@ def replace_cluster(bench: Bench, cluster: MemoryCluster) -> None:
 
 def submit(
     pool: ThreadPoolExecutor, bench: Bench, wanted: Targets = WANTED, timeout: timedelta = TIMEOUT
-) -> Future[Submitted]:
+) -> Future[Submission]:
     """Submit in another thread; return once a cycle has throttled the partitions."""
     waiting = pool.submit(bench.planner.submit_reassignment, wanted, timeout)
 
@@ -86,7 +86,7 @@ def test_a_reassignment_is_submitted_after_a_cycle_reads_back_its_throttles(
     assert bench.cluster.submissions == [] and not waiting.done()
     bench.cycle("checking a submitted reassignment", after=0.1)
     assert bench.cluster.submissions == [WANTED]
-    assert waiting.result(30) == Submitted(1)
+    assert waiting.result(30) == Submission(1)
     assert (
         bench.cycle("a reassignment of [t1] started").sentence == "1 topics in reassignment; throttles are up to date"
     )
@@ -101,11 +101,11 @@ def test_the_planner_thread_submits_without_further_events() -> None:
     with Bench(real_time=True) as real:
         real.cluster.add_topic("t1", {0: (1001, 1002)})
         real.planner.start(ADDRESS)
-        assert real.planner.submit_reassignment(WANTED, TIMEOUT) == Submitted(1)
+        assert real.planner.submit_reassignment(WANTED, TIMEOUT) == Submission(1)
         assert real.rates() == RATES and real.lists() == EXACT
         real.cluster.finish("t1")
         eventually(real.is_clean)
-        assert real.planner.submit_reassignment(WANTED, TIMEOUT) == Submitted(0, already_there=1)
+        assert real.planner.submit_reassignment(WANTED, TIMEOUT) == Submission(0, already_there=1)
 
 
 def test_a_throttle_removed_by_a_user_is_set_again_before_the_submission(
@@ -125,7 +125,7 @@ def test_a_reassignment_that_copies_nothing_needs_no_throttle(bench: Bench, pool
     wanted: Targets = {("t2", 0): (1001,), ("t2", 1): (1002, 1001)}
     waiting = pool.submit(bench.planner.submit_reassignment, wanted, TIMEOUT)
     eventually(lambda: bench.cycle("requested", after=0) and waiting.done())
-    assert waiting.result(30) == Submitted(2)
+    assert waiting.result(30) == Submission(2)
     assert bench.cluster.submissions == [wanted] and bench.cluster.writes == []
 
 
@@ -136,15 +136,15 @@ def test_another_reassignment_keeps_its_throttles_during_a_submission(bench: Ben
     waiting = pool.submit(bench.planner.submit_reassignment, WANTED, TIMEOUT)
     eventually(lambda: bench.cycle("requested", after=0).topics == ("t1", "t2"))
     bench.cycle("checking a submitted reassignment")
-    assert waiting.result(30) == Submitted(1)
+    assert waiting.result(30) == Submission(1)
     assert bench.lists() == EXACT and bench.lists("t2") == ("0:1001,0:1002", "0:1004")
 
 
 class ProposingCluster(MemoryCluster):
     """A cluster during whose first read a caller proposes a reassignment."""
 
-    propose: Callable[[], Future[Submitted]] | None = None
-    submission: Future[Submitted] | None = None
+    propose: Callable[[], Future[Submission]] | None = None
+    submission: Future[Submission] | None = None
 
     def fetch_snapshot(self, **wanted: Any) -> Snapshot:
         found = super().fetch_snapshot(**wanted)
@@ -304,7 +304,7 @@ def test_a_stop_during_the_request_to_kafka_still_returns_its_result(bench: Benc
     replace_cluster(bench, StoppingCluster(bench.electorate, BROKERS))
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
-    assert waiting.result(30) == Submitted(1)
+    assert waiting.result(30) == Submission(1)
     assert bench.cluster.submissions == [WANTED]
 
 
@@ -327,7 +327,7 @@ def test_an_autoremove_override_stays_after_a_failed_submission(bench: Bench, po
 
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
-    assert waiting.result(30) == Submitted(1)
+    assert waiting.result(30) == Submission(1)
     bench.cycle()
     bench.cluster.finish("t1")
     bench.cycle()
@@ -340,7 +340,7 @@ def test_an_autoremove_override_ends_with_a_reassignment_that_no_snapshot_showed
     bench.overrides.set_override(None, mb(50), autoremove=True)
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
-    assert waiting.result(30) == Submitted(1)
+    assert waiting.result(30) == Submission(1)
     bench.cluster.finish("t1")
     bench.cycle()
     assert bench.is_clean() and bench.overrides.read_overrides().cluster is None
@@ -391,7 +391,7 @@ def test_throttles_stay_until_a_snapshot_shows_the_submitted_reassignment(
     bench.cluster.slow_controller = True
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
-    assert waiting.result(30) == Submitted(1)
+    assert waiting.result(30) == Submission(1)
     for _ in range(5):
         bench.cycle("another event", after=5)
         assert bench.rates() == RATES and bench.lists() == EXACT
@@ -436,7 +436,9 @@ def test_without_an_answer_of_kafka_the_outcome_is_unknown_and_the_throttles_sta
     bench.cluster.process_submissions()
     bench.cycle("a reassignment of [t1] started")
     assert bench.rates() == RATES
-    assert bench.planner.submit_reassignment(WANTED, TIMEOUT) == Submitted(0, already_in_progress=1), "retrying is safe"
+    assert bench.planner.submit_reassignment(WANTED, TIMEOUT) == Submission(0, already_in_progress=1), (
+        "retrying is safe"
+    )
 
 
 def test_partitions_that_kafka_refuses_are_returned_and_unthrottled(bench: Bench, pool: ThreadPoolExecutor) -> None:
@@ -453,7 +455,7 @@ def test_partitions_that_kafka_refuses_are_returned_and_unthrottled(bench: Bench
     waiting = submit(pool, bench, {("t2", 0): (1002,), ("t2", 1): (1002,)})
     assert bench.lists("t2") == ("0:1001,1:1001", "0:1002,1:1002")
     bench.cycle("checking a submitted reassignment")
-    assert waiting.result(30) == Submitted(1, refused={("t2", 1): "the controller refused it"})
+    assert waiting.result(30) == Submission(1, refused={("t2", 1): "the controller refused it"})
     bench.cycle("a reassignment of [t2] started")
     assert bench.lists("t2") == ("0:1001", "0:1002")
 
@@ -481,7 +483,7 @@ def test_validate_only_changes_nothing(bench: Bench) -> None:
     bench.cluster.add_topic("t2", {0: (1002,), 1: (1002,)})
     bench.cluster.submit_reassignment("t2", {0: (1003,)})
     wanted: Targets = {**WANTED, ("t2", 0): (1003,), ("t2", 1): (1002,)}
-    assert bench.planner.submit_reassignment(wanted, TIMEOUT, validate_only=True) == Submitted(1, 1, 1)
+    assert bench.planner.submit_reassignment(wanted, TIMEOUT, validate_only=True) == Submission(1, 1, 1)
     bench.cycle()
     assert bench.cluster.submissions == [] and bench.lists() == (None, None)
 
@@ -544,8 +546,8 @@ def test_a_time_out_after_the_request_has_left_says_that_kafka_may_have_received
     submissions.fail(Conflict("too late"))
     with pytest.raises(Unavailable, match="the reassignment may have been submitted"):
         submissions.wait(end, timedelta(0))
-    submissions.answer(1, Submitted(1))
-    assert submissions.wait(end, timedelta(0)) == Submitted(1)
+    submissions.answer(1, Submission(1))
+    assert submissions.wait(end, timedelta(0)) == Submission(1)
 
 
 def test_a_submission_that_timed_out_cannot_be_claimed() -> None:
@@ -554,5 +556,5 @@ def test_a_submission_that_timed_out_cannot_be_claimed() -> None:
     with pytest.raises(Unavailable, match="nothing was submitted"):
         submissions.wait(end, timedelta(0))
     assert not submissions.claim(1) and submissions.wanted is None
-    submissions.answer(1, Submitted(1))
+    submissions.answer(1, Submission(1))
     assert submissions.propose(1, WANTED) is not end

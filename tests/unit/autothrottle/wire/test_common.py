@@ -12,27 +12,23 @@ from hypothesis import strategies as st
 from autothrottle.core import errors
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import (
-    AutothrottleError,
-    Incomplete,
-    Invalid,
-    Missing,
-    NotLeader,
-)
-from autothrottle.core.operators.submission import MAX_PARTITIONS, Submitted, Targets
-from autothrottle.core.records import Pause, PauseMode
+from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, NotLeader
+from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets
+from autothrottle.core.records import Pause, PauseMode, Submission
 from autothrottle.messages import (
     CODES,
     LEADER_ADDRESS,
     partitions_to_messages,
     refusals_from_messages,
+    refusals_to_messages,
     targets_to_messages,
 )
-from autothrottle.v1 import discovery_pb2, types_pb2
+from autothrottle.v1 import discovery_pb2, planner_pb2, types_pb2
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.wire.common import (
     MAX_MESSAGE_BYTES,
     MAX_SNAPSHOT_PARTITIONS,
+    SAME_NAMES,
     caller,
     forwarded_metadata,
     partitions_from_messages,
@@ -42,9 +38,6 @@ from autothrottle.wire.common import (
     pause_mode_from_number,
     pause_to_message,
     reassignments_to_list,
-    refusals_to_messages,
-    submitted_from_message,
-    submitted_to_message,
     targets_from_messages,
     time_from_message,
     time_to_message,
@@ -201,8 +194,9 @@ def test_submission_results_round_trip(
     refused: dict[TopicPartition, str], submitted: int, in_progress: int, there: int, warnings: list[str]
 ) -> None:
     assert refusals_from_messages(refusals_to_messages(refused)) == refused
-    result = Submitted(submitted, in_progress, there, refused, tuple(warnings))
-    assert submitted_from_message(submitted_to_message(result)) == result
+    result = Submission(submitted, in_progress, there, refused, tuple(warnings))
+    sent = SAME_NAMES.to_message(planner_pb2.PlannerServiceSubmitReassignmentResponse, result)
+    assert SAME_NAMES.from_message(Submission, sent) == result
 
 
 def test_targets_that_no_cluster_accepts_are_refused() -> None:

@@ -101,7 +101,7 @@ def _ready(
     poll = select.poll()
     for descriptor, mask in events.items():
         poll.register(descriptor, mask)
-    ready = dict(poll.poll(None if timeout is None else math.ceil(timeout * 1_000)))
+    ready = dict(poll.poll(None if timeout is None else math.ceil(max(0.0, timeout) * 1_000)))
     if any(mask & select.POLLNVAL for mask in ready.values()):
         raise ValueError("the connection with ZooKeeper is closed")
     readable, writable = (

@@ -12,13 +12,13 @@ from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.results import CycleRecord
-from autothrottle.core.cycle.state import TermState
 from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.stored_map import unreadable_entries
 from autothrottle.core.throttles.changes import Outcome, OutcomeStatus
 from autothrottle.core.throttles.plan import Decision
 from autothrottle.core.traffic.loads import Loads
+from autothrottle.planner.cycle_report import CycleReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,18 @@ class PlannerMetrics:
         """Note that no cycle is due: a term begins, or this planner does not lead."""
         self._succeeded_at, self._last = self._clock(), None
 
-    def note_cycle(self, record: CycleRecord, decision: CycleDecision, term: TermState) -> None:
+    def note_cycle(self, report: CycleReport) -> None:
         """Note a finished cycle. A failed one leaves the throttles in place, so the earlier ones remain exported."""
+        record, decision = report.record, report.decision
         self._cycles["failed" if record.error else "ok"] += 1
         self._duration = record.end - record.start
         self.note_writes(record.outcomes)
         if record.error:
             return
-        produced, stalled = term.throttles.guards.growth, len(term.throttles.guards.stalled)
-        invalid = _invalid_resources(decision)
+        throttles, invalid = report.term.throttles, _invalid_resources(decision)
+        produced, stalled = throttles.guards.growth, len(throttles.guards.stalled)
         self._last = _LastCycle(
-            record, decision.loads, decision.overrides, term.throttles.failures, produced, stalled, invalid
+            record, decision.loads, decision.overrides, throttles.failures, produced, stalled, invalid
         )
         self._succeeded_at = self._clock()
 

@@ -100,7 +100,7 @@ class CycleReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ReportPart:
     """A part of a report."""
 
     reported: Reported
@@ -118,7 +118,7 @@ def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOu
         outcome: what the cycle has done.
     """
     decision = outcome.decision or CycleDecision(outcome.state, outcome.start, outcome.is_scheduled)
-    opening = _Part(reported) if outcome.decision is None else _of_decision(settings, reported, decision)
+    opening = _ReportPart(reported) if outcome.decision is None else _of_decision(settings, reported, decision)
     ending = replace(opening, lines=())
     if outcome.results is not None and outcome.results.are_written:
         ending = _of_results(settings, opening, decision, outcome.settled, outcome.results)
@@ -133,7 +133,7 @@ def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOu
     )
 
 
-def _of_decision(settings: PlannerSettings, reported: Reported, decision: CycleDecision) -> _Part:
+def _of_decision(settings: PlannerSettings, reported: Reported, decision: CycleDecision) -> _ReportPart:
     """Report the input of a cycle, and the findings of its decision."""
     lines: list[LogLine] = []
     if decision.clock_change is not None:
@@ -150,7 +150,7 @@ def _of_decision(settings: PlannerSettings, reported: Reported, decision: CycleD
         lines += _catch_up_lines(reported.lagging, lagging)
     stale = (narration.stale_line(decision.stale),) if decision.stale else ()
     foreign = (narration.foreign_line(decision.foreign, settings.cleanup_foreign),) if decision.foreign else ()
-    return _Part(
+    return _ReportPart(
         replace(reported, pause=decision.pause, window=window, lagging=lagging),
         tuple(lines),
         (*decision.findings, *stale, *foreign),
@@ -179,8 +179,8 @@ def _failure_lines(outcome: CycleOutcome) -> Iterator[LogLine]:
 
 
 def _of_results(
-    settings: PlannerSettings, opening: _Part, decision: CycleDecision, settled: Settled, results: CycleResults
-) -> _Part:
+    settings: PlannerSettings, opening: _ReportPart, decision: CycleDecision, settled: Settled, results: CycleResults
+) -> _ReportPart:
     """Report what was written and done."""
     reported, read = opening.reported, decision.view.read
     topics, announced = frozenset(read.topics), tuple(narration.topic_lines(decision.view.to_throttle))
@@ -212,7 +212,7 @@ def _of_results(
         foreign=foreign,
     )
     events = () if settings.shadow else tuple(_events(settings, reported, decision, settled, done, foreign))
-    return _Part(next_reported, lines, findings, events)
+    return _ReportPart(next_reported, lines, findings, events)
 
 
 def _findings(

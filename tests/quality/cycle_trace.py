@@ -12,6 +12,7 @@ Only the product's code counts. Comprehensions and lambdas belong to the functio
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 import threading
 from collections import Counter
@@ -35,6 +36,8 @@ class Trace:
     changes: int = 0
     """Calls from one file of the product into another one."""
     file: str = ""
+    generators: set[FrameType] = field(default_factory=set)
+    """Generators that have begun: only their first call counts, not each value that they yield."""
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
         """Count a call; `sys.setprofile` calls this."""
@@ -44,6 +47,10 @@ class Trace:
         file = str(path.relative_to(PRODUCT))
         if file.startswith("adapters/memory"):
             return
+        if code.co_flags & inspect.CO_GENERATOR:
+            if frame in self.generators:
+                return
+            self.generators.add(frame)
         self.functions[file, code.co_qualname if sys.version_info >= (3, 11) else code.co_name] += 1
         self.changes += file != self.file
         self.file = file

@@ -14,6 +14,7 @@ from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.state import ControllerState, TermState
 from autothrottle.core.throttles.guards import GuardState
 from autothrottle.core.throttles.state import ThrottleState
+from autothrottle.planner.cycle_report import CycleReport
 from autothrottle.planner.exposition import PlannerMetrics
 from tests import builders
 from tests.builders import NOON, mb
@@ -67,5 +68,7 @@ def metrics_of_brokers(brokers: int) -> PlannerMetrics:
     growth = dict.fromkeys(sides, 1e6)
     metrics = PlannerMetrics(timedelta(seconds=180), lambda: NOON + timedelta(minutes=1), lambda: 0.0)
     decision = CycleDecision(ControllerState(), NOON, scheduled=True, loads=loads)
-    metrics.note_cycle(record, decision, TermState(1, throttles=ThrottleState(guards=GuardState(growth=growth))))
+    metrics.note_cycle(
+        CycleReport(record, decision, TermState(1, throttles=ThrottleState(guards=GuardState(growth=growth))))
+    )
     return metrics

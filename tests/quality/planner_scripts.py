@@ -69,8 +69,6 @@ parse_schedule = _moved("parse_schedule", "operators.schedule", "control.schedul
 TOPICS = ("t1", "t2", "t3")
 PARTITIONS = 4
 CLIENTS = ("backfill-1", "backfill-2", "customer", "batch-7")
-SHOWN = 400
-"""Longest part of a line in a dump."""
 
 
 def plain(value: object) -> Any:
@@ -107,18 +105,25 @@ class Transcript(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.lines: list[str] = []
+        self.requests: list[str] = []
+        """Requested cycles and ramp steps in their order; where they stand among the log lines has no effect."""
         self.background: list[str] = []
         """Log lines of other threads: their place among the other lines is a matter of chance."""
 
     def add(self, kind: str, *values: object) -> None:
-        self.lines.append(f"{kind} {' '.join(repr(plain(value)) for value in values)}")
+        line = f"{kind} {' '.join(repr(plain(value)) for value in values)}"
+        if kind != "request":
+            self.lines.append(line)
+        if kind in ("request", "action", "cycle"):
+            self.requests.append(line)
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"log {record.levelname} {record.getMessage()}"
         (self.lines if record.threadName == "MainThread" else self.background).append(line)
 
     def digest(self) -> str:
-        return hashlib.sha256("\n".join([*self.lines, *sorted(self.background)]).encode()).hexdigest()[:16]
+        lines = [*self.lines, *self.requests, *sorted(self.background)]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 class ScriptedCluster(MemoryCluster):
@@ -126,6 +131,12 @@ class ScriptedCluster(MemoryCluster):
 
     before_write: Callable[[], None] | None = None
     settings_reads = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.no_cycle = threading.Event()
+        """Cleared during a cycle: settings are read after it, so that their requests follow those of the cycle."""
+        self.no_cycle.set()
 
     def apply(self, term: Term, changes: Any, timeout: timedelta) -> Any:
         action, self.before_write = self.before_write, None
@@ -137,6 +148,7 @@ class ScriptedCluster(MemoryCluster):
         self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
     ) -> ClusterSettings:
         self.settings_reads += 1
+        self.no_cycle.wait(60)
         return super().fetch_settings(broker_ids, topics, timeout)
 
 
@@ -177,7 +189,7 @@ class Candidate:
             request(reason, after, urgent, **rest)
 
         def recorded_step(delay: timedelta | None) -> None:
-            self.script.transcript.add("step_in", self.name, delay)
+            self.script.transcript.add("request", self.name, "ramp step", delay)
             step_in(delay)
 
         def counted_read() -> None:
@@ -189,6 +201,7 @@ class Candidate:
 
     def wait_for_settings(self) -> None:
         """Wait until the settings that the last cycle asked for are there, so that the next cycle always has them."""
+        self.script.cluster.no_cycle.set()
         reader = self.planner._reader
         while reader.reading.complete_for is None or self.script.settings_answers < self.script.cluster.settings_reads:
             time.sleep(0.0005)
@@ -317,6 +330,7 @@ class Script:
 
     def run(self, candidate: Candidate, trigger: Trigger, term: Term) -> None:
         """Run a cycle or a ramp step, as the planner's own thread does."""
+        self.cluster.no_cycle.clear()
         if trigger.step:
             candidate.planner.run_step(term)
         else:
@@ -758,7 +772,7 @@ def main() -> int:
     for seed in numbers(options.seeds):
         lines = transcript(seed, options.actions)
         if options.dump:
-            print(*itertools.chain(lines.lines, lines.background), sep="\n")
+            print(*itertools.chain(lines.lines, lines.requests, lines.background), sep="\n")
         digest = lines.digest()
         if not options.compare:
             print(seed, digest, flush=True)

@@ -57,6 +57,7 @@ FLAG_SOURCES = (
     "tests/benchmarks/links/contest.py",
     "tests/benchmarks/placement_bench.py",
     "tests/benchmarks/scorer_bench.py",
+    "tests/quality/planner_scripts.py",
     "clients/autothrottle_client/command_line.py",
     "tests/conftest.py",
 )

@@ -11,12 +11,12 @@ from autothrottle.core import exported_metrics as exported
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.state import TermState
 from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.stored_map import unreadable_entries
 from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
+from autothrottle.planner.cycle_report import CycleReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +48,24 @@ class PlannerMetrics:
         """Note that no cycle is due: a term begins, or this planner does not lead."""
         self._succeeded_at, self._last = self._clock(), None
 
-    def note_cycle(self, record: Cycle, decision: CycleDecision, term: TermState) -> None:
+    def note_cycle(self, report: CycleReport) -> None:
         """Note a finished cycle. A failed one leaves the throttles in place, so the earlier ones remain exported."""
+        record, decision = report.record, report.decision
         self._cycles["failed" if record.error else "ok"] += 1
         self._duration = record.end_time - record.start_time
         self.note_writes(record.outcomes)
         if record.error:
             return
+        throttles, invalid = report.term.throttles, _invalid_resources(decision)
         self._last = _LastCycle(
             record,
             decision.loads,
             decision.overrides,
-            term.throttles.failures,
-            produced=term.throttles.guards.growth,
-            stalled=len(term.throttles.guards.stalled),
-            ineffective=len(term.throttles.effect.ineffective),
-            invalid=_invalid_resources(decision),
+            throttles.failures,
+            produced=throttles.guards.growth,
+            stalled=len(throttles.guards.stalled),
+            ineffective=len(throttles.effect.ineffective),
+            invalid=invalid,
         )
         self._succeeded_at = self._clock()
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -28,15 +28,16 @@ from autothrottle.core.operators.submission import Targets, proposal
 from autothrottle.core.operators.submission_step import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
-from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings
+from autothrottle.core.scoring.decision_records import LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.core.throttles.ramp_state import RampState
 from autothrottle.planner import traces
 from autothrottle.planner.apply import Applier
+from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.exposition import PlannerMetrics
 from autothrottle.planner.observe import Observer, SettingsReader
-from autothrottle.planner.report import Journal, Reporter, cycle_record
+from autothrottle.planner.report import Journal, Reporter
 from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.planner.watchdog import Watchdog
@@ -75,10 +76,15 @@ class _Cycle:
     """The parts of the current cycle, as far as they are done."""
 
     trigger: Trigger
+    start: datetime
     decision: CycleDecision | None = None
+    results: CycleResults | None = None
     settled: Settled = Settled()  # noqa: RUF009 (frozen)
-    findings: tuple[str, ...] = ()
     error: AutothrottleError | None = None
+    failure: AutothrottleError | None = None
+    """The error, if it was expected."""
+    unlogged: list[Exception] = field(default_factory=list)
+    """Unexpected errors that the log does not have yet."""
     failed_unexpectedly: bool = False
 
 
@@ -108,7 +114,7 @@ class Planner:
         self._watchdog = Watchdog(self._on_stall, self._on_recovery)
         self._observer = Observer(dependencies, settings, self._submissions, self._reader, self._watchdog, now, clock)
         self._applier = Applier(dependencies, self._submissions, self._watchdog, now, clock)
-        self._reporter = Reporter(dependencies.events, settings, self._request)
+        self._reporter = Reporter(dependencies.events, settings)
         self._metrics = PlannerMetrics(settings.interval, now, clock)
         log_settings = LogSettings(settings.cluster, settings.limits, settings.interval, settings.policy.name)
         self._journal = Journal(dependencies.decisions, log_settings)
@@ -430,20 +436,23 @@ class Planner:
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:
-        start, cycle = self._now(), _Cycle(trigger)
+        cycle, report = _Cycle(trigger, self._now()), None
         with self._contained(cycle):
             self._run_parts(term, cycle)
-        record = None
         with self._contained(cycle):
             self._watchdog.enter("reporting", _size(cycle.decision))
-            record = self._record(cycle, start)
-            self._note_cycle(cycle, record, trace_id)
+            report = cycle_report(self._settings, self._reporter.reported, self._outcome(cycle))
+            self._report(report, cycle, trace_id)
+        for bug in cycle.unlogged:
+            log.error("The cycle failed unexpectedly", exc_info=bug)
         if cycle.failed_unexpectedly or cycle.error is None:
             self._failures["cycles"] = self._failures["cycles"] + 1 if cycle.failed_unexpectedly else 0
         if troubles := max(self._state.term.troubles, self._failures["cycles"]):
             wait = back_off(troubles, self._settings.interval, self._chance())
             self._triggers.request("retrying after a failure", wait)
-        record = record or self._record(_Cycle(trigger), start)
+        if report is None:
+            report = cycle_report(self._settings, Reported(), self._outcome(_Cycle(trigger, cycle.start)))
+        record = report.record
         return replace(record, error=str(cycle.error), sentence="") if cycle.failed_unexpectedly else record
 
     @contextmanager
@@ -452,46 +461,62 @@ class Planner:
         try:
             yield
         except Exception as error:
-            log.exception("The cycle failed unexpectedly")
             is_counted = cycle.decision is not None or cycle.failed_unexpectedly
             cycle.error = AutothrottleError(f"unexpected {type(error).__name__}; the log has the traceback")
+            cycle.unlogged.append(error)
             cycle.failed_unexpectedly = True
             self._state = self._state.after_bug(is_counted)
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
 
-    def _record(self, cycle: _Cycle, start: datetime) -> Cycle:
-        """Return the record of a finished cycle."""
-        reason = str(cycle.error) if cycle.error else ""
-        decision = cycle.decision or CycleDecision(self._state, start, cycle.trigger.scheduled)
-        return cycle_record(
-            decision, cycle.settled, cycle.findings, reason, start, self._now(), cycle.trigger.reason, self._settings
+    def _outcome(self, cycle: _Cycle) -> CycleOutcome:
+        return CycleOutcome(
+            state=self._state,
+            start=cycle.start,
+            end=self._now(),
+            reason=cycle.trigger.reason,
+            is_scheduled=cycle.trigger.scheduled,
+            decision=cycle.decision,
+            settled=cycle.settled,
+            results=cycle.results,
+            failure=cycle.failure,
+            bugs=tuple(cycle.unlogged),
+            error=str(cycle.error) if cycle.error else "",
         )
 
-    def _note_cycle(self, cycle: _Cycle, record: Cycle, trace_id: str) -> None:
-        """Write a finished cycle to the metrics and the decision log."""
-        decision = cycle.decision or CycleDecision(self._state, record.start_time, cycle.trigger.scheduled)
-        self._metrics.note_cycle(record, decision, self._state.term)
+    def _report(self, report: CycleReport, cycle: _Cycle, trace_id: str) -> None:
+        """Write a report to the log, the events, the metrics and the decision log."""
+        self._reporter.report(report)
+        cycle.unlogged.clear()
+        self._metrics.note_cycle(report)
+        record = report.record
         log.debug("Cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
-        if decision.view.read.version:
-            view, rates = decision.view, cycle.settled.applied.rates
-            history = self._state.term.throttles.history
-            seen = CycleSeen(record, view.read, view.copying, decision.loads, history, rates, trace_id=trace_id)
-            self._journal.write(seen)
+        self._journal.write(report, trace_id)
 
     def _run_parts(self, term: Term, cycle: _Cycle) -> None:
-        """Observe, decide, apply, settle and report."""
+        """Observe, decide, apply and settle."""
         if term.fence != self._state.term.fence:
             self._begin_term(term.fence)
-        tracer, enter = self._dependencies.tracer, self._watchdog.enter
+        enter = self._watchdog.enter
         enter("observing", sum(len(r.partitions) for r in self._copying))
         observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
         self._unreadable = "" if isinstance(observation.snapshot, Snapshot) else str(observation.snapshot)
         enter("deciding", _size(observation))
-        with tracer.span("plan") if isinstance(observation.snapshot, Snapshot) else nullcontext():
+        is_readable = isinstance(observation.snapshot, Snapshot)
+        with self._dependencies.tracer.span("plan") if is_readable else nullcontext():
             cycle.decision = decision = step(self._settings, self._state, observation)
         self._state = decision.state
+        self._follow(decision, observation)
         enter("applying", _size(decision))
-        cycle.findings = self._reporter.report_decision(decision)
+        if decision.error is None:
+            results = self._applier.apply(term, decision)
+        else:
+            results = CycleResults(observation.at, observation.clock, error=decision.error, are_written=False)
+        enter("settling", _size(decision))
+        self._settle(cycle, decision, results)
+        cycle.results = results
+
+    def _follow(self, decision: CycleDecision, observation: CycleObservation) -> None:
+        """Request the cycles and the settings that a decision asks for, and answer the caller that it refuses."""
         for wake_up in decision.wake_ups:
             self._request(wake_up)
         if decision.answer is not None and observation.wanted is not None:
@@ -500,22 +525,18 @@ class Planner:
             self._copying = decision.view.copying.reassignments
             snapshot = decision.view.to_throttle
             self._reader.want(participants(snapshot).keys(), snapshot.topics)
-        if decision.error is None:
-            results = self._applier.apply(term, decision)
-        else:
-            results = CycleResults(observation.at, observation.clock, error=decision.error, are_written=False)
-        enter("settling", _size(decision))
+
+    def _settle(self, cycle: _Cycle, decision: CycleDecision, results: CycleResults) -> None:
+        """Record what became of a decision, answer its caller, and request the cycles that follow."""
         self._state, cycle.settled = settle(self._settings, decision, results)
         if decision.ticket and cycle.settled.answer is not None:
             self._submissions.answer(decision.ticket, cycle.settled.answer)
         if results.error is not None:
-            cycle.error = results.error
-            self._report_failure(results.error)
-        if results.are_written:
-            if not self._settings.shadow:
-                self._schedule_step()
-            enter("reporting", _size(decision))
-            cycle.findings = self._reporter.report(decision, cycle.settled, results, cycle.findings)
+            cycle.error = cycle.failure = results.error
+            is_over = isinstance(results.error, NotLeader)
+            self._submissions.fail(results.error if is_over else Unavailable(f"nothing was submitted: {results.error}"))
+        if results.are_written and not self._settings.shadow:
+            self._schedule_step()
         for wake_up in cycle.settled.wake_ups:
             self._request(wake_up)
 
@@ -526,14 +547,6 @@ class Planner:
         self._submissions.begin_term(fence)
         self._triggers.step_in(None)
         self._failures = Counter(_NO_FAILURES)
-
-    def _report_failure(self, error: AutothrottleError) -> None:
-        """Log why a cycle failed, and fail the submission that waits for it."""
-        if isinstance(error, NotLeader):
-            log.warning("The cycle ended early: %s", error)
-            return self._submissions.fail(error)
-        log.error("The cycle failed, nothing was removed: %s", error)
-        self._submissions.fail(Unavailable(f"nothing was submitted: {error}"))
 
     def _request(self, wake_up: WakeUp) -> None:
         self._triggers.request(wake_up.reason, wake_up.after, wake_up.urgent)

@@ -57,6 +57,10 @@ class CycleInput:
     """What all concerns of a cycle read."""
 
     observation: CycleObservation
+    at: datetime
+    """UTC, when everything was read."""
+    clock: float
+    """Monotonic time at the same moment, in seconds."""
     fence: int
     """Number of the term."""
     number: int
@@ -71,16 +75,6 @@ class CycleInput:
     """The ledger of throttles and quotas, with the records of this term that the stored one has lost."""
     lost: frozenset[ConfigResource] = frozenset()
     """Resources whose stored entry lacks records."""
-
-    @property
-    def at(self) -> datetime:
-        """UTC, when everything was read."""
-        return self.observation.at
-
-    @property
-    def clock(self) -> float:
-        """Monotonic time at the same moment, in seconds."""
-        return self.observation.clock
 
     @property
     def is_recovering(self) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,6 +13,7 @@ from autothrottle.core.cycle.results import CycleResults, Settled
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.errors import NotLeader
+from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.operators.endings import is_after_reassignment
 from autothrottle.core.operators.submission_step import settled_submission
 from autothrottle.core.throttles.changes import Applied, with_records
@@ -21,6 +23,12 @@ from autothrottle.core.throttles.ramp_state import applied
 CATCH_UP_POLL = timedelta(seconds=2)
 """Time to the next cycle while a broker catches up: Kafka sends no event when a replica outside a reassignment joins
 the ISR."""
+
+_FIRST_ETA = SHORTEST_SPAN + timedelta(seconds=10)
+"""Time from the start of a reassignment until its ETA is known."""
+
+_FIRST_SIZES = timedelta(seconds=3)
+"""Time from the start of a reassignment until its bytes left are known: one read every 2 s, and its answer."""
 
 
 def settle(
@@ -39,10 +47,11 @@ def settle(
         if decision.between_cycles:
             return state, settled
         submissions, answer, checks = settled_submission(decision, settled.refused, results)
-        settled = replace(settled, answer=answer, wake_ups=checks)
+        settled = replace(settled, answer=answer, wake_ups=(*_first_figures(settings, decision), *checks))
         after_reassignment = is_after_reassignment(settings.shadow, decision, results)
         throttles = replace(state.term.throttles, after_reassignment=after_reassignment)
-        term = replace(state.term, submissions=submissions, throttles=throttles)
+        has_reassignments = bool(decision.view.read.reassignments)
+        term = replace(state.term, submissions=submissions, throttles=throttles, has_reassignments=has_reassignments)
     elif decision.ticket:
         term = replace(term, submissions=term.submissions.without(decision.view.proposed))
     error = decision.error or results.error
@@ -69,3 +78,12 @@ def _with_writes(
     ramp = decision.ramp.after_writes(decision.changes, settled.outcomes, results.clock)
     written = decision.state.written.add(results.clock, sum(bool(change.edits) for change in changes))
     return ControllerState(replace(term, ramp=ramp, ledger=with_records(term.ledger, changes)), written)
+
+
+def _first_figures(settings: PlannerSettings, decision: CycleDecision) -> Iterator[WakeUp]:
+    """Request cycles for the first bytes left and the first ETA of a reassignment that has started."""
+    snapshot, term = decision.view.read, decision.state.term
+    if snapshot.reassignments and not term.has_reassignments and snapshot.progress is not None:
+        if settings.finish_by is not None:
+            yield WakeUp("first bytes left for the deadline", _FIRST_SIZES)
+        yield WakeUp("first ETA of the reassignment", _FIRST_ETA)

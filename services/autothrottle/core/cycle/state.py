@@ -76,6 +76,8 @@ class TermState:
     held: frozenset[TopicPartition] = frozenset()
     """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`, as last read."""
     throttles: ThrottleState = ThrottleState()  # noqa: RUF009 (frozen)
+    has_reassignments: bool = False
+    """Whether there was a reassignment in the last cycle that could write."""
     foreign_cycles: int = 0
     """Scheduled cycles with foreign throttles and without a reassignment, without a gap."""
     troubles: int = 0

@@ -99,7 +99,16 @@ def _with_ledger(
 ) -> tuple[CycleInput, Contribution]:
     """Return the input of the cycle. It includes the records of this term that the stored ledger has lost."""
     cycle = CycleInput(
-        observation, term.fence, term.cycles, term.sources, overrides, term.loads, SnapshotViews(snapshot), term.ledger
+        observation,
+        observation.at,
+        observation.clock,
+        term.fence,
+        term.cycles,
+        term.sources,
+        overrides,
+        term.loads,
+        SnapshotViews(snapshot),
+        term.ledger,
     )
     if settings.shadow:
         return cycle, Contribution()
@@ -147,15 +156,14 @@ def _decided(
     pace = None if settings.shadow else term.ramp.pace(state.written, cycle.clock)
     was_withdrawn = term.submissions.ticket not in (0, submissions.ticket) and term.submissions.in_vain
     throttle_state, throttles = decide_throttles(settings, term.throttles, cycle, pace, was_withdrawn)
-    throttle_part = throttles.contribution
-    cleanup = clean_up(settings, term.foreign_cycles, cycle, throttles.plan, throttle_part.changed)
+    rates = throttles.contribution
+    cleanup = clean_up(settings, term.foreign_cycles, cycle, throttles.plan, rates.changed)
     quota_state, ledger, quotas = control_quotas(settings, term.quotas, cycle, throttles)
     needs = resources(view.read, submissions.proposal.start)
     sent, submit = submission(submissions, needs, view.read, cycle.clock)
-    writes = merged((throttle_part, cleanup.contribution, quotas))
+    writes = merged((rates, cleanup.contribution, quotas))
     ended = ended_requests(settings, cycle, throttles.plan.finished_override, writes.resources)
     unreadable = _unreadable(view.read, writes)
-    total = merged((inputs, throttle_part, cleanup.contribution, submit, ended, quotas, unreadable))
     next_term = replace(
         term,
         version=view.read.version,
@@ -166,18 +174,31 @@ def _decided(
         submissions=sent,
         quotas=quota_state,
     )
+    total = merged((inputs, rates, cleanup.contribution, submit, ended, quotas, unreadable))
+    decision = _with_throttles(settings, replace(state, term=next_term), cycle, throttles, total)
+    return replace(decision, foreign=cleanup.foreign, ticket=submissions.ticket, needs=needs)
+
+
+def _with_throttles(
+    settings: PlannerSettings,
+    state: ControllerState,
+    cycle: CycleInput,
+    throttles: ThrottleDecision,
+    total: Contribution,
+) -> CycleDecision:
+    """Return the decision with the throttles, and with the contributions of all concerns."""
     return CycleDecision(
-        replace(state, term=next_term),
+        state,
         cycle.at,
         cycle.observation.scheduled,
-        view=view,
-        left=_bytes_left(view, throttles),
+        view=cycle.view,
+        left=_bytes_left(cycle.view, throttles),
         pause=cycle.sources.pause,
         overrides=cycle.overrides,
         loads=throttles.loads,
         limits=throttles.limits,
         plan=throttles.plan,
-        ramp=term.ramp.begin(throttles.plan, view.to_throttle),
+        ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle),
         changes=() if settings.shadow else total.changes,
         would=total.changes if settings.shadow else (),
         refused=total.refused,
@@ -185,12 +206,9 @@ def _decided(
         actions=total.actions,
         findings=total.findings,
         stale=throttles.stale,
-        foreign=cleanup.foreign,
         stalled=throttles.stalled,
         wake_ups=total.wake_ups,
         answer=total.answer,
-        ticket=submissions.ticket,
-        needs=needs,
     )
 
 

@@ -658,7 +658,6 @@ def test_a_bug_in_one_cycle_does_not_end_the_loop(caplog: pytest.LogCaptureFixtu
         ("_triggers", "wait"),
         ("_submissions", "take_cancelled"),
         ("_reader", "want"),
-        ("_reporter", "report_decision"),
         ("_reporter", "report"),
         ("_journal", "write"),
         ("", "_schedule_step"),

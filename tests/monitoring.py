@@ -65,6 +65,7 @@ def metrics_of_brokers(brokers: int) -> PlannerMetrics:
     ]
     record = builders.cycle_record(decisions=decisions, bytes_left=1, eta=NOON + timedelta(hours=1))
     loads = builders.loads(*(builders.load(broker_id, mb(30), mb(20)) for broker_id in range(brokers)))
+    loads = replace(loads, quota_rates={(b, role): loads.brokers[b].of(role) for b, role in sides})
     growth = dict.fromkeys(sides, 1e6)
     metrics = PlannerMetrics(timedelta(seconds=180), lambda: NOON + timedelta(minutes=1), lambda: 0.0)
     decision = CycleDecision(ControllerState(), NOON, scheduled=True, loads=loads)

@@ -266,4 +266,4 @@ class AuditedMapContract:
             store.put("more", replace(RULE, name="more"))
         assert store.read() == rules and newest()[0] == record
         store.put("r0", replace(RULE, name="r0", floor_bytes_per_second=5))
-        assert store.read()["r0"].floor == 5
+        assert store.read()["r0"].floor_bytes_per_second == 5

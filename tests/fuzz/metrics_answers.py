@@ -78,8 +78,10 @@ class Answer(NamedTuple):
     wrap: Callable[[Sequence[Any]], Any]
 
 
+_QUOTA_RATE = "kafka_server_LeaderReplication_byte_rate"
 _SIZE = {"topic": "t", "partition": "0"}
 PROMETHEUS: Mapping[str, Answer] = {
+    "LeaderReplication": Answer(_counter(CLEAN, _QUOTA_RATE), _counter(ATTACKED, _QUOTA_RATE), _prometheus),
     "transmit": Answer(_counter(CLEAN), _counter(ATTACKED), _prometheus),
     "receive": Answer(_counter(CLEAN), _counter(ATTACKED), _prometheus),
     "speed": Answer(
@@ -231,7 +233,14 @@ class MetricsAnswers:
         found, clean = self._read(attack), self._clean[attack.kind]
         if isinstance(found, Loads) and isinstance(clean, Loads):
             check_loads(found)
-            if attack.is_inside and attack.query in ("transmit", "receive", "speed", "sent", "rcvd"):
+            if attack.is_inside and attack.query in (
+                "LeaderReplication",
+                "transmit",
+                "receive",
+                "speed",
+                "sent",
+                "rcvd",
+            ):
                 require_same("the load of another broker", clean.brokers.get(CLEAN), found.brokers.get(CLEAN))
         elif isinstance(found, StorageMetrics) and isinstance(clean, StorageMetrics):
             check_storage(found)

@@ -60,9 +60,9 @@ def _moved(name: str, *modules: str) -> Any:
     raise ImportError(f"none of {modules} exists")
 
 
-Pause = _moved("Pause", "operators.pause", "control.pause")
-PauseMode = _moved("PauseMode", "operators.pause", "control.pause")
-CatchUp = _moved("CatchUp", "operators.catch_up", "control.catch_up")
+Pause = _moved("Pause", "records", "operators.pause", "control.pause")
+PauseMode = _moved("PauseMode", "records", "operators.pause", "control.pause")
+CatchUp = _moved("CatchUp", "records", "operators.catch_up", "control.catch_up")
 StoredMap = _moved("StoredMap", "cluster.stored_map", "cycle.stored_map", "operators.stored_map", "control.stored_map")
 parse_schedule = _moved("parse_schedule", "operators.schedule", "control.schedule")
 

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -37,7 +38,8 @@ from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, TopicPartitio
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
+from autothrottle.core.quotas import entities
+from autothrottle.core.quotas.entities import DEFAULT
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
@@ -63,6 +65,7 @@ def _moved(name: str, *modules: str) -> Any:
 Pause = _moved("Pause", "records", "operators.pause", "control.pause")
 PauseMode = _moved("PauseMode", "records", "operators.pause", "control.pause")
 CatchUp = _moved("CatchUp", "records", "operators.catch_up", "control.catch_up")
+ClientQuotaEntity = getattr(entities, "ClientQuotaEntity", None) or getattr(entities, "QuotaEntity")  # noqa: B009
 StoredMap = _moved("StoredMap", "cluster.stored_map", "cycle.stored_map", "operators.stored_map", "control.stored_map")
 parse_schedule = _moved("parse_schedule", "operators.schedule", "control.schedule")
 
@@ -91,7 +94,14 @@ def plain(value: object) -> Any:
 
 
 def _put(entries: Any, old_name: str, key: object, entry: object) -> None:
-    """Store an entry in a map of the operators; an earlier tree has a method of its own for each map."""
+    """Store an entry in a map of the operators; an earlier tree has a method of its own for each map.
+
+    Equal entries are not stored again: the twins of an earlier tree would announce them, ZooKeeper never did.
+    """
+    reads = ("read", "read_catch_ups", "read_temporary_quotas", "read_rules")
+    with suppress(AutothrottleError):
+        if next(getattr(entries, name) for name in reads if hasattr(entries, name))().get(key) == entry:
+            return
     _ = entries.put(key, entry) if hasattr(entries, "put") else getattr(entries, old_name)(entry)
 
 

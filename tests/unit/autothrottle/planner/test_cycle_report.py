@@ -36,7 +36,7 @@ def texts(of_cycle: CycleReport) -> list[str]:
 def test_a_pause_and_a_finding_are_logged_once() -> None:
     written = outcome(decision=PAUSED, results=CycleResults(NOON, 0.0))
     first = report(written)
-    assert texts(first)[0] == "Paused: keep, by anna" and "a finding" in texts(first)
+    assert texts(first)[0] == "Paused: keep, by anna" and "A finding" in texts(first)
     assert texts(report(written, first.reported)) == []
 
 
@@ -45,7 +45,7 @@ def test_a_failure_is_logged_after_the_input_and_before_the_results() -> None:
         decision=PAUSED, results=CycleResults(NOON, 0.0), failure=Unavailable("no answer"), error="no answer"
     )
     expected = ["Paused: keep, by anna", "The cycle failed, nothing was removed: no answer"]
-    assert (texts(report(failed))[:2], texts(report(failed))[-1]) == (expected, "a finding")
+    assert (texts(report(failed))[:2], texts(report(failed))[-1]) == (expected, "A finding")
     assert report(failed).record.error == "no answer" and report(failed).record.sentence == ""
 
 

@@ -60,9 +60,9 @@ def _moved(name: str, *modules: str) -> Any:
     raise ImportError(f"none of {modules} exists")
 
 
-Pause = _moved("Pause", "operators.pause", "control.pause")
-PauseMode = _moved("PauseMode", "operators.pause", "control.pause")
-CatchUp = _moved("CatchUp", "operators.catch_up", "control.catch_up")
+Pause = _moved("Pause", "records", "operators.pause", "control.pause")
+PauseMode = _moved("PauseMode", "records", "operators.pause", "control.pause")
+CatchUp = _moved("CatchUp", "records", "operators.catch_up", "control.catch_up")
 StoredMap = _moved("StoredMap", "cluster.stored_map", "cycle.stored_map", "operators.stored_map", "control.stored_map")
 parse_schedule = _moved("parse_schedule", "operators.schedule", "control.schedule")
 
@@ -220,15 +220,22 @@ class Candidate:
         self.answer = None
         self.caller = threading.Thread(target=run, daemon=True)
         self.caller.start()
-        while self.caller.is_alive() and self.planner._submissions.wanted is None:
+        while self.caller.is_alive() and not self.is_waiting:
             time.sleep(0.0005)
         # The caller requests a cycle directly after it has proposed.
         if self.caller.is_alive():
             time.sleep(0.002)
         self.take_answer()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a caller waits for a cycle."""
+        submissions: Any = self.planner._submissions
+        name = "request" if hasattr(submissions, "request") else "wanted"  # the second one in an earlier tree
+        return getattr(submissions, name) is not None
+
     def take_answer(self) -> None:
-        if self.caller is not None and (not self.caller.is_alive() or self.planner._submissions.wanted is None):
+        if self.caller is not None and (not self.caller.is_alive() or not self.is_waiting):
             self.caller.join(60)
             self.caller = None
             self.script.transcript.add("answer", self.name, self.answer)

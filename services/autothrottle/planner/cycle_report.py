@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from autothrottle.core.cycle.contribution import PurgeCatchUp, PurgeOverride, PurgeQuota, Submit
+from autothrottle.core.cycle.contribution import PurgeCatchUp, PurgeOverride, PurgeQuota
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.results import ActionResult, CycleResults, Settled
 from autothrottle.core.cycle.settings import PlannerSettings
@@ -19,6 +19,7 @@ from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.core.operators.endings import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.overrides import override_owner
 from autothrottle.core.operators.schedule import ScheduleWindow
+from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.records import Cycle, ForeignThrottle, Pause, Submission
 from autothrottle.core.texts import capitalized
 from autothrottle.core.throttles.ownership import shown_foreign
@@ -271,7 +272,7 @@ def _action_text(result: ActionResult, settled: Settled) -> str:
     if not result.done or result.error is not None:
         return ""
     match result.action:
-        case Submit() if isinstance(settled.answer, Submission):
+        case SubmissionRequest() if isinstance(settled.answer, Submission):
             return f"Reassignment of {settled.answer.submitted} partitions submitted with its throttles in place"
         case PurgeOverride(broker_id, _, reason) if reason == NOTHING_LEFT:
             return f"Throttle override removed: {reason}"

@@ -519,8 +519,8 @@ class Planner:
         """Request the cycles and the settings that a decision asks for, and answer the caller that it refuses."""
         for wake_up in decision.wake_ups:
             self._request(wake_up)
-        if decision.answer is not None and observation.wanted is not None:
-            self._submissions.answer(observation.wanted.ticket, decision.answer)
+        if decision.answer is not None and observation.request is not None:
+            self._submissions.answer(observation.request.ticket, decision.answer)
         if decision.limits is not None:
             self._copying = decision.view.copying.reassignments
             snapshot = decision.view.to_throttle

@@ -88,7 +88,7 @@ class Observer:
             self._read_store(self.dependencies.temporary_quotas.read),
             self._read_store(self.dependencies.yield_rules.read),
         )
-        wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
+        request, cancelled = self.submissions.request, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
         held, loads, clients, quotas = term.held, None, None, None
         sources = adopted(term.sources, read)
@@ -96,7 +96,7 @@ class Observer:
             snapshot = sources.error
         else:
             pause = sources.known.pause
-            asked = needed(term, sources.known, wanted, self.now())
+            asked = needed(term, sources.known, request, self.now())
             entities = quotas_needed(term.quotas, term.ledger, sources.known, self.clock())
             are_clients_due = pause is None and term.quotas.yields.is_reading_due(sources.known.rules, self.clock())
             with ThreadPoolExecutor(2, "quotas") as executor:
@@ -117,7 +117,7 @@ class Observer:
             settings=self.reader.reading,
             quotas=quotas,
             clients=clients,
-            wanted=wanted if wanted is self.submissions.wanted else None,
+            request=request if request is self.submissions.request else None,
             cancelled=cancelled,
         )
 

@@ -14,7 +14,7 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.catch_up import partitions_on
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.stored_map import keeping_unreadable, unreadable_entries
-from autothrottle.core.operators.submission import Wanted
+from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.temporary import TemporaryQuotas
@@ -137,7 +137,7 @@ class CycleObservation:
     """The client quotas of `quotas_needed`; None: not read."""
     clients: ClientReading | AutothrottleError | None = None
     """The clients that Kafka knows; None: not read for this cycle."""
-    wanted: Wanted | None = None
+    request: SubmissionRequest | None = None
     """The reassignment that a caller waits for; None: no caller waits."""
     cancelled: frozenset[TopicPartition] = frozenset()
     """Partitions whose reassignment was cancelled since the last cycle."""
@@ -173,16 +173,16 @@ class SnapshotRequest:
         return held.union(islice(sorted(others), max(0, MAX_HELD - len(held))) if others else ())
 
 
-def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: datetime) -> SnapshotRequest:
+def needed(term: TermState, sources: KnownSources, request: SubmissionRequest | None, now: datetime) -> SnapshotRequest:
     """Return what the snapshot must contain.
 
     Args:
         term: the state; `held` has the partitions whose ISR is read, as far as they are known.
         sources: those that apply in the cycle.
-        wanted: the reassignment that a caller waits for.
+        request: the reassignment that a caller waits for.
         now: UTC.
     """
     overridden = sources.overrides.acting(now).active_brokers if sources.overrides else frozenset()
-    rows = {*term.submissions.unseen, *(wanted.targets if wanted else ()), *term.held}
+    rows = {*term.submissions.unseen, *(request.targets if request else ()), *term.held}
     catching_up = tuple(sorted(sources.catch_ups))
     return SnapshotRequest(tuple(sorted(overridden.union(catching_up))), tuple(sorted(rows)), catching_up)

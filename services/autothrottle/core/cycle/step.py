@@ -45,7 +45,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     term, clock_change = _begun(state.term, observation)
     begun, pause = replace(state, term=term), term.sources.pause
     overrides = (term.sources.overrides or Overrides()).acting(observation.at)
-    obstacle = obstacle_to_submissions(settings.shadow, pause) if observation.wanted else None
+    obstacle = obstacle_to_submissions(settings.shadow, pause) if observation.request else None
     operators = replace(requests(observation, overrides), answer=obstacle)
     snapshot = observation.sources.error or observation.snapshot
     if isinstance(snapshot, AutothrottleError):
@@ -63,7 +63,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         )
     cycle, lost_records = _with_ledger(settings, term, observation, overrides, snapshot)
     submissions, refusal = awaited_submission(
-        term.submissions, cycle.view.read, None if obstacle else observation.wanted, cycle.clock
+        term.submissions, cycle.view.read, None if obstacle else observation.request, cycle.clock
     )
     cycle = replace(cycle, view=_view(cycle, submissions))
     inputs = merged((operators, lost_records, Contribution(findings=_problems(cycle.view.read), answer=refusal)))

@@ -236,7 +236,7 @@ def test_simulated_brokers_that_lost_their_throttles_in_a_restart_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seconds = warnings(caplog, {1001: 100.0, 1004: 100.0})
-    assert seconds.keys() == {"broker 1001 [leader]", "broker 1004 [follower]"}
+    assert seconds.keys() == {"Broker 1001 [leader]", "Broker 1004 [follower]"}
     assert all(120 <= second <= 160 for second in seconds.values())
 
 

@@ -30,7 +30,7 @@ class CycleDecision:
     at: datetime
     scheduled: bool
     view: SnapshotViews = SnapshotViews()  # noqa: RUF009 (frozen)
-    left: Remainder | None = None
+    remainder: Remainder | None = None
     """Bytes left to copy, with the ETA. None: no reassignment runs, or they are unknown."""
     pause: Pause | None = None
     overrides: Overrides = Overrides()  # noqa: RUF009 (frozen)

@@ -55,7 +55,7 @@ class ProposedReassignment:
     """The partitions to start."""
     moving: frozenset[TopicPartition] = frozenset()
     """Partitions that are already being reassigned to their targets."""
-    there: frozenset[TopicPartition] = frozenset()
+    in_place: frozenset[TopicPartition] = frozenset()
     """Partitions that already have their target replicas."""
 
 
@@ -134,9 +134,9 @@ def proposal(snapshot: Snapshot, wanted: Targets) -> ProposedReassignment:
     problems = (f"{named(row)} is already being reassigned to {_list(known[row].target)}" for row in elsewhere)
     _refuse(Conflict, problems, "wait until it is done, or cancel it first")
     moving = frozenset(row for row in wanted if known[row].moves)
-    there = frozenset(row for row in wanted if row not in moving and known[row].replicas == wanted[row])
+    in_place = frozenset(row for row in wanted if row not in moving and known[row].replicas == wanted[row])
     return ProposedReassignment(
-        {r: to for r, to in wanted.items() if r not in moving and r not in there}, moving, there
+        {r: to for r, to in wanted.items() if r not in moving and r not in in_place}, moving, in_place
     )
 
 

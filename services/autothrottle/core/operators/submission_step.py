@@ -93,7 +93,7 @@ def settled_submission(decision: CycleDecision, refused: Sequence[Outcome], resu
         answer = Conflict(f"nothing was submitted, since it could not be throttled: {some(missing)}")
         return waiting, answer, _check_after(timedelta(0))
     since, clock = waiting.throttled_since, results.clock
-    if since is None or unthrottled(decision.view.read, start):
+    if since is None or unthrottled(decision.view.snapshot, start):
         since = clock
     delay = SETTLED_AFTER - timedelta(seconds=clock - since)
     return replace(waiting, throttled_since=since), None, _check_after(max(delay, timedelta(0)))
@@ -119,7 +119,7 @@ def _sent(state: SubmissionState, result: ActionResult, large_fetches: str) -> S
 
 def _answer(state: SubmissionState, accepted: int, result: ActionResult, large_fetches: str) -> Submission:
     proposal, warnings = state.proposal, (large_fetches,) if large_fetches else ()
-    return Submission(accepted, len(proposal.moving), len(proposal.there), result.refused, warnings)
+    return Submission(accepted, len(proposal.moving), len(proposal.in_place), result.refused, warnings)
 
 
 def _check_after(delay: timedelta) -> tuple[WakeUp, ...]:

@@ -343,8 +343,8 @@ class Script:
         else:
             record = candidate.planner.run_cycle(term, trigger)
             self.transcript.add("cycle", candidate.name, record)
+        candidate.take_answer()  # before the settings: both request a cycle
         candidate.wait_for_settings()
-        candidate.take_answer()
         self._note(candidate)
 
     def _note(self, candidate: Candidate) -> None:

@@ -230,15 +230,22 @@ class Candidate:
         self.answer = None
         self.caller = threading.Thread(target=run, daemon=True)
         self.caller.start()
-        while self.caller.is_alive() and self.planner._submissions.wanted is None:
+        while self.caller.is_alive() and not self.is_waiting:
             time.sleep(0.0005)
         # The caller requests a cycle directly after it has proposed.
         if self.caller.is_alive():
             time.sleep(0.002)
         self.take_answer()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a caller waits for a cycle."""
+        submissions: Any = self.planner._submissions
+        name = "request" if hasattr(submissions, "request") else "wanted"  # the second one in an earlier tree
+        return getattr(submissions, name) is not None
+
     def take_answer(self) -> None:
-        if self.caller is not None and (not self.caller.is_alive() or self.planner._submissions.wanted is None):
+        if self.caller is not None and (not self.caller.is_alive() or not self.is_waiting):
             self.caller.join(60)
             self.caller = None
             self.script.transcript.add("answer", self.name, self.answer)
@@ -346,8 +353,8 @@ class Script:
         else:
             record = candidate.planner.run_cycle(term, trigger)
             self.transcript.add("cycle", candidate.name, record)
+        candidate.take_answer()  # before the settings: both request a cycle
         candidate.wait_for_settings()
-        candidate.take_answer()
         self._note(candidate)
 
     def _note(self, candidate: Candidate) -> None:

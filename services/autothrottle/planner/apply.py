@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.contribution import Action, PurgeCatchUp, PurgeOverride, PurgeQuota, Submit
+from autothrottle.core.cycle.contribution import Action, PurgeCatchUp, PurgeOverride, PurgeQuota
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.results import ActionResult, CycleResults
 from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change
 from autothrottle.planner import traces
@@ -76,7 +77,9 @@ class Applier:
             result = self._tried(term, action)
             results.append(result)
             # The caller of a submission gets its error; only the end of the term ends the cycle, too.
-            if result.error is not None and (isinstance(result.error, NotLeader) or not isinstance(action, Submit)):
+            if result.error is not None and (
+                isinstance(result.error, NotLeader) or not isinstance(action, SubmissionRequest)
+            ):
                 return tuple(results), result.error
         return tuple(results), None
 
@@ -89,7 +92,7 @@ class Applier:
 
     def _carry_out(self, term: Term, action: Action) -> ActionResult:
         match action:
-            case Submit():
+            case SubmissionRequest():
                 return self._submit(term, action)
             case PurgeOverride():
                 purge = self.dependencies.overrides.purge_override
@@ -101,13 +104,13 @@ class Applier:
                 quotas, quota = self.dependencies.temporary_quotas, action.quota
                 return ActionResult(action, quotas.purge(term.fence, quota.entity, quota, action.reason))
 
-    def _submit(self, term: Term, action: Submit) -> ActionResult:
+    def _submit(self, term: Term, action: SubmissionRequest) -> ActionResult:
         if not self.submissions.claim(action.ticket):
             return ActionResult(action, done=False)
-        with self.dependencies.tracer.span("submit") if action.start else nullcontext():
+        with self.dependencies.tracer.span("submit") if action.targets else nullcontext():
             try:
                 submit = self.dependencies.reassigner.submit_reassignments
-                refused = submit(term, action.start, CLUSTER_TIMEOUT) if action.start else {}
+                refused = submit(term, action.targets, CLUSTER_TIMEOUT) if action.targets else {}
             except AutothrottleError as error:
                 return ActionResult(action, error=error)
         return ActionResult(action, refused=refused)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from autothrottle.core.cycle.contribution import PurgeCatchUp, PurgeOverride, PurgeQuota, Submit
+from autothrottle.core.cycle.contribution import PurgeCatchUp, PurgeOverride, PurgeQuota
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.results import ActionResult, CycleResults, Settled
 from autothrottle.core.cycle.settings import PlannerSettings
@@ -19,6 +19,7 @@ from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.core.operators.endings import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.overrides import override_owner
 from autothrottle.core.operators.schedule import ScheduleWindow
+from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.records import Cycle, ForeignThrottle, Pause, Submission
 from autothrottle.core.texts import capitalized
 from autothrottle.core.throttles.ownership import shown_foreign
@@ -182,8 +183,8 @@ def _of_results(
     settings: PlannerSettings, opening: _ReportPart, decision: CycleDecision, settled: Settled, results: CycleResults
 ) -> _ReportPart:
     """Report what was written and done."""
-    reported, read = opening.reported, decision.view.read
-    topics, announced = frozenset(read.topics), tuple(narration.topic_lines(decision.view.to_throttle))
+    reported, snapshot = opening.reported, decision.view.snapshot
+    topics, announced = frozenset(snapshot.topics), tuple(narration.topic_lines(decision.view.to_throttle))
     done = sorted(reported.topics - topics)
     would: tuple[str, ...] = ()
     if settings.shadow:
@@ -231,8 +232,8 @@ def _findings(
 def _progress_texts(reported: Reported, decision: CycleDecision, announced: tuple[str, ...]) -> Iterator[str]:
     if announced != reported.announced or decision.scheduled:
         yield from announced
-        yield from narration.progress_lines(decision.left)
-    if decision.view.read.topics and not reported.topics and decision.view.read.progress is None:
+        yield from narration.progress_lines(decision.remainder)
+    if decision.view.snapshot.topics and not reported.topics and decision.view.snapshot.progress is None:
         yield narration.UNKNOWN_PROGRESS
 
 
@@ -271,7 +272,7 @@ def _action_text(result: ActionResult, settled: Settled) -> str:
     if not result.done or result.error is not None:
         return ""
     match result.action:
-        case Submit() if isinstance(settled.answer, Submission):
+        case SubmissionRequest() if isinstance(settled.answer, Submission):
             return f"Reassignment of {settled.answer.submitted} partitions submitted with its throttles in place"
         case PurgeOverride(broker_id, _, reason) if reason == NOTHING_LEFT:
             return f"Throttle override removed: {reason}"
@@ -287,7 +288,7 @@ def _action_text(result: ActionResult, settled: Settled) -> str:
 def _record(
     settings: PlannerSettings, decision: CycleDecision, outcome: CycleOutcome, findings: tuple[str, ...]
 ) -> Cycle:
-    left, term, settled = decision.left, decision.state.term, outcome.settled
+    remainder, term, settled = decision.remainder, decision.state.term, outcome.settled
     return Cycle(
         term=term.fence,
         number=term.cycles,
@@ -300,21 +301,21 @@ def _record(
         outcomes=narration.limited_reasons(settled.outcomes),
         findings=narration.limited_findings(findings),
         error=outcome.error,
-        bytes_left=left.bytes_left if left else None,
-        eta=left.eta if left else None,
+        bytes_left=remainder.bytes_left if remainder else None,
+        eta=remainder.eta if remainder else None,
         pause=decision.pause,
         shadow=settings.shadow,
         foreign_throttles=shown_foreign(decision.foreign) if decision.foreign else (),
-        eta_low=left.eta_low if left else None,
-        eta_high=left.eta_high if left else None,
-        eta_is_static=left.eta_is_static if left else False,
+        eta_low=remainder.eta_low if remainder else None,
+        eta_high=remainder.eta_high if remainder else None,
+        eta_is_static=remainder.eta_is_static if remainder else False,
     )
 
 
 def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settled) -> str:
-    snapshot, left = decision.view.to_throttle, decision.left
+    snapshot, remainder = decision.view.to_throttle, decision.remainder
     if settings.shadow:
-        sentence = narration.shadow_sentence(snapshot, decision.would, left)
+        sentence = narration.shadow_sentence(snapshot, decision.would, remainder)
     else:
-        sentence = narration.sentence(snapshot, decision.changes, settled.outcomes, left)
+        sentence = narration.sentence(snapshot, decision.changes, settled.outcomes, remainder)
     return sentence if decision.pause is None else narration.paused_sentence(decision.pause, sentence)

@@ -115,7 +115,7 @@ def _of_cycle(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
 
 def _invalid_resources(decision: CycleDecision) -> Mapping[str, int]:
     """Kind of resource -> the number of those that could not be read."""
-    sources, snapshot = decision.state.term.sources, decision.view.read
+    sources, snapshot = decision.state.term.sources, decision.view.snapshot
     return {
         "topology": len(snapshot.problems),
         "config": len(snapshot.unreadable_configs) + decision.invalid_lists,

@@ -212,9 +212,9 @@ class Planner:
         snapshot = self._dependencies.snapshots.fetch_snapshot(
             min_version=self._newest_event, partitions=wanted.keys(), timeout=timeout
         )
-        found = proposal(snapshot, wanted)
-        if validate_only or not found.start:
-            return Submission(len(found.start), len(found.moving), len(found.there))
+        proposed = proposal(snapshot, wanted)
+        if validate_only or not proposed.start:
+            return Submission(len(proposed.start), len(proposed.moving), len(proposed.in_place))
         if obstacle := obstacle_to_submissions(self._settings.shadow, self._dependencies.pauses.read_pause()):
             raise obstacle
         end = self._submissions.propose(term.fence, wanted)
@@ -276,14 +276,14 @@ class Planner:
 
     def _leader_of(self, term: Term | None) -> Leader | None:
         """The leader; None: unknown. A leading planner reads it once per term, since many callers need it."""
-        known = self._leader
-        if term is not None and known is not None and known.fence == term.fence:
-            return known
+        last = self._leader
+        if term is not None and last is not None and last.fence == term.fence:
+            return last
         try:
-            self._leader = found = self._dependencies.election.leader()
+            self._leader = leader = self._dependencies.election.leader()
         except Unavailable:
             return None
-        return found
+        return leader
 
     def next_cycle(
         self, after: Cycle | None, timeout: timedelta, cancelled: Callable[[], bool] = lambda: False
@@ -297,9 +297,9 @@ class Planner:
             self._ended.wait_for(lambda: self._last_cycle is not after or cancelled(), timeout.total_seconds())
             if self._last_cycle is after:
                 return None
-            kept = list(self._cycles)
-            followers = [following for cycle, following in pairwise(kept) if cycle is after]
-            return followers[0] if followers else kept[-1]
+            cycles = list(self._cycles)
+            followers = [following for cycle, following in pairwise(cycles) if cycle is after]
+            return followers[0] if followers else cycles[-1]
 
     def wake_watches(self) -> None:
         """Let all waiting watchers check their `cancelled` function."""
@@ -519,8 +519,8 @@ class Planner:
         """Request the cycles and the settings that a decision asks for, and answer the caller that it refuses."""
         for wake_up in decision.wake_ups:
             self._request(wake_up)
-        if decision.answer is not None and observation.wanted is not None:
-            self._submissions.answer(observation.wanted.ticket, decision.answer)
+        if decision.answer is not None and observation.request is not None:
+            self._submissions.answer(observation.request.ticket, decision.answer)
         if decision.limits is not None:
             self._copying = decision.view.copying.reassignments
             snapshot = decision.view.to_throttle
@@ -559,7 +559,7 @@ class Planner:
 
 def _size(source: CycleObservation | CycleDecision | None) -> int:
     """The number of partitions in reassignment."""
-    snapshot = source.snapshot if isinstance(source, CycleObservation) else source.view.read if source else None
+    snapshot = source.snapshot if isinstance(source, CycleObservation) else source.view.snapshot if source else None
     return sum(len(r.partitions) for r in snapshot.reassignments) if isinstance(snapshot, Snapshot) else 0
 
 

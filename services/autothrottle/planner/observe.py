@@ -81,28 +81,30 @@ class Observer:
             scheduled: whether it is the regular cycle of an interval.
             newest_event: minimum version of the snapshot.
         """
-        read = SourceReadings(
+        readings = SourceReadings(
             self._read_store(self.dependencies.pauses.read_pause),
             self._read_store(self.dependencies.overrides.read_overrides),
             self._read_store(self.dependencies.catch_ups.read),
             self._read_store(self.dependencies.temporary_quotas.read),
             self._read_store(self.dependencies.yield_rules.read),
         )
-        wanted, cancelled = self.submissions.wanted, self.submissions.take_cancelled()
+        request, cancelled = self.submissions.request, self.submissions.take_cancelled()
         snapshot: Snapshot | AutothrottleError
-        held, loads, clients, quotas = term.held, None, None, None
-        sources = adopted(term.sources, read)
+        isr_partitions, loads, clients, quotas = term.isr_partitions, None, None, None
+        sources = adopted(term.sources, readings)
         if sources.error is not None:
             snapshot = sources.error
         else:
-            pause = sources.known.pause
-            asked = needed(term, sources.known, wanted, self.now())
-            entities = quotas_needed(term.quotas, term.ledger, sources.known, self.clock())
-            are_clients_due = pause is None and term.quotas.yields.is_reading_due(sources.known.rules, self.clock())
+            pause = sources.latest.pause
+            snapshot_request = needed(term, sources.latest, request, self.now())
+            entities = quotas_needed(term.quotas, term.ledger, sources.latest, self.clock())
+            are_clients_due = pause is None and term.quotas.yields.is_reading_due(sources.latest.rules, self.clock())
             with ThreadPoolExecutor(2, "quotas") as executor:
                 fetching = None if entities is None else self._begin(executor, partial(self._fetch_quotas, entities))
                 reading = self._begin(executor, self._fetch_clients) if are_clients_due else None
-                snapshot, held, loads = self._read(term, asked, pause is not None, scheduled, newest_event)
+                snapshot, isr_partitions, loads = self._read(
+                    term, snapshot_request, pause is not None, scheduled, newest_event
+                )
                 with self.watchdog.waiting("reading quotas", CLUSTER_TIMEOUT):
                     quotas = None if fetching is None else fetching.result()
                     clients = None if reading is None else reading.result()
@@ -112,17 +114,17 @@ class Observer:
             scheduled=scheduled,
             sources=sources,
             snapshot=snapshot,
-            held=held,
+            isr_partitions=isr_partitions,
             loads=loads,
             settings=self.reader.reading,
             quotas=quotas,
             clients=clients,
-            wanted=wanted if wanted is self.submissions.wanted else None,
+            request=request if request is self.submissions.request else None,
             cancelled=cancelled,
         )
 
     def _read(
-        self, term: TermState, asked: SnapshotRequest, is_paused: bool, scheduled: bool, newest_event: int
+        self, term: TermState, snapshot_request: SnapshotRequest, is_paused: bool, scheduled: bool, newest_event: int
     ) -> tuple[Snapshot | AutothrottleError, frozenset[TopicPartition], KnownLoads | None]:
         """Read the cluster and, if they are due, the loads at the same time. A paused cycle does not use the loads."""
         are_due = scheduled or term.loads.are_due(self.clock(), self.settings.metrics_window)
@@ -133,20 +135,20 @@ class Observer:
                 fetching = self._begin(executor, self._fetch_loads)
             try:
                 with self.dependencies.tracer.span("discovery"):
-                    snapshot, held = self._fetch_snapshot(term, asked, newest_event)
+                    snapshot, isr_partitions = self._fetch_snapshot(term, snapshot_request, newest_event)
             except AutothrottleError as error:
-                snapshot, held = error, term.held
+                snapshot, isr_partitions = error, term.isr_partitions
             if fetching is not None:
                 with self.watchdog.waiting("reading loads", LONGEST_METRICS_WAIT):
-                    return snapshot, held, fetching.result()
+                    return snapshot, isr_partitions, fetching.result()
         if not is_paused:
             with self.dependencies.tracer.span("metrics") as span:
                 if term.loads.error:
                     span.fail(term.loads.error)
-        return snapshot, held, None
+        return snapshot, isr_partitions, None
 
     def _fetch_snapshot(
-        self, term: TermState, asked: SnapshotRequest, newest_event: int
+        self, term: TermState, snapshot_request: SnapshotRequest, newest_event: int
     ) -> tuple[Snapshot, frozenset[TopicPartition]]:
         """Return the snapshot, and the partitions of brokers whose out-of-sync replicas are throttled.
 
@@ -156,22 +158,22 @@ class Observer:
         fetch = partial(
             self._fetch_from_discovery,
             min_version=max(term.version, newest_event),
-            replicas_of=asked.replicas_of,
-            catching_up=asked.catching_up,
+            replicas_of=snapshot_request.replicas_of,
+            catching_up=snapshot_request.catching_up,
         )
-        snapshot = _fetch_in_parts(fetch, asked.partitions)
-        held = asked.held(snapshot)
-        if not held <= term.held:
-            snapshot = _fetch_in_parts(fetch, tuple(sorted({*asked.partitions, *held})))
-        return snapshot, held
+        snapshot = _fetch_in_parts(fetch, snapshot_request.partitions)
+        isr_partitions = snapshot_request.isr_partitions(snapshot)
+        if not isr_partitions <= term.isr_partitions:
+            snapshot = _fetch_in_parts(fetch, tuple(sorted({*snapshot_request.partitions, *isr_partitions})))
+        return snapshot, isr_partitions
 
     def _fetch_from_discovery(self, **request: Any) -> Snapshot:
         with self.watchdog.waiting("reading the cluster", CLUSTER_TIMEOUT):
             return self.dependencies.snapshots.fetch_snapshot(timeout=CLUSTER_TIMEOUT, **request)
 
-    def _read_store(self, read: Callable[[], T]) -> T | AutothrottleError:
+    def _read_store(self, call: Callable[[], T]) -> T | AutothrottleError:
         with self.watchdog.waiting("reading the state store", _STORE_TIMEOUT):
-            return _attempt(read)
+            return _attempt(call)
 
     @staticmethod
     def _begin(executor: ThreadPoolExecutor, fetch: Callable[[], T]) -> Future[T]:
@@ -202,9 +204,9 @@ def _fetch_in_parts(fetch: Callable[..., Snapshot], partitions: Sequence[TopicPa
     return snapshot if snapshot.assignments == assignments else replace(snapshot, assignments=assignments)
 
 
-def _attempt(read: Callable[[], T]) -> T | AutothrottleError:
+def _attempt(call: Callable[[], T]) -> T | AutothrottleError:
     try:
-        return read()
+        return call()
     except AutothrottleError as error:
         return error
 
@@ -216,8 +218,8 @@ class SettingsReader:
         """`on_read` is called after every read, from another thread, and must not block."""
         self._source, self._on_read = source, on_read
         self._changed = threading.Condition()
-        self._wanted: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
-        self._requested = self._wanted
+        self._targets: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset())
+        self._requested = self._targets
         self._due = self._closed = False
         self._at = -SETTINGS.first
         self._failure = ""
@@ -233,10 +235,10 @@ class SettingsReader:
     def want(self, broker_ids: Collection[int], topics: Collection[str]) -> None:
         """Set the brokers and topics whose settings to read. Does not block."""
         with self._changed:
-            self._wanted = frozenset(broker_ids), frozenset(topics)
-            is_new = not (self._wanted[0] <= self._requested[0] and self._wanted[1] <= self._requested[1])
+            self._targets = frozenset(broker_ids), frozenset(topics)
+            is_new = not (self._targets[0] <= self._requested[0] and self._targets[1] <= self._requested[1])
             is_old = time.monotonic() - self._at >= SETTINGS.first
-            if any(self._wanted) and (is_new or is_old) and not self._due:
+            if any(self._targets) and (is_new or is_old) and not self._due:
                 self._due = True
                 self._changed.notify_all()
                 if self._thread is None and not self._closed:
@@ -257,11 +259,11 @@ class SettingsReader:
                 self._changed.wait_for(lambda: self._due or self._closed)
                 if self._closed:
                     return
-                wanted = self._wanted
-            found = self._fetch(*wanted)
+                targets = self._targets
+            settings = self._fetch(*targets)
             with self._changed:
-                self._requested, self._at, self._due = wanted, time.monotonic(), False
-                self._settings = _merged(found, self._settings, *wanted)
+                self._requested, self._at, self._due = targets, time.monotonic(), False
+                self._settings = _merged(settings, self._settings, *targets)
             try:
                 self._on_read()
             except Exception:  # a bug must not end the thread: no settings would be read any more
@@ -269,7 +271,7 @@ class SettingsReader:
 
     def _fetch(self, broker_ids: Collection[int], topics: Collection[str]) -> ClusterSettings:
         try:
-            found = self._source.fetch_settings(broker_ids, topics, SETTINGS_TIMEOUT)
+            settings = self._source.fetch_settings(broker_ids, topics, SETTINGS_TIMEOUT)
         except AutothrottleError as error:
             if not self._failure:
                 log.info(
@@ -283,17 +285,19 @@ class SettingsReader:
             log.exception("Reading settings failed unexpectedly")
             return ClusterSettings()
         self._failure = ""
-        return found
+        return settings
 
 
 def _merged(
-    found: ClusterSettings, before: ClusterSettings, broker_ids: Collection[int], topics: Collection[str]
+    settings: ClusterSettings, earlier: ClusterSettings, broker_ids: Collection[int], topics: Collection[str]
 ) -> ClusterSettings:
     """The new settings, completed by earlier ones for brokers and topics that did not answer this time.
 
     Otherwise one late answer would throttle a partition again that is below its min.insync.replicas.
     """
+    brokers = {**earlier.brokers, **settings.brokers}
+    least = {**earlier.min_in_sync_replicas, **settings.min_in_sync_replicas}
     return ClusterSettings(
-        {b: one for b, one in {**before.brokers, **found.brokers}.items() if b in broker_ids},
-        {t: least for t, least in {**before.min_in_sync_replicas, **found.min_in_sync_replicas}.items() if t in topics},
+        {broker_id: brokers[broker_id] for broker_id in brokers if broker_id in broker_ids},
+        {topic: least[topic] for topic in least if topic in topics},
     )

@@ -131,23 +131,23 @@ class Journal:
     def write(self, report: CycleReport, trace_id: str) -> None:
         """Log a cycle, if its snapshot was read."""
         view = report.decision.view
-        if self._sink is None or not view.read.version:
+        if self._sink is None or not view.snapshot.version:
             return
         try:
             history, rates = report.term.throttles.history, report.settled.applied.rates
-            seen = CycleSeen(
-                report.record, view.read, view.copying, report.decision.loads, history, rates, trace_id=trace_id
+            cycle = CycleSeen(
+                report.record, view.snapshot, view.copying, report.decision.loads, history, rates, trace_id=trace_id
             )
-            self._write(self._sink, seen)
+            self._write(self._sink, cycle)
         except Exception:  # a bug in the log must not end the planner's loop
             log.exception("Writing a cycle to the decision log failed")
 
-    def _write(self, sink: DecisionSink, seen: CycleSeen) -> None:
-        if seen.record.term != self._term:
-            self._term, self._moving, self._cancelled = seen.record.term, ReassignmentSeen(), False
+    def _write(self, sink: DecisionSink, cycle: CycleSeen) -> None:
+        if cycle.record.term != self._term:
+            self._term, self._moving, self._cancelled = cycle.record.term, ReassignmentSeen(), False
         previous = self._moving
-        self._moving, ended = previous.observe(seen, self._settings.cluster, self._cancelled)
+        self._moving, ended = previous.observe(cycle, self._settings.cluster, self._cancelled)
         if not self._moving.opening:
             self._cancelled = False
-        decisions = decision_records(seen, self._settings, self._moving.reassignment_id)
+        decisions = decision_records(cycle, self._settings, self._moving.reassignment_id)
         sink.append(decisions, ended)

@@ -1,7 +1,7 @@
 """Callers that wait for their reassignment to be submitted. The type to know is `Submissions`.
 
-A caller proposes a reassignment and waits. Cycles see it as `Wanted`, throttle it and, when its throttles are in place,
-claim it: from then on its caller can no longer withdraw it.
+A caller proposes a reassignment and waits. Cycles see its `SubmissionRequest`, throttle it and, when its throttles are
+in place, claim it: from then on its caller can no longer withdraw it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
-from autothrottle.core.operators.submission import CHECK_FIRST, Targets, Wanted
+from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionRequest, Targets
 from autothrottle.core.records import Submission
 
 
@@ -26,7 +26,7 @@ class Submissions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tickets = self._fence = 0
-        self._current: tuple[Wanted, Future[Submission]] | None = None
+        self._current: tuple[SubmissionRequest, Future[Submission]] | None = None
         """The last proposal and its end; guarded by `_lock`."""
         self._cancelled: frozenset[TopicPartition] = frozenset()
 
@@ -41,7 +41,7 @@ class Submissions:
                 raise Conflict("another submission is in progress: nothing was submitted; try again in a few seconds")
             self._tickets, self._fence = self._tickets + 1, fence
             end = Future[Submission]()
-            self._current = Wanted(self._tickets, targets), end
+            self._current = SubmissionRequest(self._tickets, targets), end
             return end
 
     def wait(self, end: Future[Submission], timeout: timedelta) -> Submission:
@@ -94,7 +94,7 @@ class Submissions:
             return cancelled
 
     @property
-    def wanted(self) -> Wanted | None:
+    def request(self) -> SubmissionRequest | None:
         """The reassignment that a caller waits for; None: no caller waits."""
         current = self._current
         return current[0] if current is not None and not current[1].done() else None

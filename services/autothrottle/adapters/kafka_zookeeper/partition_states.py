@@ -46,7 +46,7 @@ _Rows = Sequence[tuple[str, Sequence[int]]]
 """(topic, some of its partitions, ascending) for some topics."""
 
 
-class _BulkRead(NamedTuple):
+class _StateRequest(NamedTuple):
     """A bulk read that was sent."""
 
     rows: _Rows
@@ -163,7 +163,7 @@ class PartitionStates:
 
     def _read(self, dirty: Mapping[str, set[int]], deadline: float) -> None:
         """Read the dirty states and remove each from `dirty` once it is read, so that every attempt makes progress."""
-        in_flight: deque[_BulkRead] = deque()
+        in_flight: deque[_StateRequest] = deque()
         for rows in _batches(dirty):
             in_flight.append(self._request(rows))
             if len(in_flight) >= _IN_FLIGHT:
@@ -171,11 +171,11 @@ class PartitionStates:
         while in_flight:
             self._collect(in_flight.popleft(), dirty, deadline)
 
-    def _request(self, rows: _Rows) -> _BulkRead:
+    def _request(self, rows: _Rows) -> _StateRequest:
         zxid, root = int(self._client.last_zxid), self._kafka.topics
         paths = [f"{root}/{topic}/partitions/{p}/state" for topic, partitions in rows for p in partitions]
         watching = [watch_subtree_async(self._client, self._subtree(topic)) for topic in self._unwatched(rows)]
-        return _BulkRead(rows, paths, zxid, watching, get_data_async(self._client, paths))
+        return _StateRequest(rows, paths, zxid, watching, get_data_async(self._client, paths))
 
     def _subtree(self, topic: str) -> str:
         return f"{self._kafka.topic(topic)}/partitions"
@@ -189,7 +189,7 @@ class PartitionStates:
             self._watched.update(unwatched)
             return unwatched
 
-    def _collect(self, request: _BulkRead, dirty: Mapping[str, set[int]], deadline: float) -> None:
+    def _collect(self, request: _StateRequest, dirty: Mapping[str, set[int]], deadline: float) -> None:
         try:
             for answer in request.watching:
                 answer.get(timeout=seconds_left(deadline))
@@ -202,14 +202,14 @@ class PartitionStates:
         for topic, partitions in request.rows:
             dirty[topic].difference_update(partitions)
 
-    def _watch_singly(self, request: _BulkRead, states: Sequence[bytes | None], deadline: float) -> None:
+    def _watch_singly(self, request: _StateRequest, states: Sequence[bytes | None], deadline: float) -> None:
         """Watch each state. For those that were written or created since the read, the event comes at once."""
         columns = list(zip(request.paths, states, strict=True))
         existing = [path for path, data in columns if data is not None]
         missing = [path for path, data in columns if data is None]
         set_watches_async(self._client, existing, request.zxid, missing).get(timeout=seconds_left(deadline))
 
-    def _take(self, request: _BulkRead, states: Sequence[bytes | None]) -> None:
+    def _take(self, request: _StateRequest, states: Sequence[bytes | None]) -> None:
         data = [state for state in states if state is not None]
         parsed = parse_states(data, self._shared) if len(data) == len(states) else None
         if parsed is None or self._problems:

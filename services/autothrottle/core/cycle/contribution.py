@@ -9,7 +9,7 @@ from itertools import chain
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.operators.submission import Targets
+from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.quotas.temporary import TemporaryQuota
 from autothrottle.core.records import CatchUp, Outcome
 from autothrottle.core.throttles.changes import Change
@@ -25,16 +25,6 @@ class WakeUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
-    """Submits a throttled reassignment to Kafka, unless its caller has withdrawn it."""
-
-    ticket: int
-    start: Targets
-    needs: frozenset[ConfigResource] = frozenset()
-    """Resources whose change must not have been refused; so in the other actions."""
-
-
-@dataclass(frozen=True, slots=True)
 class PurgeOverride:
     """Removes an override at the version that was read."""
 
@@ -43,6 +33,7 @@ class PurgeOverride:
     version: int
     reason: str
     needs: frozenset[ConfigResource] = frozenset()
+    """Resources whose change must not have been refused; so in the other actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ class PurgeQuota:
     needs: frozenset[ConfigResource] = frozenset()
 
 
-Action = Submit | PurgeOverride | PurgeCatchUp | PurgeQuota
+Action = SubmissionRequest | PurgeOverride | PurgeCatchUp | PurgeQuota
 
 
 @dataclass(frozen=True, slots=True)

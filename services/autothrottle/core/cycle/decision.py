@@ -30,7 +30,7 @@ class CycleDecision:
     at: datetime
     scheduled: bool
     view: SnapshotViews = SnapshotViews()  # noqa: RUF009 (frozen)
-    left: Remainder | None = None
+    remainder: Remainder | None = None
     """Bytes left to copy, with the ETA. None: no reassignment runs, or they are unknown."""
     pause: Pause | None = None
     overrides: Overrides = Overrides()  # noqa: RUF009 (frozen)
@@ -59,9 +59,9 @@ class CycleDecision:
     """New stalls, one sentence each."""
     wake_ups: tuple[WakeUp, ...] = ()
     answer: AutothrottleError | None = None
-    """Why the wanted reassignment cannot be submitted."""
+    """Why the requested reassignment cannot be submitted."""
     ticket: int = 0
-    """Ticket of the wanted reassignment that this decision throttles; 0: none."""
+    """Ticket of the requested reassignment that this decision throttles; 0: none."""
     needs: frozenset[ConfigResource] = frozenset()
     """Resources that must be throttled before that reassignment is submitted."""
     clock_change: timedelta | None = None

@@ -21,7 +21,7 @@ from autothrottle.core.operators.submission import Targets, with_proposed
 class SnapshotViews:
     """One snapshot, with the replicas that are copied for another reason than a running reassignment."""
 
-    read: Snapshot = Snapshot.empty()  # noqa: RUF009 (frozen)
+    snapshot: Snapshot = Snapshot.empty()  # noqa: RUF009 (frozen)
     """The cluster as read."""
     proposed: Targets = field(default_factory=dict)
     """Partitions to submit, which Kafka has not received."""
@@ -33,15 +33,15 @@ class SnapshotViews:
     @cached_property
     def to_throttle(self) -> Snapshot:
         """The cluster as if every reassignment and catch-up had started: the input of the decisions."""
-        with_submissions = with_proposed(self.read, {**self.unseen, **self.proposed})
-        if with_submissions is self.read:
+        with_submissions = with_proposed(self.snapshot, {**self.unseen, **self.proposed})
+        if with_submissions is self.snapshot:
             return self.copying
         return with_lagging(with_submissions, self.lagging)
 
     @cached_property
     def copying(self) -> Snapshot:
         """All that is being copied, or will be once the brokers run; without what is only proposed."""
-        return with_lagging(self.read, self.lagging)
+        return with_lagging(self.snapshot, self.lagging)
 
     @cached_property
     def may_be_exempt(self) -> tuple[TopicReassignment, ...]:
@@ -49,7 +49,7 @@ class SnapshotViews:
         if not self.proposed:
             return self.copying.reassignments
         lags = {broker_id: rows.difference(self.proposed) for broker_id, rows in self.lagging.items()}
-        return with_lagging(self.read, lags).reassignments
+        return with_lagging(self.snapshot, lags).reassignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +81,4 @@ class CycleInput:
         """Whether a reassignment or a catch-up runs or is about to start; None: unknown."""
         if self.view.to_throttle.reassignments:
             return True
-        return None if self.view.read.problems or not self.sources.catch_ups_are_known else False
+        return None if self.view.snapshot.problems or not self.sources.catch_ups_are_known else False

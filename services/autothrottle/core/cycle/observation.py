@@ -14,7 +14,7 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.catch_up import partitions_on
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.stored_map import keeping_unreadable, unreadable_entries
-from autothrottle.core.operators.submission import Wanted
+from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.temporary import TemporaryQuotas
@@ -39,66 +39,66 @@ class SourceReadings:
 class AdoptedSources:
     """The sources that apply in a cycle."""
 
-    known: KnownSources
+    latest: KnownSources
     findings: tuple[str, ...] = ()
     """One sentence for each source that was not read, so that its last known value applies."""
     error: AutothrottleError | None = None
     """Why the cycle cannot decide: the pause or the overrides were never read in this term. None: it can."""
 
 
-def adopted(known: KnownSources, readings: SourceReadings) -> AdoptedSources:
+def adopted(latest: KnownSources, readings: SourceReadings) -> AdoptedSources:
     """Return the sources that apply: what was read, and for the rest the last known values."""
-    pauses = _with_pause(known, readings.pause)
+    pauses = _with_pause(latest, readings.pause)
     if pauses.error is not None:
         return pauses
-    overrides = _with_overrides(pauses.known, readings.overrides)
+    overrides = _with_overrides(pauses.latest, readings.overrides)
     if overrides.error is not None:
         return replace(overrides, findings=pauses.findings)
-    catch_ups = _with_catch_ups(overrides.known, readings.catch_ups)
-    quotas = _with_temporary_quotas(catch_ups.known, readings.quotas)
-    rules = _with_rules(quotas.known, readings.rules)
-    return AdoptedSources(rules.known, (*pauses.findings, *catch_ups.findings, *quotas.findings, *rules.findings))
+    catch_ups = _with_catch_ups(overrides.latest, readings.catch_ups)
+    quotas = _with_temporary_quotas(catch_ups.latest, readings.quotas)
+    rules = _with_rules(quotas.latest, readings.rules)
+    return AdoptedSources(rules.latest, (*pauses.findings, *catch_ups.findings, *quotas.findings, *rules.findings))
 
 
-def _with_pause(known: KnownSources, pause: Pause | AutothrottleError | None) -> AdoptedSources:
+def _with_pause(latest: KnownSources, pause: Pause | AutothrottleError | None) -> AdoptedSources:
     if not isinstance(pause, AutothrottleError):
-        return AdoptedSources(replace(known, pause=pause, pause_is_known=True))
-    if not known.pause_is_known:
-        return AdoptedSources(known, error=pause)
-    return AdoptedSources(known, (f"the pause cannot be read; the last known state applies: {pause}",))
+        return AdoptedSources(replace(latest, pause=pause, pause_is_known=True))
+    if not latest.pause_is_known:
+        return AdoptedSources(latest, error=pause)
+    return AdoptedSources(latest, (f"the pause cannot be read; the last known state applies: {pause}",))
 
 
-def _with_overrides(known: KnownSources, overrides: Overrides | AutothrottleError) -> AdoptedSources:
+def _with_overrides(latest: KnownSources, overrides: Overrides | AutothrottleError) -> AdoptedSources:
     if isinstance(overrides, AutothrottleError):
-        if known.overrides is None:
-            return AdoptedSources(known, error=overrides)
+        if latest.overrides is None:
+            return AdoptedSources(latest, error=overrides)
         reason = f"the overrides cannot be read; the last known ones apply: {overrides}"
-        overrides = Overrides(unreadable={None: reason, **{b: reason for b in known.overrides.brokers}})
-    return AdoptedSources(replace(known, overrides=overrides.keeping_unreadable(known.overrides or Overrides())))
+        overrides = Overrides(unreadable={None: reason, **{b: reason for b in latest.overrides.brokers}})
+    return AdoptedSources(replace(latest, overrides=overrides.keeping_unreadable(latest.overrides or Overrides())))
 
 
-def _with_catch_ups(known: KnownSources, catch_ups: Mapping[int, CatchUp] | AutothrottleError) -> AdoptedSources:
+def _with_catch_ups(latest: KnownSources, catch_ups: Mapping[int, CatchUp] | AutothrottleError) -> AdoptedSources:
     if isinstance(catch_ups, AutothrottleError):
         effect = (
-            "the last known ones stay" if known.catch_ups_are_known else "nothing is removed until they can be read"
+            "the last known ones stay" if latest.catch_ups_are_known else "nothing is removed until they can be read"
         )
-        return AdoptedSources(known, (f"the catch-ups cannot be read; {effect}: {catch_ups}",))
+        return AdoptedSources(latest, (f"the catch-ups cannot be read; {effect}: {catch_ups}",))
     problems = tuple(unreadable_entries(catch_ups).values())
-    return AdoptedSources(replace(known, catch_ups=catch_ups, catch_ups_are_known=True), problems)
+    return AdoptedSources(replace(latest, catch_ups=catch_ups, catch_ups_are_known=True), problems)
 
 
-def _with_temporary_quotas(known: KnownSources, quotas: TemporaryQuotas | AutothrottleError) -> AdoptedSources:
+def _with_temporary_quotas(latest: KnownSources, quotas: TemporaryQuotas | AutothrottleError) -> AdoptedSources:
     if isinstance(quotas, AutothrottleError):
-        return AdoptedSources(known, (_unread("temporary quotas", known.quotas is None, quotas),))
-    merged = keeping_unreadable(quotas, known.quotas or {}, lambda entity: entity.path)
-    return AdoptedSources(replace(known, quotas=merged), tuple(unreadable_entries(quotas).values()))
+        return AdoptedSources(latest, (_unread("temporary quotas", latest.quotas is None, quotas),))
+    merged = keeping_unreadable(quotas, latest.quotas or {}, lambda entity: entity.path)
+    return AdoptedSources(replace(latest, quotas=merged), tuple(unreadable_entries(quotas).values()))
 
 
-def _with_rules(known: KnownSources, rules: YieldRules | AutothrottleError) -> AdoptedSources:
+def _with_rules(latest: KnownSources, rules: YieldRules | AutothrottleError) -> AdoptedSources:
     if isinstance(rules, AutothrottleError):
-        return AdoptedSources(known, (_unread("yield rules", known.rules is None, rules),))
-    merged = keeping_unreadable(rules, known.rules or {}, str)
-    return AdoptedSources(replace(known, rules=merged), tuple(unreadable_entries(rules).values()))
+        return AdoptedSources(latest, (_unread("yield rules", latest.rules is None, rules),))
+    merged = keeping_unreadable(rules, latest.rules or {}, str)
+    return AdoptedSources(replace(latest, rules=merged), tuple(unreadable_entries(rules).values()))
 
 
 def _unread(source: str, is_first: bool, error: AutothrottleError) -> str:
@@ -128,7 +128,7 @@ class CycleObservation:
     sources: AdoptedSources
     snapshot: Snapshot | AutothrottleError
     """The error may also be that of a source that the term has never read."""
-    held: frozenset[TopicPartition] = frozenset()
+    isr_partitions: frozenset[TopicPartition] = frozenset()
     """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`."""
     loads: KnownLoads | None = None
     """The loads; None: not read for this cycle."""
@@ -137,13 +137,13 @@ class CycleObservation:
     """The client quotas of `quotas_needed`; None: not read."""
     clients: ClientReading | AutothrottleError | None = None
     """The clients that Kafka knows; None: not read for this cycle."""
-    wanted: Wanted | None = None
+    request: SubmissionRequest | None = None
     """The reassignment that a caller waits for; None: no caller waits."""
     cancelled: frozenset[TopicPartition] = frozenset()
     """Partitions whose reassignment was cancelled since the last cycle."""
 
 
-MAX_HELD = 400_000
+MAX_ISR_PARTITIONS = 400_000
 """Limit of the partitions on brokers with an override whose ISR a cycle reads."""
 
 
@@ -163,26 +163,26 @@ class SnapshotRequest:
         """
         return frozenset(participants(snapshot)).intersection(self.replicas_of).union(self.catching_up)
 
-    def held(self, snapshot: Snapshot) -> frozenset[TopicPartition]:
-        """Return the partitions on these brokers; those of brokers that catch up first, the others up to `MAX_HELD`.
+    def isr_partitions(self, snapshot: Snapshot) -> frozenset[TopicPartition]:
+        """Return the partitions on these brokers, at most `MAX_ISR_PARTITIONS`; those of catch-ups are first.
 
         A partition beyond the limit counts as one whose ISR is unknown: the override of its broker lists it.
         """
-        held = partitions_on(snapshot, self.catching_up)
-        others = partitions_on(snapshot, self.with_known_isr(snapshot)) - held
-        return held.union(islice(sorted(others), max(0, MAX_HELD - len(held))) if others else ())
+        urgent = partitions_on(snapshot, self.catching_up)
+        others = partitions_on(snapshot, self.with_known_isr(snapshot)) - urgent
+        return urgent.union(islice(sorted(others), max(0, MAX_ISR_PARTITIONS - len(urgent))) if others else ())
 
 
-def needed(term: TermState, sources: KnownSources, wanted: Wanted | None, now: datetime) -> SnapshotRequest:
+def needed(term: TermState, sources: KnownSources, request: SubmissionRequest | None, now: datetime) -> SnapshotRequest:
     """Return what the snapshot must contain.
 
     Args:
-        term: the state; `held` has the partitions whose ISR is read, as far as they are known.
+        term: the state; `isr_partitions` has the partitions whose ISR is read, as far as they are known.
         sources: those that apply in the cycle.
-        wanted: the reassignment that a caller waits for.
+        request: the reassignment that a caller waits for.
         now: UTC.
     """
     overridden = sources.overrides.acting(now).active_brokers if sources.overrides else frozenset()
-    rows = {*term.submissions.unseen, *(wanted.targets if wanted else ()), *term.held}
+    rows = {*term.submissions.unseen, *(request.targets if request else ()), *term.isr_partitions}
     catching_up = tuple(sorted(sources.catch_ups))
     return SnapshotRequest(tuple(sorted(overridden.union(catching_up))), tuple(sorted(rows)), catching_up)

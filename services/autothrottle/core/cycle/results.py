@@ -21,7 +21,7 @@ class ActionResult:
     done: bool = True
     """Whether it was carried out. False: its override or catch-up has changed, or its caller has withdrawn it."""
     refused: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Partition that Kafka refused -> the reason; only for `Submit`."""
+    """Partition that Kafka refused -> the reason; only for a `SubmissionRequest`."""
     error: AutothrottleError | None = None
 
 

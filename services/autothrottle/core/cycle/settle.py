@@ -50,7 +50,7 @@ def settle(
         settled = replace(settled, answer=answer, wake_ups=(*_first_figures(settings, decision), *checks))
         after_reassignment = is_after_reassignment(settings.shadow, decision, results)
         throttles = replace(state.term.throttles, after_reassignment=after_reassignment)
-        has_reassignments = bool(decision.view.read.reassignments)
+        has_reassignments = bool(decision.view.snapshot.reassignments)
         term = replace(state.term, submissions=submissions, throttles=throttles, has_reassignments=has_reassignments)
     elif decision.ticket:
         term = replace(term, submissions=term.submissions.without(decision.view.proposed))
@@ -70,7 +70,7 @@ def _with_writes(
     """Enter the written changes into the histories, and continue the ramps from them."""
     term, snapshot = decision.state.term, decision.view.to_throttle
     rates = current_rates(snapshot) | {side: rate or 0 for side, rate in settled.applied.rates.items()}
-    history = term.throttles.history.observe(results.at, rates, link_sides_of_reassignments(decision.view.read))
+    history = term.throttles.history.observe(results.at, rates, link_sides_of_reassignments(decision.view.snapshot))
     term = replace(term, throttles=replace(term.throttles, history=history))
     if settings.shadow:
         return ControllerState(term, decision.state.written)
@@ -82,7 +82,7 @@ def _with_writes(
 
 def _first_figures(settings: PlannerSettings, decision: CycleDecision) -> Iterator[WakeUp]:
     """Request cycles for the first bytes left and the first ETA of a reassignment that has started."""
-    snapshot, term = decision.view.read, decision.state.term
+    snapshot, term = decision.view.snapshot, decision.state.term
     if snapshot.reassignments and not term.has_reassignments and snapshot.progress is not None:
         if settings.finish_by is not None:
             yield WakeUp("first bytes left for the deadline", _FIRST_SIZES)

@@ -73,7 +73,7 @@ class TermState:
     """The ledger after the last cycle, so that an entry that the store loses does not make our values foreign."""
     sources: KnownSources = KnownSources()
     loads: KnownLoads = KnownLoads()
-    held: frozenset[TopicPartition] = frozenset()
+    isr_partitions: frozenset[TopicPartition] = frozenset()
     """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`, as last read."""
     throttles: ThrottleState = ThrottleState()  # noqa: RUF009 (frozen)
     has_reassignments: bool = False

@@ -45,7 +45,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     term, clock_change = _begun(state.term, observation)
     begun, pause = replace(state, term=term), term.sources.pause
     overrides = (term.sources.overrides or Overrides()).acting(observation.at)
-    obstacle = obstacle_to_submissions(settings.shadow, pause) if observation.wanted else None
+    obstacle = obstacle_to_submissions(settings.shadow, pause) if observation.request else None
     operators = replace(requests(observation, overrides), answer=obstacle)
     snapshot = observation.sources.error or observation.snapshot
     if isinstance(snapshot, AutothrottleError):
@@ -63,10 +63,10 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         )
     cycle, lost_records = _with_ledger(settings, term, observation, overrides, snapshot)
     submissions, refusal = awaited_submission(
-        term.submissions, cycle.view.read, None if obstacle else observation.wanted, cycle.clock
+        term.submissions, cycle.view.snapshot, None if obstacle else observation.request, cycle.clock
     )
     cycle = replace(cycle, view=_view(cycle, submissions))
-    inputs = merged((operators, lost_records, Contribution(findings=_problems(cycle.view.read), answer=refusal)))
+    inputs = merged((operators, lost_records, Contribution(findings=_problems(cycle.view.snapshot), answer=refusal)))
     return replace(_decided(settings, begun, cycle, submissions, inputs), clock_change=clock_change)
 
 
@@ -82,7 +82,7 @@ def _begun(term: TermState, observation: CycleObservation) -> tuple[TermState, t
         term,
         cycles=term.cycles + 1,
         clock_origin=origin,
-        sources=observation.sources.known,
+        sources=observation.sources.latest,
         loads=term.loads if observation.loads is None else observation.loads,
         submissions=term.submissions.without(observation.cancelled),
         throttles=term.throttles.without_measurements() if is_changed else term.throttles,
@@ -123,7 +123,7 @@ def _with_ledger(
 
 
 def _view(cycle: CycleInput, submissions: SubmissionState) -> SnapshotViews:
-    snapshot = cycle.view.read
+    snapshot = cycle.view.snapshot
     return SnapshotViews(
         snapshot,
         submissions.proposal.start,
@@ -159,16 +159,16 @@ def _decided(
     rates = throttles.contribution
     cleanup = clean_up(settings, term.foreign_cycles, cycle, throttles.plan, rates.changed)
     quota_state, ledger, quotas = control_quotas(settings, term.quotas, cycle, throttles)
-    needs = resources(view.read, submissions.proposal.start)
-    sent, submit = submission(submissions, needs, view.read, cycle.clock)
+    needs = resources(view.snapshot, submissions.proposal.start)
+    sent, submit = submission(submissions, needs, view.snapshot, cycle.clock)
     writes = merged((rates, cleanup.contribution, quotas))
     ended = ended_requests(settings, cycle, throttles.plan.finished_override, writes.resources)
-    unreadable = _unreadable(view.read, writes)
+    unreadable = _unreadable(view.snapshot, writes)
     next_term = replace(
         term,
-        version=view.read.version,
+        version=view.snapshot.version,
         ledger=ledger,
-        held=cycle.observation.held,
+        isr_partitions=cycle.observation.isr_partitions,
         throttles=throttle_state,
         foreign_cycles=cleanup.cycles,
         submissions=sent,
@@ -192,7 +192,7 @@ def _with_throttles(
         cycle.at,
         cycle.observation.scheduled,
         view=cycle.view,
-        left=_bytes_left(cycle.view, throttles),
+        remainder=_bytes_left(cycle.view, throttles),
         pause=cycle.sources.pause,
         overrides=cycle.overrides,
         loads=throttles.loads,
@@ -230,11 +230,11 @@ def ramp_steps(state: ControllerState, at: datetime, clock: float) -> CycleDecis
 
 
 def _bytes_left(view: SnapshotViews, throttles: ThrottleDecision) -> Remainder | None:
-    left = remainder(view.copying)
+    bytes_left = remainder(view.copying)
     if throttles.limits is None:
-        return left
+        return bytes_left
     rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in throttles.plan.decisions}
-    return with_static_eta(left, view.copying, rates)
+    return with_static_eta(bytes_left, view.copying, rates)
 
 
 def _unreadable(snapshot: Snapshot, writes: Contribution) -> Contribution:

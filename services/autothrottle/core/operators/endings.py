@@ -29,7 +29,7 @@ def requests(observation: CycleObservation, overrides: Overrides) -> Contributio
         overrides: those that act now.
     """
     sources, at = observation.sources, observation.at
-    expiry = sources.known.overrides.next_expiry(at) if sources.known.overrides else None
+    expiry = sources.latest.overrides.next_expiry(at) if sources.latest.overrides else None
     return Contribution(
         findings=(*sources.findings, *dict.fromkeys([*overrides.warnings, *overrides.unreadable.values()])),
         wake_ups=() if expiry is None else (WakeUp("an override expires", expiry - at),),
@@ -59,7 +59,9 @@ def ended_requests(
 def _purges(cycle: CycleInput) -> Iterator[PurgeOverride]:
     """Yield the removals of overrides that are marked for removal or have expired."""
     overrides, all_overrides = cycle.overrides, cycle.sources.overrides
-    marked: dict[int | None, StoredOverride] = {b: one for b, one in overrides.brokers.items() if one.rate == 0}
+    marked: dict[int | None, StoredOverride] = {
+        b: override for b, override in overrides.brokers.items() if override.rate == 0
+    }
     expired = all_overrides.expired(cycle.at) if all_overrides else {}
     for reason, ended in ((MARKED, marked), (EXPIRED, expired)):
         for broker_or_all, override in ended.items():
@@ -69,7 +71,7 @@ def _purges(cycle: CycleInput) -> Iterator[PurgeOverride]:
 
 def _ended_catch_ups(cycle: CycleInput) -> Iterator[PurgeCatchUp]:
     for broker_id, rows in sorted(cycle.view.lagging.items()):
-        if not rows and not _may_lag(cycle.view.read, broker_id):
+        if not rows and not _may_lag(cycle.view.snapshot, broker_id):
             yield PurgeCatchUp(cycle.sources.catch_ups[broker_id], frozenset({ConfigResource.broker(broker_id)}))
 
 
@@ -82,7 +84,7 @@ def _may_lag(snapshot: Snapshot, broker_id: int) -> bool:
 def is_after_reassignment(shadow: bool, decision: CycleDecision, results: CycleResults) -> bool:
     """Return whether an autoremove override has had its reassignment. An incomplete snapshot changes nothing."""
     view, overrides = decision.view, decision.overrides
-    if view.read.reassignments:
+    if view.snapshot.reassignments:
         return True
     finished = decision.plan.finished_override and overrides.cluster is not None
     purged = any(
@@ -90,5 +92,5 @@ def is_after_reassignment(shadow: bool, decision: CycleDecision, results: CycleR
         for result in results.actions
     )
     purge_is_pending = decision.pause is not None or shadow or (finished and not purged)
-    is_incomplete = bool(view.to_throttle.reassignments or view.read.problems or None in overrides.unreadable)
+    is_incomplete = bool(view.to_throttle.reassignments or view.snapshot.problems or None in overrides.unreadable)
     return decision.state.term.throttles.after_reassignment and (purge_is_pending or is_incomplete)

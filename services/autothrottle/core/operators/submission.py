@@ -55,7 +55,7 @@ class ProposedReassignment:
     """The partitions to start."""
     moving: frozenset[TopicPartition] = frozenset()
     """Partitions that are already being reassigned to their targets."""
-    there: frozenset[TopicPartition] = frozenset()
+    in_place: frozenset[TopicPartition] = frozenset()
     """Partitions that already have their target replicas."""
 
 
@@ -134,9 +134,9 @@ def proposal(snapshot: Snapshot, wanted: Targets) -> ProposedReassignment:
     problems = (f"{named(row)} is already being reassigned to {_list(known[row].target)}" for row in elsewhere)
     _refuse(Conflict, problems, "wait until it is done, or cancel it first")
     moving = frozenset(row for row in wanted if known[row].moves)
-    there = frozenset(row for row in wanted if row not in moving and known[row].replicas == wanted[row])
+    in_place = frozenset(row for row in wanted if row not in moving and known[row].replicas == wanted[row])
     return ProposedReassignment(
-        {r: to for r, to in wanted.items() if r not in moving and r not in there}, moving, there
+        {r: to for r, to in wanted.items() if r not in moving and r not in in_place}, moving, in_place
     )
 
 
@@ -277,12 +277,14 @@ def _list(broker_ids: Collection[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A reassignment that a caller waits for."""
+class SubmissionRequest:
+    """A reassignment that a caller waits for. As an action of a cycle, it has only the partitions to start."""
 
     ticket: int
     """Identifies the call, > 0."""
     targets: Targets
+    needs: frozenset[ConfigResource] = frozenset()
+    """Resources whose change must not have been refused; so in the other actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,22 +316,22 @@ class SubmissionState:
         """Return the state in which Kafka may have received these partitions."""
         return replace(self, unseen={**self.unseen, **{row: (target, clock) for row, target in start.items()}})
 
-    def observe(self, snapshot: Snapshot, wanted: Wanted | None, clock: float) -> SubmissionState:
+    def observe(self, snapshot: Snapshot, request: SubmissionRequest | None, clock: float) -> SubmissionState:
         """Return the state of the next cycle.
 
         Args:
             snapshot: has the assignments of all these partitions.
-            wanted: the reassignment that a caller waits for; None: no caller waits.
+            request: the reassignment that a caller waits for; None: no caller waits.
             clock: monotonic time in seconds.
 
         Raises:
-            Missing, Invalid, Conflict: the wanted reassignment is not possible. Observe again without it.
+            Missing, Invalid, Conflict: the reassignment is not possible. Observe again without it.
         """
         left, oldest = unseen(snapshot, self.submitted), clock - VISIBLE_WITHIN.total_seconds()
         waiting = {row: known for row, known in self.unseen.items() if row in left and known[1] >= oldest}
-        if wanted is None:
+        if request is None:
             return SubmissionState(waiting)
-        found = proposal(snapshot, wanted.targets)
-        if wanted.ticket != self.ticket:
-            return SubmissionState(waiting, wanted.ticket, found)
-        return replace(self, unseen=waiting, proposal=found)
+        proposed = proposal(snapshot, request.targets)
+        if request.ticket != self.ticket:
+            return SubmissionState(waiting, request.ticket, proposed)
+        return replace(self, unseen=waiting, proposal=proposed)

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.contribution import Contribution, Submit, WakeUp
+from autothrottle.core.cycle.contribution import Contribution, WakeUp
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.results import ActionResult, CycleResults
 from autothrottle.core.errors import AutothrottleError, Conflict, Unavailable
@@ -16,8 +16,8 @@ from autothrottle.core.operators.submission import (
     CHECK_FIRST,
     SETTLED_AFTER,
     VISIBLE_WITHIN,
+    SubmissionRequest,
     SubmissionState,
-    Wanted,
     some,
     unthrottled,
 )
@@ -39,7 +39,7 @@ def obstacle_to_submissions(shadow: bool, pause: Pause | None) -> Conflict | Non
 
 
 def awaited_submission(
-    state: SubmissionState, snapshot: Snapshot, request: Wanted | None, clock: float
+    state: SubmissionState, snapshot: Snapshot, request: SubmissionRequest | None, clock: float
 ) -> tuple[SubmissionState, AutothrottleError | None]:
     """Return the state with the reassignment that a caller waits for, or why it cannot be submitted.
 
@@ -70,7 +70,7 @@ def submission(
         return state, Contribution()
     start = state.proposal.start
     # Before sending: anything that Kafka may have received must be throttled, whatever the answer is.
-    return state.with_sent(start, clock), Contribution(actions=(Submit(state.ticket, start, needs),))
+    return state.with_sent(start, clock), Contribution(actions=(SubmissionRequest(state.ticket, start, needs),))
 
 
 def _is_throttled(state: SubmissionState, needs: frozenset[ConfigResource], snapshot: Snapshot, clock: float) -> bool:
@@ -84,7 +84,7 @@ def settled_submission(decision: CycleDecision, refused: Sequence[Outcome], resu
     state, start = decision.state.term.submissions, decision.view.proposed
     if not decision.ticket:
         return state, None, ()
-    result = next((one for one in results.actions if isinstance(one.action, Submit)), None)
+    result = next((result for result in results.actions if isinstance(result.action, SubmissionRequest)), None)
     if result is not None:
         return _sent(state, result, decision.state.term.throttles.guards.large_fetches)
     waiting = state.without(start)
@@ -93,7 +93,7 @@ def settled_submission(decision: CycleDecision, refused: Sequence[Outcome], resu
         answer = Conflict(f"nothing was submitted, since it could not be throttled: {some(missing)}")
         return waiting, answer, _check_after(timedelta(0))
     since, clock = waiting.throttled_since, results.clock
-    if since is None or unthrottled(decision.view.read, start):
+    if since is None or unthrottled(decision.view.snapshot, start):
         since = clock
     delay = SETTLED_AFTER - timedelta(seconds=clock - since)
     return replace(waiting, throttled_since=since), None, _check_after(max(delay, timedelta(0)))
@@ -101,8 +101,8 @@ def settled_submission(decision: CycleDecision, refused: Sequence[Outcome], resu
 
 def _sent(state: SubmissionState, result: ActionResult, large_fetches: str) -> SubmissionEnd:
     """Return the submission after Kafka has answered, or after its caller had withdrawn it."""
-    assert isinstance(result.action, Submit)
-    start = result.action.start
+    assert isinstance(result.action, SubmissionRequest)
+    start = result.action.targets
     if not result.done:
         return state.without(start), None, _check_after(timedelta(0))
     check = _check_after(VISIBLE_WITHIN)
@@ -119,7 +119,7 @@ def _sent(state: SubmissionState, result: ActionResult, large_fetches: str) -> S
 
 def _answer(state: SubmissionState, accepted: int, result: ActionResult, large_fetches: str) -> Submission:
     proposal, warnings = state.proposal, (large_fetches,) if large_fetches else ()
-    return Submission(accepted, len(proposal.moving), len(proposal.there), result.refused, warnings)
+    return Submission(accepted, len(proposal.moving), len(proposal.in_place), result.refused, warnings)
 
 
 def _check_after(delay: timedelta) -> tuple[WakeUp, ...]:

@@ -97,10 +97,10 @@ def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> T
     view = cycle.view
     withdrawn = (state.withdrawn or was_withdrawn) and had_reassignment(view.to_throttle)
     shows_catch_ups = any(view.lagging.values())
-    sides = link_sides_of_reassignments(view.read)
+    sides = link_sides_of_reassignments(view.snapshot)
     return replace(
         state,
-        withdrawn=(withdrawn or shows_catch_ups) and not view.read.reassignments,
+        withdrawn=(withdrawn or shows_catch_ups) and not view.snapshot.reassignments,
         history=state.history.observe(cycle.at, current_rates(view.to_throttle), sides),
     )
 
@@ -109,7 +109,7 @@ def _measured(settings: PlannerSettings, state: ThrottleState, cycle: CycleInput
     """Return the state with the new loads, and with the number of failures of brokers without them."""
     history, failures = state.history, state.failures
     if cycle.observation.loads is not None:
-        history = history.measured(cycle.loads.loads, link_sides_of_reassignments(cycle.view.read))
+        history = history.measured(cycle.loads.loads, link_sides_of_reassignments(cycle.view.snapshot))
     if cycle.observation.scheduled:
         failures = {b: failures.get(b, 0) + 1 for b in _without_load(settings, cycle)}
     return replace(state, history=history, failures=failures)
@@ -155,7 +155,7 @@ def _planned(
     planned_state, unguarded = _plan(settings, state, cycle, limits)
     exempt = guards.below_min_isr(cycle.view.may_be_exempt, observation.settings.settings)
     in_window = settings.schedule.window(at) is not None
-    guard_state, guarded = planned_state.guards.observe(cycle.view.read.progress).apply(
+    guard_state, guarded = planned_state.guards.observe(cycle.view.snapshot.progress).apply(
         unguarded, snapshot, limits, exempt, settings.finish_by, in_window, at
     )
     change_set = changes(guarded.plan, snapshot, cycle.fence, cycle.number, pace)

@@ -555,6 +555,6 @@ def test_a_submission_that_timed_out_cannot_be_claimed() -> None:
     end = submissions.propose(1, WANTED)
     with pytest.raises(Unavailable, match="nothing was submitted"):
         submissions.wait(end, timedelta(0))
-    assert not submissions.claim(1) and submissions.wanted is None
+    assert not submissions.claim(1) and submissions.request is None
     submissions.answer(1, Submission(1))
     assert submissions.propose(1, WANTED) is not end

@@ -78,7 +78,7 @@ def carried_out(settings: PlannerSettings, decision: CycleDecision) -> tuple[Con
     """Return the state and the cluster after all changes of a decision were applied."""
     outcomes = tuple(Outcome(change.resource, OutcomeStatus.APPLIED) for change in decision.changes)
     state, _ = settle(settings, decision, CycleResults(decision.at, 100.0, outcomes))
-    return state, with_changes(decision.view.read, decision.changes)
+    return state, with_changes(decision.view.snapshot, decision.changes)
 
 
 @given(observation=observations(), policy=policies)
@@ -103,7 +103,7 @@ def test_permuted_brokers_get_the_same_throttles(
 def with_names(observation: CycleObservation, names: Mapping[int, int]) -> CycleObservation:
     """Return the same observation with other broker ids."""
     snapshot, sources = observation.snapshot, observation.sources
-    overrides = sources.known.overrides
+    overrides = sources.latest.overrides
     assert isinstance(snapshot, Snapshot) and overrides is not None and observation.loads
 
     def renamed(column: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -125,7 +125,7 @@ def with_names(observation: CycleObservation, names: Mapping[int, int]) -> Cycle
     return replace(
         observation,
         snapshot=replace(snapshot, reassignments=moves, replicas=held),
-        sources=replace(sources, known=replace(sources.known, overrides=replace(overrides, brokers=by_broker))),
+        sources=replace(sources, latest=replace(sources.latest, overrides=replace(overrides, brokers=by_broker))),
         loads=replace(observation.loads, loads=read),
     )
 
@@ -153,7 +153,7 @@ def test_an_unreadable_cluster_changes_nothing_and_keeps_what_was_read(observati
     state, _ = settle(settings, decision, results)
     assert (decision.changes, decision.actions) == ((), ())
     assert (state.term.troubles, state.term.cycles) == (1, 1)
-    assert (state.term.loads, state.term.sources.overrides) == (observation.loads, observation.sources.known.overrides)
+    assert (state.term.loads, state.term.sources.overrides) == (observation.loads, observation.sources.latest.overrides)
 
 
 @given(observation=observations(), policy=policies, minutes=st.integers(1, 60))
@@ -168,10 +168,10 @@ def test_a_step_depends_on_its_input_alone(observation: CycleObservation, policy
 
 def test_more_overrides_than_a_request_can_hold_leave_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overrides on brokers with more than 100,000 partitions made discovery refuse the request of every cycle."""
-    monkeypatch.setattr("autothrottle.core.cycle.observation.MAX_HELD", 3)
+    monkeypatch.setattr("autothrottle.core.cycle.observation.MAX_ISR_PARTITIONS", 3)
     snapshot = replace(
         builders.snapshot(builders.reassignment("t", {0: (1, [1], [2, 3], [])})),
         replicas={2: {"a": (0, 1), "b": (0, 1)}, 3: {"c": (5, 6)}},
     )
     request = SnapshotRequest(replicas_of=(2, 3), partitions=(), catching_up=(3,))
-    assert request.held(snapshot) == {("c", 5), ("c", 6), ("a", 0)}
+    assert request.isr_partitions(snapshot) == {("c", 5), ("c", 6), ("a", 0)}

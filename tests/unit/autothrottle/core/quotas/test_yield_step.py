@@ -121,11 +121,11 @@ class World:
         read = SourceReadings(None, Overrides(), {}, {}, self.rules)
         sources, term, at = adopted(self.state.term.sources, read), self.state.term, self.now
         clients = None
-        if term.quotas.yields.is_reading_due(sources.known.rules, self.seconds):
+        if term.quotas.yields.is_reading_due(sources.latest.rules, self.seconds):
             with_quotas = {entity_of_path(r.path) for r, keys in self.configs.items() if keys}
             of_groups = {ClientQuotaEntity(DEFAULT, "backfill-1"), ClientQuotaEntity(DEFAULT, "app")}
             clients = ClientReading(frozenset(filter(None, with_quotas | of_groups)))
-        asked = quotas_needed(term.quotas, term.ledger, sources.known, self.seconds)
+        asked = quotas_needed(term.quotas, term.ledger, sources.latest, self.seconds)
         found = {r: dict(self.configs.get(r, {})) for r in (asked or set()) | self.ledger.keys()}
         loads = Loads()
         if inbound is not None:

@@ -101,7 +101,7 @@ def hostile_ledger(observation: CycleObservation, resource: ConfigResource, valu
 
 
 def unreadable_override(observation: CycleObservation, broker_id: int) -> CycleObservation:
-    overrides = observation.sources.known.overrides
+    overrides = observation.sources.latest.overrides
     assert overrides is not None
     brokers = {b: override for b, override in overrides.brokers.items() if b != broker_id}
     without = replace(overrides, brokers=brokers, unreadable={broker_id: "it cannot be parsed"})

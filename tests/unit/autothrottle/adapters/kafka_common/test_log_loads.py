@@ -30,7 +30,7 @@ class Source(MemoryCluster):
         super().__init__(brokers=(1, 2))
         self.add_topic("t", {0: (1, 2)})
         self.time = datetime.now(UTC)
-        self._now = lambda: self.time
+        self._clock = lambda: self.time
         self.reads = 0
         self.hidden: frozenset[str] = frozenset()
         """Topics that we may not describe."""

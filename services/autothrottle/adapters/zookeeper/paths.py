@@ -107,5 +107,5 @@ class OwnPaths:
         return f"{self.ledger}/{resource.path}"
 
     def override(self, broker_id: int | None) -> str:
-        """The node of one override; None: the cluster override."""
+        """Return the node of a broker's override; without a broker id, that of the cluster override."""
         return self.overrides if broker_id is None else f"{self.overrides}/{broker_id}"

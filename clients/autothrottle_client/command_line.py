@@ -73,7 +73,7 @@ _RATIO = "share of every link's capacity for throttles, above 0 and at most 100 
 _WANTED = "brokers that shall hold the replicas; -1: all that hold them now, -2: all of the cluster"
 _QUOTA_PARTS = (
     ("--user", "--default-user", "users", "name of the principal, without User:; rule set: a pattern like etl-*"),
-    ("--client-id", "--default-client-id", "client ids", "client id; with a user, both together; rule set: a pattern like backfill-*"),
+    ("--client-id", "--default-client-id", "client ids", "client id, alone or with a user; rule set: like backfill-*"),
     ("--ip", "--default-ip", "addresses", "IPv4 or IPv6 address; without a user and a client id"),
 )
 _BYTE_RATE = "like 20MB/s or 1500000B/s"

@@ -72,9 +72,9 @@ _QUOTA_CLIENT = "id that a client sends; without an id: every client id without 
 _RATIO = "share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)"
 _WANTED = "brokers that shall hold the replicas; -1: all that hold them now, -2: all of the cluster"
 _QUOTA_PARTS = (
-    ("--user", "--default-user", "name of the principal, without User:; rule set: a pattern like etl-*"),
-    ("--client-id", "--default-client-id", "client id; with a user, the pair; rule set: a pattern like backfill-*"),
-    ("--ip", "--default-ip", "IPv4 or IPv6 address, alone"),
+    ("--user", "--default-user", "users", "name of the principal, without User:; rule set: a pattern like etl-*"),
+    ("--client-id", "--default-client-id", "client ids", "client id, alone or with a user; rule set: like backfill-*"),
+    ("--ip", "--default-ip", "addresses", "IPv4 or IPv6 address; without a user and a client id"),
 )
 _BYTE_RATE = "like 20MB/s or 1500000B/s"
 _QUOTA_RATE = f"{_BYTE_RATE}, or unlimited"
@@ -222,10 +222,10 @@ def _add_quotas(command: _AddCommand) -> None:
     rule = "rule: list, set or remove rules for clients that yield to a recovery"
     quota.add_argument("action", choices=("list", "set", "remove"), help=rule, nargs="?")
     _value(quota, "name", "NAME", str, "rule set, rule remove: name of the rule, like backfills", nargs="?")
-    for option, default, meaning in _QUOTA_PARTS:
+    for option, default, plural, meaning in _QUOTA_PARTS:
         either = quota.add_mutually_exclusive_group()
         _value(either, option, "NAME", str, meaning)
-        _switch(either, default, "set, remove: the default for all without a quota of their own")
+        _switch(either, default, f"set, remove: the default for all {plural} without a quota of their own")
     _value(quota, "--producer-byte-rate", "RATE", _byte_rate, f"set: limit of producers on each broker, {_QUOTA_RATE}")
     _value(quota, "--consumer-byte-rate", "RATE", _byte_rate, f"set: limit of consumers on each broker, {_QUOTA_RATE}")
     _value(quota, "--request-percentage", "PERCENT", float, "set: time of one thread on each broker; 200 is two")

@@ -1,7 +1,7 @@
 """The command line: what each command starts, and its exit status.
 
 `autothrottle <service>` runs one service. `autothrottle run` runs all of them in one process: the same code over the
-same gRPC surface. `autothrottle check` reads what `run` would read and prints what is wrong. `autothrottle demo` shows
+same gRPC surface. `autothrottle check` reads what `run` reads and prints problems. `autothrottle demo` shows
 a recovery on a simulated cluster. `autothrottle uninstall` removes everything that autothrottle has written.
 `composition` builds the services, `runtime.command_line` describes the commands.
 """

@@ -1,4 +1,4 @@
-"""`autothrottle check`: reads what the services of `run` would read, writes nothing, and prints findings and facts.
+"""`autothrottle check`: reads what the services of `run` read, writes nothing, and prints findings and facts.
 
 Each source is read in its own thread and within a limit, so that one that does not answer is one finding. `inspection`
 judges the readings. The types to know are `CheckSources` and `CheckComposition`.

@@ -1,4 +1,4 @@
-"""The composition root: the only module that names concrete adapters. It builds the services from them.
+"""The composition root: the only module that names concrete adapters of the services. It builds the services from them.
 
 `__main__` maps commands to services. The type to know is `Composition`. Adapters whose libraries start slowly
 (Datadog, Kafka's Admin API: 0.2 s of CPU time each) are imported where they are built: most services need none of them.

@@ -163,7 +163,7 @@ class Planner:
             self._ended.notify_all()
 
     def stall(self) -> str:
-        """Return since when the loop has not finished a cycle or found that it does not lead; "": recently."""
+        """Return why the loop counts as stuck, and the fix; "": it is not stuck."""
         if where := self._watchdog.stall:
             return f"the planner's loop is stuck in {where}; restart the process"
         age = timedelta(seconds=self._clock() - self._last_turn)

@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, Command] = {
         "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key",
     ),
     "check": Command(
-        "reads what `run` with the same options would read, writes nothing, and prints what is wrong with the fix",
+        "reads what `run` reads with the same options, writes nothing, and prints each problem and its fix",
         _RUN | _named(_C.CHECK),
         "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key -o json",
     ),

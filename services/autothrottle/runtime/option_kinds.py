@@ -401,7 +401,7 @@ def broker_label(default_label: str) -> BrokerLabel | None:
     return option(
         lambda text: parse_broker_label(text, "broker-label"),
         "",
-        f"Label with the broker id, as the last group of the expression; {default_label}",
+        f"Label with the broker id, which the last group of the expression matches; {default_label}",
         "LABEL=REGEX for the whole value of the label",
         example="pod=.*-([0-9]+)",
     )

@@ -586,7 +586,7 @@ class GetClusterStateResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One sentence for each override and catch-up, and for a pause, that cannot be read."""
+        """One sentence for each override, catch-up or pause that cannot be read."""
 
     def __init__(
         self,
@@ -1160,10 +1160,10 @@ class SubmitReassignmentRequest(_message.Message):
     validate_only: _builtins.bool
     """Dry run: check the request only; set no throttle and submit nothing."""
     throttle_bytes_per_second: _builtins.int
-    """A fixed rate in bytes per second, 1 to 10^12 (KIP-73's replication quota). Absent: the policy decides the rates. It
-    becomes the cluster override with autoremove: it also applies to other reassignments that run, and it ends when no
-    reassignment is left. ABORTED when another cluster override is set. Removed again when nothing is submitted, except
-    after UNAVAILABLE, because the reassignment may run.
+    """A fixed rate in bytes per second, 1 to 10^12 (KIP-73's replication quota). Absent: the policy decides the
+    rates. The rate becomes the cluster override with autoremove. So it also applies to other reassignments that run,
+    and it ends when no reassignment is left. ABORTED when another cluster override is set. The override is removed
+    again when nothing is submitted, except after UNAVAILABLE, because the reassignment may run.
     """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
@@ -1445,7 +1445,7 @@ class ListRequestQuotasResponse(_message.Message):
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One sentence for each quota that cannot be read, and does not apply."""
+        """One sentence for each quota that cannot be read and therefore does not apply."""
 
     def __init__(
         self,

@@ -1085,7 +1085,7 @@ class Problem(_message.Message):
     reason: _builtins.str
     """The value and the fix, in one sentence."""
     topic: _builtins.str
-    """The only topic that it concerns. Empty: it may concern any topic."""
+    """The only topic that the problem concerns. Empty: it may concern any topic."""
     def __init__(
         self,
         *,

@@ -30,9 +30,11 @@ class PlacementServiceStub:
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage
-    are unknown, the plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
-    cluster cannot be read completely.
+    which takes seconds.
+
+    Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
+    plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
     """
 
     @_typing.overload
@@ -53,9 +55,11 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage
-    are unknown, the plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
-    cluster cannot be read completely.
+    which takes seconds.
+
+    Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
+    plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -72,9 +76,11 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
 
     A plan starts from the end of reassignments in progress. Admin processes serve it. A call reads the whole cluster,
-    which takes seconds. Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage
-    are unknown, the plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored; UNAVAILABLE; DATA_LOSS when the
-    cluster cannot be read completely.
+    which takes seconds.
+
+    Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
+    plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
     """
 
     @_abc_1.abstractmethod

@@ -80,7 +80,7 @@ _SPOOL_NAME = re.compile(r"(\w+)~(.+)~(\d{4}-\d\d-\d\d)~(\d+)~(\d+)\.arrows")
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """When spools are rolled into files, and when files are removed."""
+    """Limits at which a spool is rolled into a file, and a file is removed."""
 
     rows: int = 200_000
     """Number of rows at which a spool is rolled."""

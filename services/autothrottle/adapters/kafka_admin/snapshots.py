@@ -390,7 +390,7 @@ def _current(
     answers: Mapping[int, Mapping[str, ConfigValue]] | Mapping[str, Mapping[str, ConfigValue]],
     resource: Callable[..., ConfigResource],
 ) -> _ThrottleConfigs:
-    """Resource -> its own throttle configs, for brokers or topics that answered."""
+    """Return resource -> throttle configs set on it, for the brokers or topics in the answers."""
     return {
         resource(name): {key: v.current for key, v in values.items() if v.current is not None}
         for name, values in answers.items()

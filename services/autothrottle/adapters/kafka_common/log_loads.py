@@ -150,7 +150,7 @@ class LogLoads:
             due = max(began + interval, time.monotonic() + min(_REST_FACTOR * worked, _MAX_REST_SECONDS))
 
     def _wait(self, due: float) -> bool:
-        """Wait until a read is due and loads are wanted; return whether to go on."""
+        """Wait until a read is due and a caller needs loads; return False after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, max(0.0, due - time.monotonic()))
             self._changed.wait_for(lambda: self._closed or time.monotonic() < self._wanted_until)

@@ -106,8 +106,8 @@ class PrometheusMetrics:
 def reported_addresses(result: QueryResult, registered: Mapping[int, Collection[str]]) -> dict[str, int]:
     """Return address -> broker id from `kafka_broker_info{id,address}`.
 
-    An address that is reported for two brokers is left out. So is one with the registered host of other brokers: the
-    exporter of one broker must not claim the series of another one.
+    An address that is reported for two brokers is left out. An address whose host is registered for another broker is
+    left out, too: the exporter of one broker must not claim the series of another one.
     """
     owners: dict[str, set[int]] = {}
     for broker_id, hosts in registered.items():

@@ -94,7 +94,7 @@ class OwnPaths:
         self.audit = f"{self.root}/audit"
         """Parent of the audit records. Its version counts changes of the overrides and of the pause."""
         self.audit_record = f"{self.audit}/change-"
-        """Prefix of the sequential nodes that record who changed an override or the pause."""
+        """Prefix of the sequential nodes with one audit record each."""
 
     def audited_map(self, name: str) -> str:
         """One map that operators change, such as the catch-ups. Persistent: it outlives every leader."""
@@ -107,5 +107,5 @@ class OwnPaths:
         return f"{self.ledger}/{resource.path}"
 
     def override(self, broker_id: int | None) -> str:
-        """The node of one override; None: the cluster override."""
+        """Return the node of a broker's override; without a broker id, that of the cluster override."""
         return self.overrides if broker_id is None else f"{self.overrides}/{broker_id}"

@@ -288,7 +288,7 @@ def _virtual_devices(counted: Collection[str], capacity: Capacity) -> list[str]:
     virtual = sorted(filter(is_virtual, counted))
     if virtual and len(virtual) < len(counted):
         return [
-            f"--net-devices matches {_shown(virtual)}, the names of virtual devices. Their bytes are also those of a "
+            f"--net-devices matches virtual devices: {_shown(virtual)}. Their bytes are also those of a "
             "NIC, so they count twice, and their speed is not that of a link. Fix: let --net-devices match NICs alone"
         ]
     if capacity.origin.endswith(tuple(f" {device}" for device in virtual if not is_vlan(device))):

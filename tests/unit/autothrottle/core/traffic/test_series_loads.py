@@ -138,7 +138,7 @@ def test_speeds_that_no_link_has_are_unknown() -> None:
 @pytest.mark.parametrize(
     ("pattern", "speed", "text"),
     [
-        ("eth.*|veth.*", 1.25e9, "matches veth1a2b, the names of virtual devices"),
+        ("eth.*|veth.*", 1.25e9, "matches virtual devices: veth1a2b"),
         ("veth.*", 1.25e9, "matches only veth1a2b, and the capacity is the speed of veth1a2b"),
         ("veth.*", 0, ""),
         ("eth0", 1.25e9, ""),

@@ -100,6 +100,8 @@ class MapCodec(Generic[K, V]):
     def _raw_entries(self, data: bytes) -> dict[str, Any]:
         value = own_object(data, f"the node of {self.kind.name}")[self.field]
         if self.is_list:
+            if not isinstance(value, list):  # a string or an object would be stored in pieces by the next change
+                raise TypeError(f"{self.field} is not a list")
             return {str(position): entry for position, entry in enumerate(value)}
         return {**value}
 

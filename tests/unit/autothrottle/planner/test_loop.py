@@ -652,6 +652,23 @@ def test_a_bug_in_one_cycle_does_not_end_the_loop(caplog: pytest.LogCaptureFixtu
         assert bench.rates() == RATES
 
 
+def test_a_finding_that_cannot_be_formatted_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """A metrics source of another party gave a warning that is no text, which failed the report of the cycle.
+
+    The throttles are in place then. The cycle counts as failed, and the next one reports again.
+    """
+    with Bench() as bench:
+        loads = bench.metrics.loads
+        bench.metrics.loads = replace(loads, warnings=(7,))  # type: ignore[arg-type]
+        bench.begin_reassignment()
+        record = bench.cycle()
+        assert record.error == "unexpected TypeError; the log has the traceback"
+        assert count(caplog, "The cycle failed unexpectedly") == 1
+        assert bench.rates() == RATES
+        bench.metrics.loads = loads
+        assert bench.cycle().error == ""
+
+
 @pytest.mark.parametrize(
     ("part", "method"),
     [

@@ -71,8 +71,8 @@ def topic_lines(snapshot: Snapshot) -> list[str]:
     if not snapshot.reassignments:
         return ["No topics undergoing reassignment"]
     roles = participants(snapshot)
-    leaders = sorted(b for b, held in roles.items() if ReplicaRole.LEADER in held)
-    followers = sorted(b for b, held in roles.items() if ReplicaRole.FOLLOWER in held)
+    leaders = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.LEADER in roles_of_broker)
+    followers = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.FOLLOWER in roles_of_broker)
     return [
         f"Topics with ongoing reassignments: {_bracketed(snapshot.topics)}",
         f"Source brokers participating in replication: {_bracketed(leaders)}",
@@ -132,8 +132,8 @@ def removal_lines(plan: Plan, applied: Applied) -> list[str]:
 
 
 def _unthrottled(plan: Plan, applied: Applied) -> list[int]:
-    kept = {decision.broker_id for decision in plan.decisions}
-    return sorted({b for (b, _), rate in applied.rates.items() if rate is None} - kept)
+    throttled = {decision.broker_id for decision in plan.decisions}
+    return sorted({b for (b, _), rate in applied.rates.items() if rate is None} - throttled)
 
 
 def limited_findings(findings: Sequence[str]) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def done_line(done: Sequence[str]) -> str:
 
 def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]) -> list[Event]:
     """Return the events of a cycle; none if it changed no rate and no reassignment ended."""
-    found = [Event("Topics done reassigning", done_line(done))] if done else []
+    events = [Event("Topics done reassigning", done_line(done))] if done else []
     roles = participants(snapshot)
     written = applied.reported
     in_reassignment = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
@@ -169,18 +169,18 @@ def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]
             "Replication throttles changes for brokers [ID, role, rate]: "
             f"{_listed(in_reassignment)}\nTopics currently undergoing replication: {_bracketed(snapshot.topics)}"
         )
-        found.append(Event("Broker replication throttle set", text))
+        events.append(Event("Broker replication throttle set", text))
     if any((d.broker_id, d.role) in written for d in out_of_band):
         text = f"Replication throttle overrides for brokers [ID, role, rate]: {_listed(out_of_band)}"
-        found.append(Event("Broker level throttle override(s) configured", text))
+        events.append(Event("Broker level throttle override(s) configured", text))
     brokers = _unthrottled(plan, applied)
     if brokers or (applied.topics_cleared and not snapshot.reassignments):
         text = (
             f"Replication throttle removed on the following brokers: {_bracketed(brokers)}\n"
             f"Throttled replicas removed on the following topics: {_bracketed(applied.topics_cleared)}"
         )
-        found.append(Event("Broker replication throttle removed", text))
-    return found
+        events.append(Event("Broker replication throttle removed", text))
+    return events
 
 
 def _listed(decisions: Sequence[Decision]) -> str:
@@ -196,20 +196,20 @@ UNKNOWN_PROGRESS = (
 
 
 def sentence(
-    snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[Outcome], left: Remainder | None = None
+    snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[Outcome], remainder: Remainder | None = None
 ) -> str:
     """Return what a cycle did and, if known, the bytes left, in one sentence."""
     count = {status: sum(o.status is status for o in outcomes) for status in OutcomeStatus}
-    status = _status(snapshot, left)
+    status = _status(snapshot, remainder)
     if not changes and not outcomes:
         return f"{status}; {_UP_TO_DATE}"
     refused = f", {count[OutcomeStatus.REFUSED]} refused" if count[OutcomeStatus.REFUSED] else ""
     return f"{status}; {count[OutcomeStatus.APPLIED]} of {len(changes)} changes written{refused}"
 
 
-def _status(snapshot: Snapshot, left: Remainder | None) -> str:
+def _status(snapshot: Snapshot, remainder: Remainder | None) -> str:
     topics = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "no reassignments"
-    return topics if left is None else f"{topics}, left: {progress_words(left)}"
+    return topics if remainder is None else f"{topics}, left: {progress_words(remainder)}"
 
 
 def quota_lines(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> list[str]:
@@ -225,10 +225,10 @@ def quota_lines(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> list[
     return lines
 
 
-def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], left: Remainder | None = None) -> str:
+def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], remainder: Remainder | None = None) -> str:
     """Return what a cycle in shadow mode would have done, in one sentence."""
     action = f"{len(would)} changes would be written" if would else _UP_TO_DATE
-    return f"shadow: {_status(snapshot, left)}; {action}"
+    return f"shadow: {_status(snapshot, remainder)}; {action}"
 
 
 def paused_sentence(pause: Pause, sentence: str) -> str:
@@ -263,7 +263,7 @@ def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str
     return lines
 
 
-def progress_words(left: Remainder) -> str:
+def progress_words(remainder: Remainder) -> str:
     """Return the bytes left to copy and the remaining time, in words.
 
     >>> from datetime import UTC, datetime, timedelta
@@ -276,26 +276,26 @@ def progress_words(left: Remainder) -> str:
     >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon, eta_is_static=True))
     '41.20 GB, about 12 min at these throttles'
     """
-    if left.unknown_flows:
-        return f"at least {gigabytes(left.bytes_left)} ({left.unknown_flows} flows unknown)"
-    return gigabytes(left.bytes_left) + (
-        "" if left.eta is None else f", about {_duration(left.eta - left.at)}{_eta_interval(left)}"
+    if remainder.unknown_flows:
+        return f"at least {gigabytes(remainder.bytes_left)} ({remainder.unknown_flows} flows unknown)"
+    return gigabytes(remainder.bytes_left) + (
+        "" if remainder.eta is None else f", about {_duration(remainder.eta - remainder.at)}{_eta_interval(remainder)}"
     )
 
 
-def _eta_interval(left: Remainder) -> str:
+def _eta_interval(remainder: Remainder) -> str:
     """The interval of the ETA, or its assumption."""
-    if left.eta_is_static:
+    if remainder.eta_is_static:
         return " at these throttles"
-    if left.eta_low is None:
+    if remainder.eta_low is None:
         return ""
-    latest = "unknown" if left.eta_high is None else _duration(left.eta_high - left.at)
-    return f" ({_duration(left.eta_low - left.at)} to {latest})"
+    latest = "unknown" if remainder.eta_high is None else _duration(remainder.eta_high - remainder.at)
+    return f" ({_duration(remainder.eta_low - remainder.at)} to {latest})"
 
 
-def progress_lines(left: Remainder | None) -> list[str]:
+def progress_lines(remainder: Remainder | None) -> list[str]:
     """Return the line with the bytes left to copy; none if unknown."""
-    return [] if left is None else [f"Bytes left to copy: {progress_words(left)}"]
+    return [] if remainder is None else [f"Bytes left to copy: {progress_words(remainder)}"]
 
 
 def gigabytes(size: int) -> str:
@@ -314,11 +314,11 @@ def _duration(time: timedelta) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def default_lines(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def default_lines(old_defaults: Mapping[str, str], defaults: Mapping[str, str]) -> list[str]:
     """Return the lines on changes of the throttles at Kafka's `<default>` level since the last cycle."""
     lines = []
     for role in ReplicaRole:
-        old, new = before.get(role.rate_key), now.get(role.rate_key)
+        old, new = old_defaults.get(role.rate_key), defaults.get(role.rate_key)
         if new is not None and new != old:
             lines.append(
                 f"Kafka's <default> {role.value} throttle is {_shown_rate(new)}: it limits brokers without their own "
@@ -353,15 +353,15 @@ def _shown_rate(value: str) -> str:
         return repr(value)
 
 
-def foreign_line(found: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:
+def foreign_line(foreign: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:
     """Return the line that reports foreign throttles while there are no reassignments."""
-    return f"{_FOREIGN_FOUND} {_bracketed(found)}; {_cleanup_policy(cleanup)}"
+    return f"{_FOREIGN_FOUND} {_bracketed(foreign)}; {_cleanup_policy(cleanup)}"
 
 
-def foreign_event(found: Sequence[ForeignThrottle], cleanup: bool) -> Event:
+def foreign_event(foreign: Sequence[ForeignThrottle], cleanup: bool) -> Event:
     """Return the event that reports new or changed foreign throttles."""
-    shown = [f"{one.resource}, {one.key}: {one.value}" for one in found[:_FOREIGN_SHOWN]]
-    more = [f"and {len(found) - _FOREIGN_SHOWN} more"] if len(found) > _FOREIGN_SHOWN else []
+    shown = [f"{throttle.resource}, {throttle.key}: {throttle.value}" for throttle in foreign[:_FOREIGN_SHOWN]]
+    more = [f"and {len(foreign) - _FOREIGN_SHOWN} more"] if len(foreign) > _FOREIGN_SHOWN else []
     text = "\n".join([_FOREIGN_FOUND, *shown, *more, _cleanup_policy(cleanup)])
     return Event("Foreign throttles found", text)
 

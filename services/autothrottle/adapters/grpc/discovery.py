@@ -52,7 +52,7 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
     stub = DiscoveryServiceStub
 
     _watches: tuple[SnapshotWatch, ...] = ()
-    _known = NO_SNAPSHOT
+    _last = NO_SNAPSHOT
 
     def fetch_snapshot(
         self,
@@ -65,30 +65,30 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
     ) -> Snapshot:
         """Return the current state; a replica that still has our last snapshot sends only the difference."""
         # Dropped first: after an error the next call requests the whole snapshot.
-        known, self._known = self._known, NO_SNAPSHOT
+        last, self._last = self._last, NO_SNAPSHOT
         request = discovery_pb2.GetSnapshotRequest(
             min_version=min_version,
             replicas_of=sorted(replicas_of),
             partitions=partitions_to_topics(partitions),
             catching_up=sorted(catching_up),
-            known_name=known.name,
+            known_name=last.name,
         )
 
         def fetch(replica: Replica, seconds: float) -> NamedSnapshot:
             chunks = DiscoveryServiceStub(replica.channel).GetSnapshot(request, timeout=seconds)
             try:
-                return named_snapshot_from_chunks(chunks, known)
+                return named_snapshot_from_chunks(chunks, last)
             finally:
                 chunks.cancel()  # No effect on a finished stream.
 
-        self._known = found = self._call(fetch, timeout)
-        return found.snapshot
+        self._last = snapshot = self._call(fetch, timeout)
+        return snapshot.snapshot
 
-    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
         deadline = time.monotonic() + timeout.total_seconds()
         brokers: dict[int, BrokerLogSizes] = {}
         problems: dict[int, str] = {}
-        for request in log_sizes_request_to_messages(wanted):
+        for request in log_sizes_request_to_messages(partitions):
 
             def fetch(
                 replica: Replica, seconds: float, request: discovery_pb2.GetLogSizesRequest = request
@@ -108,7 +108,7 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
         return settings_from_message(self._unary(lambda discovery: discovery.GetFetchSettings, request, timeout))
 
     def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
-        request = discovery_pb2.GetQuotaStateRequest(resources=sorted(one.path for one in resources))
+        request = discovery_pb2.GetQuotaStateRequest(resources=sorted(resource.path for resource in resources))
         return quota_state_from_message(self._unary(lambda discovery: discovery.GetQuotaState, request, timeout))
 
     def fetch_clients(self, timeout: timedelta) -> ClientReading:

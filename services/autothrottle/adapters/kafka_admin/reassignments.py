@@ -71,7 +71,7 @@ def read_reassignments(
     Args:
         kafka: to query.
         timeout: of all requests together, > 0.
-        known: the previous result. A topic whose metadata is unreadable keeps its reassignment from here.
+        last: the previous result. A topic whose metadata is unreadable keeps its reassignment from here.
         topics: additional topics whose metadata to read; None: all topics.
 
     Raises:

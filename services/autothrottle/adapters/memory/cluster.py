@@ -80,7 +80,7 @@ class MemoryCluster(Outages):
         self._previously_down: frozenset[int] = frozenset()
         self._history: ProgressHistory | None = None
         self._growth: GrowthHistory | None = None
-        self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self._clock: Callable[[], datetime] = lambda: datetime.now(UTC)
         self._processed = 0
         self.conflict = ""
         """Settable: every submission raises Conflict with this reason; "": submissions are accepted."""
@@ -133,9 +133,9 @@ class MemoryCluster(Outages):
                 reassignments=tuple(self._reassignments()),
                 throttles=self._throttles(),
                 default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
-                ledger={r: one for r, one in self.ledger.items() if r.type in THROTTLED_TYPES},
+                ledger={r: entry for r, entry in self.ledger.items() if r.type in THROTTLED_TYPES},
                 replicas=replicas_on(frozenset(replicas_of), self._replicas()),
-                assignments={row: found for row in partitions if (found := self._assignment(row))},
+                assignments={row: assignment for row in partitions if (assignment := self._assignment(row))},
                 unreadable_configs=dict(self.unreadable_configs),
                 problems=tuple(self.problems),
                 progress=self._progress(),
@@ -144,7 +144,7 @@ class MemoryCluster(Outages):
     def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
         with self._lock:
             self._raise_if_down()
-            ledger = {r: one for r, one in self.ledger.items() if r.type is ResourceType.QUOTA}
+            ledger = {r: entry for r, entry in self.ledger.items() if r.type is ResourceType.QUOTA}
             return QuotaState({r: dict(self.configs.get(r, {})) for r in {*resources, *ledger}}, ledger)
 
     def fetch_clients(self, timeout: timedelta) -> ClientReading:
@@ -157,8 +157,8 @@ class MemoryCluster(Outages):
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watches.add(notify)
 
-    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
-        return self._log_sizes(wanted)
+    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+        return self._log_sizes(partitions)
 
     def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
         with self._lock:
@@ -179,7 +179,7 @@ class MemoryCluster(Outages):
         with self._lock:
             self._raise_if_down()
             return ClusterSettings(
-                {b: one for b, one in self.settings.brokers.items() if b in broker_ids},
+                {b: settings for b, settings in self.settings.brokers.items() if b in broker_ids},
                 {t: count for t, count in self.settings.min_in_sync_replicas.items() if t in topics},
             )
 
@@ -223,9 +223,9 @@ class MemoryCluster(Outages):
 
     # Actions of the controller and the brokers.
 
-    def tell_progress(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def tell_progress(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Let all later snapshots include progress, from log sizes; without this call, progress is unknown."""
-        self._history, self._now = ProgressHistory(), now
+        self._history, self._clock = ProgressHistory(), clock
 
     def tell_growth(self) -> None:
         """Let all later progress include the log growth of the brokers that take part."""
@@ -308,8 +308,8 @@ class MemoryCluster(Outages):
         """Cancel the reassignment of these partitions; none given: of all partitions in reassignment."""
         for partition in partitions or self._partitions_in_reassignment(topic):
             old = self.topics[topic][partition]
-            left = tuple(b for b in old.replicas if b not in old.adding_replicas)
-            self._end_reassignment(topic, partition, left, tuple(b for b in old.isr if b in left))
+            remaining = tuple(b for b in old.replicas if b not in old.adding_replicas)
+            self._end_reassignment(topic, partition, remaining, tuple(b for b in old.isr if b in remaining))
         self._publish(f"the reassignment of [{topic}] ended")
 
     def begin_term(self, address: str = "") -> int:
@@ -367,7 +367,7 @@ class MemoryCluster(Outages):
             return None
         reassignments, lags = self._with_lagging()
         sizes = self.fetch_log_sizes(self._history.sizes_needed(reassignments), timedelta(seconds=1))
-        self._history = self._history.observe(reassignments, sizes, self._now(), None, lags, self._previously_down)
+        self._history = self._history.observe(reassignments, sizes, self._clock(), None, lags, self._previously_down)
         self._previously_down = self._catching_up - self.brokers
         if self._growth is None:
             return self._history.progress
@@ -385,13 +385,13 @@ class MemoryCluster(Outages):
         sizes, leaders = self.fetch_all_log_sizes(copying.brokers, timeout), self.fetch_leaders(self.topics, timeout)
         return history.observe(sizes, copying.copied, leaders)
 
-    def _log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]] | None]) -> LogSizes:
+    def _log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]] | None]) -> LogSizes:
         """Return broker id -> the sizes of these logs; None: of all its logs."""
         with self._lock:
             self._raise_if_down()
-            answers = {b: self.log_bytes[b] for b in wanted if b in self.log_bytes}
-            brokers = {b: BrokerLogSizes(self._now(), _selected(logs, wanted[b])) for b, logs in answers.items()}
-            return LogSizes(brokers, {b: f"broker {b} does not answer" for b in wanted if b not in answers})
+            answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes}
+            brokers = {b: BrokerLogSizes(self._clock(), _selected(logs, partitions[b])) for b, logs in answers.items()}
+            return LogSizes(brokers, {b: f"broker {b} does not answer" for b in partitions if b not in answers})
 
     def _assignment(self, row: TopicPartition) -> Assignment | None:
         return self.topics.get(row[0], {}).get(row[1])
@@ -407,12 +407,12 @@ class MemoryCluster(Outages):
         return f"brokers {sorted(absent)} are not registered; name others" if absent else ""
 
     def _throttles(self) -> dict[ConfigResource, dict[str, str]]:
-        found = {
+        throttles = {
             resource: {key: value for key, value in config.items() if key in THROTTLE_KEYS}
             for resource, config in self.configs.items()
             if resource not in self.unreadable_configs
         }
-        return {resource: config for resource, config in found.items() if config}
+        return {resource: config for resource, config in throttles.items() if config}
 
     def _replicas(self) -> Iterable[tuple[str, list[tuple[int, tuple[int, ...]]]]]:
         """Yield each topic with its partitions and their replicas."""
@@ -449,9 +449,11 @@ class MemoryCluster(Outages):
 
 
 def _selected(
-    logs: Mapping[TopicPartition, int], wanted: Mapping[str, Collection[int]] | None
+    logs: Mapping[TopicPartition, int], partitions: Mapping[str, Collection[int]] | None
 ) -> dict[TopicPartition, int]:
-    return {(topic, p): size for (topic, p), size in logs.items() if wanted is None or p in wanted.get(topic, ())}
+    return {
+        (topic, p): size for (topic, p), size in logs.items() if partitions is None or p in partitions.get(topic, ())
+    }
 
 
 def _conflict(config: Mapping[str, str], edits: Iterable[Edit]) -> str:

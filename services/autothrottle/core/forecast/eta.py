@@ -65,7 +65,7 @@ def forecast(points: Sequence[ForecastPoint], bytes_left: int) -> Forecast:
 
     Args:
         points: ascending by time.
-        left: bytes left at the newest point, >= 0.
+        bytes_left: bytes left at the newest point, >= 0.
     """
     if not points or points[-1].at - points[0].at < SHORTEST_SPAN:
         return Forecast()

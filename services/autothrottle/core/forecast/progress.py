@@ -187,7 +187,7 @@ class ProgressHistory:
 
         Args:
             reassignments: the reassignments at the time of the sample.
-            sizes: sizes of the `wanted` logs; brokers that did not answer make only their own flows unknown.
+            sizes: sizes of the `sizes_needed` logs; brokers that did not answer make only their own flows unknown.
             now: when the sample was complete, UTC; if it is before the last sample, because the clock was set back,
                 counting restarts.
             unchanged_until: last time at which the flows that are new in this sample were known not to exist yet, UTC;

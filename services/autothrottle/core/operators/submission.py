@@ -65,18 +65,18 @@ def targets(rows: Iterable[tuple[str, int, Sequence[int]]]) -> Targets:
     Raises:
         Invalid: they are invalid in any cluster.
     """
-    found: dict[TopicPartition, tuple[int, ...]] = {}
+    targets: dict[TopicPartition, tuple[int, ...]] = {}
     # Equal values become one object, which halves the memory of 100,000 partitions.
     names: dict[str, str] = {}
     lists: dict[tuple[int, ...], tuple[int, ...]] = {}
     for topic, partition, replicas in rows:
         row = names.setdefault(topic, topic), partition
-        _add_partition(found, row, MAX_PARTITIONS)
+        _add_partition(targets, row, MAX_PARTITIONS)
         _validate_replicas(row, replicas)
-        found[row] = lists.setdefault(target := tuple(replicas), target)
-    if not found:
+        targets[row] = lists.setdefault(target := tuple(replicas), target)
+    if not targets:
         raise Invalid(f"the reassignment names no partition; name 1 to {MAX_PARTITIONS}")
-    return found
+    return targets
 
 
 def partitions(rows: Iterable[TopicPartition], at_most: int = MAX_PARTITIONS) -> tuple[TopicPartition, ...]:
@@ -85,24 +85,24 @@ def partitions(rows: Iterable[TopicPartition], at_most: int = MAX_PARTITIONS) ->
     Raises:
         Invalid: there are none, too many, a duplicate, or one that cannot exist.
     """
-    found: dict[TopicPartition, tuple[int, ...]] = {}
+    rows_named: dict[TopicPartition, tuple[int, ...]] = {}
     for row in rows:
-        _add_partition(found, row, at_most)
-    if not found:
+        _add_partition(rows_named, row, at_most)
+    if not rows_named:
         raise Invalid(f"no partition is named; name 1 to {at_most}")
-    return tuple(found)
+    return tuple(rows_named)
 
 
-def _add_partition(found: dict[TopicPartition, tuple[int, ...]], row: TopicPartition, at_most: int) -> None:
-    if row in found:
+def _add_partition(rows: dict[TopicPartition, tuple[int, ...]], row: TopicPartition, at_most: int) -> None:
+    if row in rows:
         raise Invalid(f"partition {named(row)} is named twice; name it once")
-    if len(found) >= at_most:
+    if len(rows) >= at_most:
         raise Invalid(f"more than {at_most} partitions are named; name 1 to {at_most} at a time")
     if not row[0]:
         raise Invalid(f"partition {row[1]} has no topic; name it")
     if not 0 <= row[1] <= MAX_PARTITION:
         raise Invalid(f"partition {row[1]} of topic {row[0]!r} is outside of 0..{MAX_PARTITION}; give its number")
-    found[row] = ()
+    rows[row] = ()
 
 
 def _validate_replicas(row: TopicPartition, replicas: Sequence[int]) -> None:
@@ -115,35 +115,39 @@ def _validate_replicas(row: TopicPartition, replicas: Sequence[int]) -> None:
         validate_broker_id(broker_id, f" of {named(row)}")
 
 
-def proposal(snapshot: Snapshot, wanted: Targets) -> ProposedReassignment:
+def proposal(snapshot: Snapshot, targets: Targets) -> ProposedReassignment:
     """Return the requested targets, split into those to submit and the others.
 
     Args:
         snapshot: the cluster, with the assignments of all these partitions.
-        wanted: the requested targets.
+        targets: the requested targets.
 
     Raises:
         Missing: a topic or a partition does not exist.
         Invalid: an adding replica's broker is not registered.
         Conflict: a partition is being reassigned to other replicas.
     """
-    known = snapshot.assignments
-    _refuse(Missing, (f"{named(row)} does not exist" for row in wanted if row not in known), "give a partition's name")
-    _refuse(Invalid, _absent_brokers(snapshot, wanted), "start the broker, or name another")
-    elsewhere = (row for row in wanted if known[row].moves and known[row].target != wanted[row])
-    problems = (f"{named(row)} is already being reassigned to {_list(known[row].target)}" for row in elsewhere)
+    assignments = snapshot.assignments
+    _refuse(
+        Missing,
+        (f"{named(row)} does not exist" for row in targets if row not in assignments),
+        "give a partition's name",
+    )
+    _refuse(Invalid, _absent_brokers(snapshot, targets), "start the broker, or name another")
+    elsewhere = (row for row in targets if assignments[row].moves and assignments[row].target != targets[row])
+    problems = (f"{named(row)} is already being reassigned to {_list(assignments[row].target)}" for row in elsewhere)
     _refuse(Conflict, problems, "wait until it is done, or cancel it first")
-    moving = frozenset(row for row in wanted if known[row].moves)
-    in_place = frozenset(row for row in wanted if row not in moving and known[row].replicas == wanted[row])
+    moving = frozenset(row for row in targets if assignments[row].moves)
+    in_place = frozenset(row for row in targets if row not in moving and assignments[row].replicas == targets[row])
     return ProposedReassignment(
-        {r: to for r, to in wanted.items() if r not in moving and r not in in_place}, moving, in_place
+        {r: to for r, to in targets.items() if r not in moving and r not in in_place}, moving, in_place
     )
 
 
-def _absent_brokers(snapshot: Snapshot, wanted: Targets) -> Iterator[str]:
+def _absent_brokers(snapshot: Snapshot, targets: Targets) -> Iterator[str]:
     """Yield a sentence for each unregistered broker that would get a new replica; current replicas may be down."""
     first: dict[int, TopicPartition] = {}
-    for row, replicas in wanted.items():
+    for row, replicas in targets.items():
         for broker_id in replicas:
             if broker_id not in snapshot.brokers and broker_id not in snapshot.assignments[row].replicas:
                 first.setdefault(broker_id, row)
@@ -155,15 +159,15 @@ def _absent_brokers(snapshot: Snapshot, wanted: Targets) -> Iterator[str]:
 
 def some(problems: Iterable[str]) -> str:
     """Return the first problems, and the number of the others; "": there are none."""
-    found = iter(problems)
-    first = list(islice(found, _SHOWN))
-    others = sum(1 for _ in found)
+    sentences = iter(problems)
+    first = list(islice(sentences, _SHOWN))
+    others = sum(1 for _ in sentences)
     return "; ".join(first) + (f" and {others} more" if others else "")
 
 
 def _refuse(kind: type[AutothrottleError], problems: Iterable[str], fix: str) -> None:
-    if found := some(problems):
-        raise kind(f"{found}; {fix}")
+    if text := some(problems):
+        raise kind(f"{text}; {fix}")
 
 
 def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:
@@ -184,20 +188,20 @@ def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:
     if not rows:
         return snapshot
     real = {r.topic: r for r in snapshot.reassignments}
-    merged = {**real, **{topic: _merged(topic, real.get(topic), found) for topic, found in rows.items()}}
+    merged = {**real, **{topic: _merged(topic, real.get(topic), assignments) for topic, assignments in rows.items()}}
     return replace(snapshot, reassignments=tuple(merged[topic] for topic in sorted(merged)))
 
 
 def _merged(topic: str, real: TopicReassignment | None, proposed: Mapping[int, Assignment]) -> TopicReassignment:
     """Return the topic's actual reassignment merged with the proposed one; for each partition the actual one wins."""
-    found = {p: (a.leader, a.isr, a.adding_replicas, a.removing_replicas) for p, a in proposed.items()}
+    columns_of_rows = {p: (a.leader, a.isr, a.adding_replicas, a.removing_replicas) for p, a in proposed.items()}
     if real is not None:
         columns = zip(real.leaders, real.isr, real.adding_replicas, real.removing_replicas, strict=True)
-        found.update(zip(real.partitions, columns, strict=True))
-    rows = [found[partition] for partition in sorted(found)]
+        columns_of_rows.update(zip(real.partitions, columns, strict=True))
+    rows = [columns_of_rows[partition] for partition in sorted(columns_of_rows)]
     return TopicReassignment(
         topic=topic,
-        partitions=tuple(sorted(found)),
+        partitions=tuple(sorted(columns_of_rows)),
         leaders=tuple(row[0] for row in rows),
         isr=tuple(row[1] for row in rows),
         adding_replicas=tuple(row[2] for row in rows),
@@ -210,7 +214,9 @@ def unseen(snapshot: Snapshot, submitted: Targets) -> Targets:
     return {
         row: target
         for row, target in submitted.items()
-        if (found := snapshot.assignments.get(row)) and not found.moves and set(found.replicas) != set(target)
+        if (assignment := snapshot.assignments.get(row))
+        and not assignment.moves
+        and set(assignment.replicas) != set(target)
     }
 
 
@@ -235,8 +241,8 @@ def unthrottled(snapshot: Snapshot, proposed: Targets) -> tuple[str, ...]:
     alone = _alone(snapshot, proposed)
     rates = (
         f"{ConfigResource.broker(broker_id)} has no {role.rate_key}"
-        for broker_id, held in sorted(participants(alone).items())
-        for role in sorted(held, key=lambda role: role.value)
+        for broker_id, roles_of_broker in sorted(participants(alone).items())
+        for role in sorted(roles_of_broker, key=lambda role: role.value)
         if current_rate(snapshot, broker_id, role) is None
     )
     lists = (
@@ -310,7 +316,7 @@ class SubmissionState:
         """Return the state without these partitions: they were cancelled or refused."""
         if self.unseen.keys().isdisjoint(rows):
             return self
-        return replace(self, unseen={row: known for row, known in self.unseen.items() if row not in rows})
+        return replace(self, unseen={row: sent for row, sent in self.unseen.items() if row not in rows})
 
     def with_sent(self, start: Targets, clock: float) -> SubmissionState:
         """Return the state in which Kafka may have received these partitions."""
@@ -327,8 +333,8 @@ class SubmissionState:
         Raises:
             Missing, Invalid, Conflict: the reassignment is not possible. Observe again without it.
         """
-        left, oldest = unseen(snapshot, self.submitted), clock - VISIBLE_WITHIN.total_seconds()
-        waiting = {row: known for row, known in self.unseen.items() if row in left and known[1] >= oldest}
+        unseen_targets, oldest = unseen(snapshot, self.submitted), clock - VISIBLE_WITHIN.total_seconds()
+        waiting = {row: sent for row, sent in self.unseen.items() if row in unseen_targets and sent[1] >= oldest}
         if request is None:
             return SubmissionState(waiting)
         proposed = proposal(snapshot, request.targets)

@@ -57,36 +57,38 @@ def quota_changes(
         hold: whether nothing may be restored, because an unreadable rule may need it.
     """
     in_force = {
-        entity.resource: {str(key): format_value(key, value) for key, value in one.values.items()}
-        for entity, one in temporary.items()
-        if not one.end(at, is_recovering)
+        entity.resource: {str(key): format_value(key, value) for key, value in quota.values.items()}
+        for entity, quota in temporary.items()
+        if not quota.end(at, is_recovering)
     }
     yielded = yielding or {}
     desired = {**yielded, **{r: {**yielded.get(r, {}), **values} for r, values in in_force.items()}}
     changes: list[Change] = []
     refused: list[Outcome] = []
     findings: list[str] = []
-    for resource in sorted(desired.keys() | state.ledger.keys() | state.unreadable.keys(), key=lambda one: one.path):
+    for resource in sorted(
+        desired.keys() | state.ledger.keys() | state.unreadable.keys(), key=lambda resource: resource.path
+    ):
         if problem := state.unreadable.get(resource):
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, problem))
             continue
         current, entry = state.configs.get(resource, {}), state.ledger.get(resource)
-        ours, wanted = entry.keys if entry else {}, desired.get(resource, {})
-        if ours and _is_in_force(wanted, current, ours):
+        ledger_keys, values = entry.keys if entry else {}, desired.get(resource, {})
+        if ledger_keys and _is_in_force(values, current, ledger_keys):
             continue
         keys = {
-            key: desired_rate(wanted.get(key), current.get(key), ours.get(key), hold=hold)
-            for key in sorted({*wanted, *ours})
+            key: desired_rate(values.get(key), current.get(key), ledger_keys.get(key), hold=hold)
+            for key in sorted({*values, *ledger_keys})
         }
-        findings += [f"{resource}, {key}: {one.finding}" for key, one in keys.items() if one.finding]
+        findings += [f"{resource}, {key}: {quota.finding}" for key, quota in keys.items() if quota.finding]
         change = change_of(resource, keys, current, entry, term, cycle)
         changes += [change] if change is not None else []
     return ChangeSet(tuple(changes), tuple(refused), tuple(findings))
 
 
-def _is_in_force(wanted: Mapping[str, str], current: Mapping[str, str], ours: Mapping[str, LedgerKey]) -> bool:
+def _is_in_force(values: Mapping[str, str], current: Mapping[str, str], ledger_keys: Mapping[str, LedgerKey]) -> bool:
     """Return whether all keys are as we wrote them: the usual case, detected without deciding each key."""
-    return wanted.keys() == ours.keys() and all(
-        current.get(key) == text and ours[key].written == text and ours[key].intent is None
-        for key, text in wanted.items()
+    return values.keys() == ledger_keys.keys() and all(
+        current.get(key) == text and ledger_keys[key].written == text and ledger_keys[key].intent is None
+        for key, text in values.items()
     )

@@ -40,7 +40,7 @@ def quotas_needed(
         return None
     if not sources.quotas and state.yields.are_quotas_fresh(sources.rules, clock):
         return None
-    targets = state.yields.asked(sources.rules)
+    targets = state.yields.requested(sources.rules)
     if not (sources.quotas or targets or state.may_own_quotas):
         return None
     resources = {entity.resource for entity in sources.quotas}

@@ -41,15 +41,15 @@ class YieldState:
     """Monotonic time of the last attempt to read them; None: none yet."""
     error: str = ""
     """Why the last attempt failed; empty if it succeeded."""
-    ours: frozenset[ConfigResource] = frozenset()
+    ledger_resources: frozenset[ConfigResource] = frozenset()
     """The quota entities in the ledger as of the last cycle."""
-    known: frozenset[ClientQuotaEntity] = frozenset()
+    entities: frozenset[ClientQuotaEntity] = frozenset()
     """The entities of the reading and of the ledger."""
     fresh_until: float | None = None
     """Monotonic time until which the last reading of the quotas is enough; None: they must be read."""
     rules: YieldRules = field(default_factory=dict)
     """The rules for which they were read."""
-    taken: frozenset[tuple[ConfigResource, QuotaKey]] = frozenset()
+    operator_keys: frozenset[tuple[ConfigResource, QuotaKey]] = frozenset()
     """The keys of temporary quotas in the last cycle."""
     findings: tuple[str, ...] = ()
     """Those of the last decision; cycles that do not read the quotas repeat them."""
@@ -82,13 +82,17 @@ class YieldState:
 
     def with_ours(self, resources: Collection[ConfigResource]) -> YieldState:
         """Return the state with the quota entities of the ledger."""
-        ours = frozenset(resources)
-        return self if ours == self.ours else replace(self, ours=ours)._with_known()
+        ledger_resources = frozenset(resources)
+        return (
+            self
+            if ledger_resources == self.ledger_resources
+            else replace(self, ledger_resources=ledger_resources)._with_known()
+        )
 
     def _with_known(self) -> YieldState:
-        return replace(self, known=self.reading.entities | _entities(self.ours))
+        return replace(self, entities=self.reading.entities | _entities(self.ledger_resources))
 
-    def asked(self, rules: YieldRules | None) -> tuple[YieldTarget, ...]:
+    def requested(self, rules: YieldRules | None) -> tuple[YieldTarget, ...]:
         """Return the entities whose quotas a cycle reads for the rules; none before a recovery was seen."""
         return self.targets(rules) if self.stepped is not None and rules else ()
 
@@ -97,16 +101,16 @@ class YieldState:
 
         If there are too many, those that are limited already stay, and clients that are found later are left out.
         """
-        found = self.matched(rules)
-        if len(found) <= MAX_LIMITED:
-            return found
-        return tuple(sorted(found, key=lambda target: target.resource not in self.ours)[:MAX_LIMITED])
+        matched = self.matched(rules)
+        if len(matched) <= MAX_LIMITED:
+            return matched
+        return tuple(sorted(matched, key=lambda target: target.resource not in self.ledger_resources)[:MAX_LIMITED])
 
     def matched(self, rules: YieldRules) -> tuple[YieldTarget, ...]:
         """Return all entities that match."""
         are_known = self.read_at is not None and not self.error
-        return yield_targets(tuple(rules[name] for name in sorted(rules)), self.known, are_known)
+        return yield_targets(tuple(rules[name] for name in sorted(rules)), self.entities, are_known)
 
 
 def _entities(resources: Collection[ConfigResource]) -> frozenset[ClientQuotaEntity]:
-    return frozenset(entity for one in resources if (entity := entity_of_path(one.path)) is not None)
+    return frozenset(entity for resource in resources if (entity := entity_of_path(resource.path)) is not None)

@@ -71,7 +71,7 @@ def yielding(previous: YieldState, cycle: CycleInput, throttles: ThrottleDecisio
     rules, clock, is_recovering = cycle.sources.rules, cycle.clock, cycle.is_recovering
     if is_recovering is False or not rules:
         return YieldDecision(YieldState())
-    asked = previous.asked(rules)
+    requested = previous.requested(rules)
     yields = previous.with_reading(cycle.observation.clients, clock).with_ours(state.ledger)
     inputs = _inputs(rules, previous, cycle, throttles, state)
     if is_recovering is None or yields.stepped is None:
@@ -82,17 +82,17 @@ def yielding(previous: YieldState, cycle: CycleInput, throttles: ThrottleDecisio
         loads = {} if desired else client_loads(throttles.plan, throttles.limits)
         begun = replace(yields, stepped=clock, stepped_at=cycle.at, loads_before=loads)
         return YieldDecision(begun, desired, wake_ups=(WakeUp("clients yield to the recovery"),))
-    found = _desired(yields.targets(rules), frozenset(target.resource for target in asked), inputs)
-    yields = replace(yields, taken=inputs.taken)
-    if found.has_stepped:
+    desired_quotas = _desired(yields.targets(rules), frozenset(target.resource for target in requested), inputs)
+    yields = replace(yields, operator_keys=inputs.operator_keys)
+    if desired_quotas.has_stepped:
         yields = replace(yields, stepped=clock, stepped_at=cycle.at)
-    findings = (*_findings(yields, rules, found.waiting), *_plug_in_findings(yields, throttles, clock))
+    findings = (*_findings(yields, rules, desired_quotas.waiting), *_plug_in_findings(yields, throttles, clock))
     # A first quota that was refused is pending without a step to wait for.
-    since = yields.stepped if found.is_pending and not inputs.is_step and yields.stepped is not None else clock
+    since = yields.stepped if desired_quotas.is_pending and not inputs.is_step and yields.stepped is not None else clock
     next_step = since + QUOTA_WINDOW.total_seconds()
-    fresh_until = None if found.is_unread else next_step
+    fresh_until = None if desired_quotas.is_unread else next_step
     yields = replace(yields, fresh_until=fresh_until, rules=rules, findings=findings)
-    return YieldDecision(yields, found.quotas, findings, _wake_ups(found, next_step - clock))
+    return YieldDecision(yields, desired_quotas.quotas, findings, _wake_ups(desired_quotas, next_step - clock))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Inputs:
 
     state: QuotaState
     loads: Loads
-    taken: frozenset[tuple[ConfigResource, QuotaKey]]
+    operator_keys: frozenset[tuple[ConfigResource, QuotaKey]]
     """Keys that an operator has set for a time, which rules leave alone."""
     released: frozenset[tuple[ConfigResource, QuotaKey]]
     """Those of the last cycle that are no longer set."""
@@ -122,13 +122,15 @@ def _inputs(
 ) -> _Inputs:
     has_share, clock = any(rule.at_most_bytes_per_second is None for rule in rules.values()), cycle.clock
     capacity = smallest_capacity(throttles.loads) if has_share else None
-    temporary = [(e.resource, one) for e, one in (cycle.sources.quotas or {}).items() if not one.end(cycle.at, True)]
-    taken = frozenset((resource, key) for resource, one in temporary for key in one.values)
+    temporary = [
+        (e.resource, quota) for e, quota in (cycle.sources.quotas or {}).items() if not quota.end(cycle.at, True)
+    ]
+    operator_keys = frozenset((resource, key) for resource, quota in temporary for key in quota.values)
     return _Inputs(
         state=state,
         loads=throttles.loads,
-        taken=taken,
-        released=yields.taken - taken,
+        operator_keys=operator_keys,
+        released=yields.operator_keys - operator_keys,
         limits={name: rule.limit(capacity) for name, rule in rules.items()},
         is_step=yields.stepped is not None and clock - yields.stepped >= QUOTA_WINDOW.total_seconds(),
         direction=direction(throttles.plan, throttles.loads, throttles.limits, yields.stepped_at or cycle.at),
@@ -149,46 +151,51 @@ class _Desired:
     """Rules that wait for the capacity of the brokers."""
 
 
-def _desired(targets: Iterable[YieldTarget], asked: Collection[ConfigResource], inputs: _Inputs) -> _Desired:
+def _desired(targets: Iterable[YieldTarget], resources_read: Collection[ConfigResource], inputs: _Inputs) -> _Desired:
     """Return the quotas of the entities. One whose quotas were not read keeps the values in the ledger."""
-    found = _Desired()
+    desired = _Desired()
     for target in targets:
-        is_read, keys = target.resource in asked, (k for k in target.keys if (target.resource, k) not in inputs.taken)
-        quotas = {key: _quota(target, key, is_read, inputs, found) for key in keys}
+        is_read, keys = (
+            target.resource in resources_read,
+            (k for k in target.keys if (target.resource, k) not in inputs.operator_keys),
+        )
+        quotas = {key: _quota(target, key, is_read, inputs, desired) for key in keys}
         values = {str(key): format_value(key, value) for key, value in quotas.items() if value is not None}
         if values:
-            found.quotas[target.resource] = values
-    return found
+            desired.quotas[target.resource] = values
+    return desired
 
 
 def _quota(
-    target: YieldTarget, key: QuotaKey, is_read: bool, inputs: _Inputs, found: _Desired
+    target: YieldTarget, key: QuotaKey, is_read: bool, inputs: _Inputs, desired: _Desired
 ) -> BytesPerSecond | None:
     """Return the quota to write, below the one before. None: write none, and restore the one before."""
     configs, entry = inputs.state.configs, inputs.state.ledger.get(target.resource)
     current = configs.get(target.resource, _NOTHING).get(key)
-    ours = entry.keys.get(key) if entry else None
-    if ours is None and not is_read:
-        found.is_unread = True
+    ledger_key = entry.keys.get(key) if entry else None
+    if ledger_key is None and not is_read:
+        desired.is_unread = True
         return None
-    before, written = (current, None) if ours is None else (ours.before, _written(ours, current))
-    rules = [one.rule for one in target.rules if key in one.rule.keys and not (one.only_own and before is None)]
+    original, written = (current, None) if ledger_key is None else (ledger_key.before, _written(ledger_key, current))
+    rules = [
+        match.rule for match in target.rules if key in match.rule.keys and not (match.only_own and original is None)
+    ]
     limits = [(limit, rule.floor_bytes_per_second) for rule in rules if (limit := inputs.limits[rule.name]) is not None]
     if len(limits) < len(rules):
-        found.waiting.update(rule.name for rule in rules if inputs.limits[rule.name] is None)
+        desired.waiting.update(rule.name for rule in rules if inputs.limits[rule.name] is None)
     if not is_read or not limits:
         return written if rules else None
-    ceiling, (limit, floor) = _ceiling(target, key, before, configs), min(limits)
+    ceiling, (limit, floor) = _ceiling(target, key, original, configs), min(limits)
     top = limit if ceiling is None else min(limit, ceiling)
     if written is not None and (target.resource, key) in inputs.released:
         written = max(written, top)  # an operator's lower quota must not hold the client down after its end
     value, may_step = (written, True) if written is not None else _start(limit, ceiling, inputs.used[key])
     following = _next(value, top, min(floor, top), inputs.direction)
     if following != value and may_step and inputs.is_step:
-        value, found.has_stepped = following, True
-        found.is_pending |= value > top
+        value, desired.has_stepped = following, True
+        desired.is_pending |= value > top
     else:
-        found.is_pending |= following != value
+        desired.is_pending |= following != value
     value = max(value, floor)
     return value if ceiling is None or value < ceiling else None
 
@@ -223,14 +230,14 @@ def _next(value: BytesPerSecond, top: BytesPerSecond, floor: BytesPerSecond, dir
     return min(value + max(value // 4, 1), top) if direction is Direction.UP else value
 
 
-def _written(ours: LedgerKey, current: str | None) -> BytesPerSecond | None:
+def _written(ledger_key: LedgerKey, current: str | None) -> BytesPerSecond | None:
     """Return the value that we wrote last, also if another party has changed it; None: we wrote none."""
-    return _rate(current if ours.is_ours(current) else ours.written)
+    return _rate(current if ledger_key.is_ours(current) else ledger_key.written)
 
 
-def _ceiling(target: YieldTarget, key: QuotaKey, before: str | None, configs: DesiredQuotas) -> BytesPerSecond | None:
+def _ceiling(target: YieldTarget, key: QuotaKey, original: str | None, configs: DesiredQuotas) -> BytesPerSecond | None:
     """Return the quota that applies without ours, bytes/s; None: unlimited."""
-    if (rate := _rate(before)) is not None:
+    if (rate := _rate(original)) is not None:
         return rate
     for resource in target.fallbacks:
         if resource in configs and (rate := _rate(configs[resource].get(key))) is not None:
@@ -246,32 +253,32 @@ def _rate(text: str | None) -> BytesPerSecond | None:
         return None
 
 
-def _wake_ups(found: _Desired, seconds_to_step: float) -> tuple[WakeUp, ...]:
-    wake_ups = [WakeUp("more clients yield to the recovery")] if found.is_unread else []
-    if found.is_pending:
+def _wake_ups(desired: _Desired, seconds_to_step: float) -> tuple[WakeUp, ...]:
+    wake_ups = [WakeUp("more clients yield to the recovery")] if desired.is_unread else []
+    if desired.is_pending:
         wake_ups.append(WakeUp("the next step of clients that yield", timedelta(seconds=max(seconds_to_step, 0))))
     return tuple(wake_ups)
 
 
 def _findings(yields: YieldState, rules: YieldRules, waiting: Collection[str]) -> tuple[str, ...]:
-    found = [
+    findings = [
         f"yield rule {name} waits for metrics: its limit is a share of an unknown capacity" for name in sorted(waiting)
     ]
     if yields.error:
-        found.append(
+        findings.append(
             f"the clients cannot be read; yield rules limit only clients that are already known: {yields.error}"
         )
-    found += yields.reading.warnings
+    findings += yields.reading.warnings
     matched = yields.matched(rules)
     if len(matched) > MAX_LIMITED:
         limited = frozenset(yields.targets(rules))
         left_out = [target for target in matched if target not in limited]
-        names = sorted({one.rule.name for target in left_out for one in target.rules})
-        found.append(
+        names = sorted({match.rule.name for target in left_out for match in target.rules})
+        findings.append(
             f"yield rules {_shown(names)} match too many clients: {len(left_out)} of them are not limited, since rules "
             f"limit at most {MAX_LIMITED}; give patterns that match fewer"
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _plug_in_findings(yields: YieldState, throttles: ThrottleDecision, clock: float) -> tuple[str, ...]:
@@ -280,19 +287,19 @@ def _plug_in_findings(yields: YieldState, throttles: ThrottleDecision, clock: fl
     if not plug_ins or yields.stepped is None or yields.stepped_at is None:
         return ()
     names = _shown(sorted(set(plug_ins.values())))
-    found = [
+    findings = [
         f"brokers {_shown([str(b) for b in sorted(plug_ins)])} use the plug-in {names} for client quotas "
         "(client.quota.callback.class); Kafka's quotas may have no effect there"
     ]
     if clock - yields.stepped >= _SETTLED_WINDOWS * QUOTA_WINDOW.total_seconds():
         loads = measured_since(throttles.plan, throttles.loads, throttles.limits, yields.stepped_at)
         if (unchanged := unchanged_load(yields.loads_before, loads)) is not None:
-            before, now = (f"{load / MEGABYTE:.0f}" for load in unchanged)
-            found.append(
-                f"the plug-in {names} seems to ignore Kafka's quotas: clients had {before} MB/s on the brokers of the "
-                f"recovery before their quotas, and have {now} MB/s now; limit these clients in the plug-in"
+            old_load, new_load = (f"{load / MEGABYTE:.0f}" for load in unchanged)
+            findings.append(
+                f"the plug-in {names} seems to ignore Kafka's quotas: clients had {old_load} MB/s on the brokers of "
+                f"the recovery before their quotas, and have {new_load} MB/s now; limit these clients in the plug-in"
             )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _shown(names: Sequence[str]) -> str:

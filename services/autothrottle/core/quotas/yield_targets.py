@@ -38,7 +38,7 @@ class YieldTarget:
 
 @lru_cache(maxsize=8)
 def yield_targets(
-    rules: tuple[YieldRule, ...], known: frozenset[ClientQuotaEntity], all_quotas_are_known: bool = False
+    rules: tuple[YieldRule, ...], entities: frozenset[ClientQuotaEntity], all_quotas_are_known: bool = False
 ) -> tuple[YieldTarget, ...]:
     """Return the entities that the rules limit, by the name of their first rule and then by entity.
 
@@ -47,33 +47,33 @@ def yield_targets(
 
     Args:
         rules: by name. A rule with a name, without wildcards, also limits a name that Kafka does not know.
-        known: the entities that Kafka knows.
+        entities: the entities that Kafka knows.
         all_quotas_are_known: whether every entity with quotas is among them, so that the others need not be read.
     """
-    users = frozenset(entity.user for entity in known if isinstance(entity.user, str))
-    clients = frozenset(entity.client_id for entity in known if isinstance(entity.client_id, str))
-    found: dict[ClientQuotaEntity, list[MatchingRule]] = {}
+    users = frozenset(entity.user for entity in entities if isinstance(entity.user, str))
+    clients = frozenset(entity.client_id for entity in entities if isinstance(entity.client_id, str))
+    rules_of_entities: dict[ClientQuotaEntity, list[MatchingRule]] = {}
     for rule in rules:
-        for entity, only_own in sorted(_matching(rule, known, users, clients), key=lambda one: one[0].order):
-            found.setdefault(entity, []).append(MatchingRule(rule, only_own))
-    with_quotas = known if all_quotas_are_known else None
-    return tuple(_target(entity, tuple(matching), with_quotas) for entity, matching in found.items())
+        for entity, only_own in sorted(_matching(rule, entities, users, clients), key=lambda item: item[0].order):
+            rules_of_entities.setdefault(entity, []).append(MatchingRule(rule, only_own))
+    with_quotas = entities if all_quotas_are_known else None
+    return tuple(_target(entity, tuple(matching), with_quotas) for entity, matching in rules_of_entities.items())
 
 
 def _target(
     entity: ClientQuotaEntity, rules: tuple[MatchingRule, ...], with_quotas: frozenset[ClientQuotaEntity] | None
 ) -> YieldTarget:
-    below = tuple(one.resource for one in fallbacks(entity) if with_quotas is None or one in with_quotas)
-    keys = frozenset[QuotaKey]().union(*(one.rule.keys for one in rules))
+    below = tuple(fallback.resource for fallback in fallbacks(entity) if with_quotas is None or fallback in with_quotas)
+    keys = frozenset[QuotaKey]().union(*(fallback.rule.keys for fallback in rules))
     ordered = tuple(key for key in QuotaKey if key in keys)
     return YieldTarget(entity, entity.resource, rules, below, ordered)
 
 
 def _matching(
-    rule: YieldRule, known: frozenset[ClientQuotaEntity], users: frozenset[str], clients: frozenset[str]
+    rule: YieldRule, entities: frozenset[ClientQuotaEntity], users: frozenset[str], clients: frozenset[str]
 ) -> Iterator[tuple[ClientQuotaEntity, bool]]:
     """Return the entities that a rule limits, each once, and whether only keys with an own value are limited."""
-    pairs = (entity for entity in known if isinstance(entity.user, str) and entity.client_id is not None)
+    pairs = (entity for entity in entities if isinstance(entity.user, str) and entity.client_id is not None)
     if rule.user is None:
         # Level 4 decides for every user without own quotas. A quota of a user and this client id beats it.
         of_clients = _names(rule.client_id or "*", clients)
@@ -85,11 +85,11 @@ def _matching(
         yield from ((pair, True) for pair in pairs if pair.user in of_users)
     else:
         of_users, of_clients = _names(rule.user, users), _names(rule.client_id, clients)
-        found = {pair for pair in pairs if pair.user in of_users and pair.client_id in of_clients}
+        matching = {pair for pair in pairs if pair.user in of_users and pair.client_id in of_clients}
         if is_exact(rule.user) or is_exact(rule.client_id):
-            found |= {ClientQuotaEntity(user, client) for user in of_users for client in of_clients}
-        yield from ((pair, False) for pair in found)
+            matching |= {ClientQuotaEntity(user, client) for user in of_users for client in of_clients}
+        yield from ((pair, False) for pair in matching)
 
 
-def _names(pattern: str, known: frozenset[str]) -> frozenset[Name]:
-    return frozenset({pattern}) if is_exact(pattern) else frozenset(name for name in known if matches(pattern, name))
+def _names(pattern: str, names: frozenset[str]) -> frozenset[Name]:
+    return frozenset({pattern}) if is_exact(pattern) else frozenset(name for name in names if matches(pattern, name))

@@ -65,8 +65,8 @@ class Change:
     @property
     def restored(self) -> tuple[Edit, ...]:
         """The edits that set a value without a record in the entry: they restore an earlier one."""
-        ours = self.ledger.keys if self.ledger else {}
-        return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in ours)
+        recorded = self.ledger.keys if self.ledger else {}
+        return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in recorded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
             continue
         keys = dict(_keys(plan, rates, of_reassignment, snapshot, resource, pace))
-        found = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
-        findings += [f"{resource}, {name}: {text}" for name, text in found]
+        texts = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
+        findings += [f"{resource}, {name}: {text}" for name, text in texts]
         invalid_lists += any(key.is_invalid for key in keys.values())
         change = _change(snapshot, resource, keys, term, cycle)
         if change is not None:
@@ -158,37 +158,37 @@ class Applied:
 
 
 def _rates(change: Change) -> dict[LinkSide, int | None]:
-    ours = change.ledger.keys if change.ledger else {}
+    recorded = change.ledger.keys if change.ledger else {}
     edited = {edit.key: edit.value for edit in change.edits if edit.writes}
     return {
-        (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in ours else None
+        (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in recorded else None
         for role in ReplicaRole
         if role.rate_key in edited
     }
 
 
-def _steps(change: Change, before: LedgerEntry | None) -> set[LinkSide]:
+def _steps(change: Change, old_entry: LedgerEntry | None) -> set[LinkSide]:
     """Link sides whose ramp already had the same target before this change."""
-    old, new = before.keys if before else {}, change.ledger.keys if change.ledger else {}
+    old, new = old_entry.keys if old_entry else {}, change.ledger.keys if change.ledger else {}
     return {
         (change.resource.broker_id, role)
         for role in ReplicaRole
         if (before_key := old.get(role.rate_key)) is not None and before_key.target is not None
-        if (known := new.get(role.rate_key)) is not None and known.final_rate == before_key.target
+        if (key := new.get(role.rate_key)) is not None and key.final_rate == before_key.target
     }
 
 
 def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace) -> tuple[Change, ...]:
     """Return the next ramp steps of the rates that are below their targets, and no other change."""
-    rates, found = plan.rates, []
+    rates, steps = plan.rates, []
     for resource in rates:
         entry = snapshot.ledger.get(resource)
         if entry is None or all(key.target is None for key in entry.keys.values()):
             continue
         keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, pace))
         change = _change(snapshot, resource, keys, term, cycle)
-        found += [change] if change is not None and change.edits else []
-    return tuple(found)
+        steps += [change] if change is not None and change.edits else []
+    return tuple(steps)
 
 
 def with_changes(snapshot: Snapshot, done: Iterable[Change]) -> Snapshot:
@@ -256,14 +256,14 @@ def validate_change(change: Change) -> None:
             that the ledger does not record as ours.
     """
     allowed = _KEYS[change.resource.type]
-    ours = change.ledger.keys if change.ledger else {}
+    recorded = change.ledger.keys if change.ledger else {}
     names = [edit.key for edit in change.edits]
-    if len(set(names)) < len(names) or not {*names, *ours} <= {*allowed}:
-        given = ", ".join([*names, *sorted(ours.keys() - {*names})])
+    if len(set(names)) < len(names) or not {*names, *recorded} <= {*allowed}:
+        given = ", ".join([*names, *sorted(recorded.keys() - {*names})])
         raise Invalid(f"{change.resource} has the keys {given}; give each of {' and '.join(allowed)} at most once")
     for edit in change.edits:
         if edit.writes and edit.value:
-            _validate_value(f"{edit.key} of {change.resource}", edit, edit.value, ours.get(edit.key))
+            _validate_value(f"{edit.key} of {change.resource}", edit, edit.value, recorded.get(edit.key))
 
 
 _KEYS: Mapping[ResourceType, Sequence[str]] = {
@@ -305,18 +305,18 @@ def validate_restored(change: Change, current: Mapping[str, str], ledger: Ledger
     """
     stored = ledger.keys if ledger else {}
     for edit in change.restored:
-        found, record = current.get(edit.key), stored.get(edit.key)
-        before = record.before if record else None
-        if edit.value not in (found, before) and not _is_part(edit, found, before):
+        value, record = current.get(edit.key), stored.get(edit.key)
+        original = record.before if record else None
+        if edit.value not in (value, original) and not _is_part(edit, value, original):
             raise Invalid(
                 f"{edit.key} is restored to {str(edit.value)[:60]!r}, but the value before ours in the ledger is "
-                f"{before if before is None else before[:60]!r}; restore that value, or record the new one"
+                f"{original if original is None else original[:60]!r}; restore that value, or record the new one"
             )
 
 
-def _is_part(edit: Edit, *known: str | None) -> bool:
+def _is_part(edit: Edit, *texts: str | None) -> bool:
     """Whether a replica list has only entries of these lists."""
-    entries = {entry.strip() for text in known if text for entry in text.split(",")}
+    entries = {entry.strip() for text in texts if text for entry in text.split(",")}
     return edit.key in REPLICAS_KEYS and parse_replicas(edit.value or "") <= entries
 
 
@@ -359,20 +359,23 @@ def _keys(
 ) -> Iterator[tuple[str, DesiredKey]]:
     current = snapshot.throttles.get(resource, {})
     entry = snapshot.ledger.get(resource)
-    ours = entry.keys if entry else {}
+    ledger_keys = entry.keys if entry else {}
     if resource.type is ResourceType.BROKER:
         belongs = resource.broker_id in of_reassignment
         for role in ReplicaRole:
             key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
             elapsed = pace(resource.broker_id, role) if pace else None
             is_held = plan.hold.rates_of(resource.broker_id)
-            yield key, desired_rate(desired, current.get(key), ours.get(key), belongs, is_held, elapsed)
+            yield key, desired_rate(desired, current.get(key), ledger_keys.get(key), belongs, is_held, elapsed)
     else:
         lists = plan.replicas.get(resource.name, DesiredReplicas())
         for role in ReplicaRole:
             key = role.replicas_key
             is_held = plan.hold.lists_of(resource.name)
-            yield key, desired_replicas(lists, role, current.get(key), ours.get(key), is_held, plan.hold.entries_of)
+            yield (
+                key,
+                desired_replicas(lists, role, current.get(key), ledger_keys.get(key), is_held, plan.hold.entries_of),
+            )
 
 
 def change_of(
@@ -393,14 +396,14 @@ def change_of(
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
     """
-    known = entry.keys if entry else {}
+    ledger_keys = entry.keys if entry else {}
     edits = tuple(
         Edit(name, current.get(name), key.value)
         for name, key in keys.items()
-        if key.value != current.get(name) or _must_be_unchanged(name, key, known.get(name))
+        if key.value != current.get(name) or _must_be_unchanged(name, key, ledger_keys.get(name))
     )
     ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
-    if not edits and ledger == known:
+    if not edits and ledger == ledger_keys:
         return None
     return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
 
@@ -412,12 +415,12 @@ def _change(
     return change_of(resource, keys, current, entry, term, cycle)
 
 
-def _must_be_unchanged(name: str, key: DesiredKey, ours: LedgerKey | None) -> bool:
+def _must_be_unchanged(name: str, key: DesiredKey, ledger_key: LedgerKey | None) -> bool:
     """Return whether a value that stays must be checked again when the ledger is written.
 
     That is the case for a rate that we take over unchanged, since otherwise we would later restore a wrong value. It is
     also the case for a key that we release while one of our writes to it is unconfirmed.
     """
     if key.ledger is None:
-        return ours is not None and ours.intent is not None
-    return name in RATE_KEYS and ours is None
+        return ledger_key is not None and ledger_key.intent is not None
+    return name in RATE_KEYS and ledger_key is None

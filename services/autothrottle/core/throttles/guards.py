@@ -129,11 +129,11 @@ def _raised(decision: Decision, snapshot: Snapshot, limits: Limits, into: Ingres
     highest = highest_throttle(decision.capacity_bytes_per_second, into)
     if highest <= into.rate:
         return None
-    wanted = min(highest, into.rate + max(math.ceil(into.rate / 10), limits.min_rate))
+    rate = min(highest, into.rate + max(math.ceil(into.rate / 10), limits.min_rate))
     previous = previous_rate(snapshot, decision.broker_id, decision.role)
-    if previous is not None and into.rate < previous and is_small_change(previous, wanted, limits.change_threshold):
-        wanted = previous
-    return replace(decision, rate_bytes_per_second=wanted, reason=Reason.STARVATION)
+    if previous is not None and into.rate < previous and is_small_change(previous, rate, limits.change_threshold):
+        rate = previous
+    return replace(decision, rate_bytes_per_second=rate, reason=Reason.STARVATION)
 
 
 def _starving(decision: Decision, raised: Decision | None, into: Ingress, scheduled: bool, is_left: bool) -> str:
@@ -211,7 +211,7 @@ def _shares(reassignments: Iterable[TopicReassignment], free: Collection[TopicPa
             for follower in pending:
                 copies.setdefault((follower, ReplicaRole.FOLLOWER), []).append(is_free)
                 copies.setdefault((leader, ReplicaRole.LEADER), []).append(is_free)
-    return {side: sum(found) / len(found) for side, found in copies.items()}
+    return {side: sum(flags) / len(flags) for side, flags in copies.items()}
 
 
 def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: float) -> Decision:
@@ -219,11 +219,11 @@ def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: flo
     if not share or not decision.reason.is_measured or headroom is None:
         return decision
     # A static rate may be below the floor; it is not raised to the floor.
-    left = max(min(limits.floor, headroom), round(headroom * (1 - share)))
+    rate = max(min(limits.floor, headroom), round(headroom * (1 - share)))
     previous = previous_rate(snapshot, decision.broker_id, decision.role)
-    if previous is not None and is_small_change(previous, left, limits.change_threshold):
+    if previous is not None and is_small_change(previous, rate, limits.change_threshold):
         return replace(decision, rate_bytes_per_second=previous, reason=Reason.UNCHANGED)
-    return replace(decision, rate_bytes_per_second=left, reason=Reason.HEADROOM)
+    return replace(decision, rate_bytes_per_second=rate, reason=Reason.HEADROOM)
 
 
 def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> str:
@@ -238,8 +238,8 @@ def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> 
         settings: the brokers' settings. For a broker that did not report them, Kafka's defaults count, but only for
             the quota window, and the warning says so.
     """
-    found = large_responses(plan, snapshot, settings)
-    return found[0].warning(len(found) - 1) if found else ""
+    responses = large_responses(plan, snapshot, settings)
+    return responses[0].warning(len(responses) - 1) if responses else ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -270,7 +270,7 @@ def large_responses(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -
     leaders: dict[int, list[int]] = {}
     for leader, follower in flows(snapshot):
         leaders.setdefault(follower, []).append(leader)
-    found = []
+    responses = []
     for follower, broker_ids in leaders.items():
         rates = [quotas[b] for b in broker_ids if b in quotas]
         own, count, size = followers.get(follower), len(broker_ids), settings.of(follower)
@@ -290,8 +290,8 @@ def large_responses(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -
         most = largest_response(count, quota, network, size.window_seconds) // 2
         origin = "" if follower in settings.brokers else " (Kafka's defaults: its settings are unknown)"
         text = f"the responses to one round of fetches, {count} x {size.response_max_bytes} bytes{origin}, {effect}"
-        found.append(LargeResponse(min(fitting_response(count, rate), most), follower, text))
-    return sorted(found)
+        responses.append(LargeResponse(min(fitting_response(count, rate), most), follower, text))
+    return sorted(responses)
 
 
 def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bool:
@@ -344,22 +344,22 @@ def limited_by_deadline(
         now: UTC.
     """
     within = finish_by - now
-    left = _left(snapshot)
-    if within <= timedelta(0) or not left:
+    bytes_left = _bytes_left(snapshot)
+    if within <= timedelta(0) or not bytes_left:
         return Guarded(plan)
     decisions = []
     late: list[tuple[timedelta, str]] = []
     for decision in plan.decisions:
         side = decision.broker_id, decision.role
-        if side not in left or side in snapshot.catching_up:
+        if side not in bytes_left or side in snapshot.catching_up:
             decisions.append(decision)
             continue
         growth = produced[side].rate if side in produced else 0
-        time = move_time(left[side], decision.rate_bytes_per_second, growth)
+        time = move_time(bytes_left[side], decision.rate_bytes_per_second, growth)
         if time is None or time > within:
-            late.append((timedelta.max if time is None else time, _late(decision, left[side], now, time)))
-        need = needed_rate(left[side], growth, within)
-        decisions.append(_held(decision, snapshot, limits, math.ceil((1 + DEADLINE_SLACK) * need)))
+            late.append((timedelta.max if time is None else time, _late(decision, bytes_left[side], now, time)))
+        need = needed_rate(bytes_left[side], growth, within)
+        decisions.append(_limited(decision, snapshot, limits, math.ceil((1 + DEADLINE_SLACK) * need)))
     deadline = f"{finish_by:%Y-%m-%dT%H:%M:%SZ}"
     findings = (f"the reassignments cannot finish by {deadline}: {_latest(late)}",) if late else ()
     return Guarded(replace(plan, decisions=tuple(decisions)), findings)
@@ -371,15 +371,15 @@ def _latest(late: list[tuple[timedelta, str]]) -> str:
     return "; ".join(ordered[:_SHOWN]) + more
 
 
-def _left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
+def _bytes_left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
     """Return link side -> bytes left; absent: one of its flows is unknown."""
     if snapshot.progress is None:
         return {}
-    known = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows)
-    return {side: snapshot.progress.link_traffic[side].bytes_left for side in known}
+    counted = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows)
+    return {side: snapshot.progress.link_traffic[side].bytes_left for side in counted}
 
 
-def _held(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> Decision:
+def _limited(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> Decision:
     most = max(most, limits.min_rate)
     if not decision.reason.is_measured or decision.rate_bytes_per_second <= most:
         return decision
@@ -389,10 +389,10 @@ def _held(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) -> 
     return replace(decision, rate_bytes_per_second=most, reason=Reason.FINISH_BY)
 
 
-def _late(decision: Decision, left: int, now: datetime, time: timedelta | None) -> str:
+def _late(decision: Decision, bytes_left: int, now: datetime, time: timedelta | None) -> str:
     end = "never finish" if time is None else f"take until {now + time:%Y-%m-%dT%H:%M:%SZ}"
     return (
-        f"broker {decision.broker_id} [{decision.role.value}] has {left / MEGABYTE:.0f} MB left, which at "
+        f"broker {decision.broker_id} [{decision.role.value}] has {bytes_left / MEGABYTE:.0f} MB left, which at "
         f"{decision.rate_bytes_per_second / MEGABYTE:.2f} MB/s {end}"
     )
 
@@ -448,12 +448,12 @@ class GuardState:
         reassignments, produced = snapshot.reassignments, dict[LinkSide, Ingress]()
         if finish_by is not None or may_starve(freed.plan, self.growth, reassignments):
             produced.update(ingress(self.samples, reassignments))
-        held = Guarded(freed.plan)
+        limited = Guarded(freed.plan)
         if finish_by is not None:
-            held = limited_by_deadline(freed.plan, snapshot, limits, produced, finish_by, now)
-        missed = (self.missed_deadline or held.findings[0]) if held.findings else ""
+            limited = limited_by_deadline(freed.plan, snapshot, limits, produced, finish_by, now)
+        missed = (self.missed_deadline or limited.findings[0]) if limited.findings else ""
         deadline = missed or _ineffective_deadline(snapshot, finish_by, now)
-        fed = without_starvation(held.plan, snapshot, limits, produced, scheduled)
+        fed = without_starvation(limited.plan, snapshot, limits, produced, scheduled)
         findings = (*freed.findings, *([deadline] if deadline else []), *fed.findings)
         return replace(self, missed_deadline=missed), Guarded(fed.plan, findings)
 
@@ -475,8 +475,8 @@ class GuardState:
         new = tuple(sentence for follower, sentence in stalled.items() if follower not in self.stalled)
         large, checked = self.large_fetches, self.checked_fetches and settings is not None
         if settings is not None and (scheduled or not checked):
-            found = fetch_warning(plan, snapshot, settings)
-            large, checked = (large if checked and large and found else found), True
+            warning = fetch_warning(plan, snapshot, settings)
+            large, checked = (large if checked and large and warning else warning), True
         after = replace(
             self,
             stalls=stalls,
@@ -492,9 +492,9 @@ class GuardState:
         return (*self.stalled.values(), *([self.large_fetches] if self.large_fetches else []))
 
 
-def _with_first_texts(before: Mapping[int, str], now: Mapping[int, str]) -> dict[int, str]:
+def _with_first_texts(old: Mapping[int, str], current: Mapping[int, str]) -> dict[int, str]:
     """The current findings; one that persists keeps its first text."""
-    return {broker_id: before.get(broker_id, sentence) for broker_id, sentence in now.items()}
+    return {broker_id: old.get(broker_id, sentence) for broker_id, sentence in current.items()}
 
 
 def _ineffective_deadline(snapshot: Snapshot, finish_by: datetime | None, now: datetime) -> str:

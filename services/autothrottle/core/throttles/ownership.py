@@ -59,9 +59,9 @@ class DesiredKey:
     """Whether the current value is a list that no broker applies."""
 
 
-def shown_foreign(found: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[ForeignThrottle, ...]:
+def shown_foreign(foreign: Mapping[ConfigResource, Mapping[str, str]]) -> tuple[ForeignThrottle, ...]:
     """Return foreign throttles for display, by resource and key."""
-    return tuple(ForeignThrottle(r, key, _shown(value)) for r, keys in found.items() for key, value in keys.items())
+    return tuple(ForeignThrottle(r, key, _shown(value)) for r, keys in foreign.items() for key, value in keys.items())
 
 
 ForeignThrottles = Mapping[ConfigResource, Mapping[str, str]]
@@ -70,7 +70,7 @@ ForeignThrottles = Mapping[ConfigResource, Mapping[str, str]]
 
 def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
     """Return the current throttle keys that are not in the ledger, with their values."""
-    found = {
+    foreign = {
         resource: {
             key: value
             for key, value in sorted(keys.items())
@@ -78,7 +78,7 @@ def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
         }
         for resource, keys in sorted(snapshot.throttles.items(), key=lambda item: item[0].order)
     }
-    return {resource: keys for resource, keys in found.items() if keys}
+    return {resource: keys for resource, keys in foreign.items() if keys}
 
 
 def with_lost_records(
@@ -133,7 +133,7 @@ def lost_finding(resource: ConfigResource) -> str:
 def desired_rate(
     desired: int | str | None,
     current: str | None,
-    ours: LedgerKey | None,
+    ledger_key: LedgerKey | None,
     of_reassignment: bool = False,
     hold: bool = False,
     elapsed: timedelta | None = None,
@@ -143,33 +143,38 @@ def desired_rate(
     Args:
         desired: the plan's rate, bytes/s, or the text of a quota; None: no throttle.
         current: the current value; None: not set.
-        ours: the ledger's record; None: we have not written the key.
+        ledger_key: the ledger's record; None: we have not written the key.
         of_reassignment: whether a foreign rate belongs to the reassignment, see `brokers_throttled_for_reassignment`.
         hold: whether nothing may be removed.
         elapsed: time that the next ramp step stands for; None: raise the rate at once.
     """
-    if ours is None:
+    if ledger_key is None:
         return _foreign_rate(desired, current, of_reassignment, hold, elapsed)
-    edited = not ours.is_ours(current)
+    edited = not ledger_key.is_ours(current)
     if desired is not None:
-        value, target = _step(current, desired, elapsed, ours.target is not None)
-        finding = f"{_rate_edit(current, ours)}; repaired" if edited and current != value else ""
-        return DesiredKey(value, LedgerKey(ours.before, value, target=target), finding)
+        value, target = _step(current, desired, elapsed, ledger_key.target is not None)
+        finding = f"{_rate_edit(current, ledger_key)}; repaired" if edited and current != value else ""
+        return DesiredKey(value, LedgerKey(ledger_key.before, value, target=target), finding)
     if hold:
-        return DesiredKey(current, ours)
-    if not edited or current == ours.before:
-        return DesiredKey(ours.before, None)
-    return DesiredKey(current, None, f"{_rate_edit(current, ours)}; left unchanged")
+        return DesiredKey(current, ledger_key)
+    if not edited or current == ledger_key.before:
+        return DesiredKey(ledger_key.before, None)
+    return DesiredKey(current, None, f"{_rate_edit(current, ledger_key)}; left unchanged")
 
 
 def _step(
     current: str | None, desired: int | str, elapsed: timedelta | None, is_rising: bool
 ) -> tuple[str, str | None]:
     """Return (the rate to write, the ramp's target); target None: the rate is final."""
-    now = limiting_rate(current or "")
-    if now is None or elapsed is None or isinstance(desired, str) or not (is_rising or needs_ramp(now, desired)):
+    current_rate = limiting_rate(current or "")
+    if (
+        current_rate is None
+        or elapsed is None
+        or isinstance(desired, str)
+        or not (is_rising or needs_ramp(current_rate, desired))
+    ):
         return str(desired), None
-    value = step(now, desired, elapsed)
+    value = step(current_rate, desired, elapsed)
     return str(value), None if value == desired else str(desired)
 
 
@@ -177,23 +182,23 @@ def _foreign_rate(
     desired: int | str | None, current: str | None, of_reassignment: bool, hold: bool, elapsed: timedelta | None
 ) -> DesiredKey:
     """Return the new value of a rate that is not in the ledger; a rate of the reassignment is not restored later."""
-    before = None if of_reassignment else current
+    original = None if of_reassignment else current
     if desired is not None and of_reassignment:
         value, target = _step(current, desired, elapsed, is_rising=False)
         return DesiredKey(value, LedgerKey(None, value, target=target))
     if desired is not None:
         # Without replica lists the foreign rate limited nothing, so the broker's meter has already seen all traffic.
         finding = _UNRECORDED.format(current) if isinstance(desired, int) and current is not None else ""
-        return DesiredKey(str(desired), LedgerKey(before, str(desired)), finding)
+        return DesiredKey(str(desired), LedgerKey(original, str(desired)), finding)
     if hold and of_reassignment and current is not None:
         # We now take over the lists that show that the rate belongs to the reassignment; only the ledger can show it
         # from now on.
         return DesiredKey(current, LedgerKey(None, current))
-    return DesiredKey(before, None)
+    return DesiredKey(original, None)
 
 
-def _rate_edit(current: str | None, ours: LedgerKey) -> str:
-    written = ours.intent if ours.written is None else ours.written
+def _rate_edit(current: str | None, ledger_key: LedgerKey) -> str:
+    written = ledger_key.intent if ledger_key.written is None else ledger_key.written
     if current is None:
         return f"another party removed the rate of {written}"
     return f"another party changed the rate from {written} to {current}"
@@ -203,7 +208,7 @@ def desired_replicas(
     lists: DesiredReplicas,
     role: ReplicaRole,
     current: str | None,
-    ours: LedgerKey | None,
+    ledger_key: LedgerKey | None,
     hold: bool,
     held_brokers: frozenset[int] = frozenset(),
 ) -> DesiredKey:
@@ -213,64 +218,69 @@ def desired_replicas(
         lists: the plan's lists of the topic.
         role: which of the two lists.
         current: the current value; None: not set.
-        ours: the ledger's record; None: we have not written the key.
+        ledger_key: the ledger's record; None: we have not written the key.
         hold: whether nothing may be removed.
         held_brokers: brokers whose entries may not be removed in any case.
     """
     exact = lists.text(role)
-    if ours and _is_all_ours(current, ours):
+    if ledger_key and _is_all_ours(current, ledger_key):
         if current and not (exact or lists.of(role) or hold or held_brokers):
             # The end of a reassignment, detected without parsing 100,000 entries.
-            return DesiredKey(ours.before, None)
-        if ours.written == exact or lists.of(role) == ours.owned:
-            return DesiredKey(current, ours)
-    if ours is None and current is None and exact and len(exact) <= MAX_VALUE_BYTES:
+            return DesiredKey(ledger_key.before, None)
+        if ledger_key.written == exact or lists.of(role) == ledger_key.owned:
+            return DesiredKey(current, ledger_key)
+    if ledger_key is None and current is None and exact and len(exact) <= MAX_VALUE_BYTES:
         # The start of a reassignment, detected without comparing 100,000 entries.
         return DesiredKey(exact, LedgerKey(None, exact))
     desired, moving, entries = lists.of(role), lists.moving, _entries(current)
-    owned = _owned(ours, entries)
+    owned = _owned(ledger_key, entries)
     replaced = entries is None or (WILDCARD in entries) != (WILDCARD in owned)
-    if replaced and (ours is None or not desired):
-        finding = f"{_replacement(current)}; left unchanged" if desired or (ours and not hold) else ""
-        return DesiredKey(current, ours if hold else None, finding, is_invalid=entries is None)
+    if replaced and (ledger_key is None or not desired):
+        finding = f"{_replacement(current)}; left unchanged" if desired or (ledger_key and not hold) else ""
+        return DesiredKey(current, ledger_key if hold else None, finding, is_invalid=entries is None)
     present: frozenset[str] = frozenset() if replaced or entries is None else entries
-    base = parse_replicas(ours.before or "") if ours and (replaced or WILDCARD in owned) else present
+    base = parse_replicas(ledger_key.before or "") if ledger_key and (replaced or WILDCARD in owned) else present
     foreign = frozenset(e for e in base - owned if _partition(e) not in moving)
-    kept = owned | _of_partitions(present, moving) if hold else _of_brokers(owned, held_brokers)
-    kept -= _of_partitions(kept, lists.free)
-    wanted = (desired | kept) - foreign
-    text = ours.before if ours else current
-    before = text if parse_replicas(text or "") == foreign else _listed(foreign)
-    if not wanted:
-        return DesiredKey(before, None)
-    wanted, value, too_long = _fitting(wanted, foreign, exact if wanted == desired else None)
+    retained = owned | _of_partitions(present, moving) if hold else _of_brokers(owned, held_brokers)
+    retained -= _of_partitions(retained, lists.free)
+    target_entries = (desired | retained) - foreign
+    text = ledger_key.before if ledger_key else current
+    original = text if parse_replicas(text or "") == foreign else _listed(foreign)
+    if not target_entries:
+        return DesiredKey(original, None)
+    target_entries, value, too_long = _fitting(target_entries, foreign, exact if target_entries == desired else None)
     if current is not None and parse_replicas(value) == present:
         value = current
     if replaced:
         finding = f"{_replacement(current)}; repaired"
     else:
-        added = _of_partitions(present, moving) - wanted - owned
-        finding = _list_edit(_confirmed(owned, ours), present, added) if ours else ""
-    return DesiredKey(value, LedgerKey(before, value, wanted), finding, too_long, is_invalid=entries is None)
+        added = _of_partitions(present, moving) - target_entries - owned
+        finding = _list_edit(_confirmed(owned, ledger_key), present, added) if ledger_key else ""
+    return DesiredKey(value, LedgerKey(original, value, target_entries), finding, too_long, is_invalid=entries is None)
 
 
-def _owned(ours: LedgerKey | None, entries: frozenset[str] | None) -> frozenset[str]:
+def _owned(ledger_key: LedgerKey | None, entries: frozenset[str] | None) -> frozenset[str]:
     """Return our entries in the current list; between a wildcard and an exact list, the current value decides."""
-    if ours is None or ours.intent is None or WILDCARD not in ours.owned:
-        return ours.owned if ours else frozenset()
-    return frozenset({WILDCARD}) if entries and WILDCARD in entries else ours.owned - {WILDCARD}
+    if ledger_key is None or ledger_key.intent is None or WILDCARD not in ledger_key.owned:
+        return ledger_key.owned if ledger_key else frozenset()
+    return frozenset({WILDCARD}) if entries and WILDCARD in entries else ledger_key.owned - {WILDCARD}
 
 
-def _confirmed(owned: frozenset[str], ours: LedgerKey) -> frozenset[str]:
+def _confirmed(owned: frozenset[str], ledger_key: LedgerKey) -> frozenset[str]:
     """Return our entries that must be present; with an intent, only those in both the old and the intended value."""
-    if ours.intent is None:
+    if ledger_key.intent is None:
         return owned
-    return owned & (_entries(ours.written) or frozenset()) & (_entries(ours.intent) or frozenset())
+    return owned & (_entries(ledger_key.written) or frozenset()) & (_entries(ledger_key.intent) or frozenset())
 
 
-def _is_all_ours(current: str | None, ours: LedgerKey) -> bool:
+def _is_all_ours(current: str | None, ledger_key: LedgerKey) -> bool:
     """Return whether a list is as we wrote it, without foreign entries: the usual case, detected without parsing."""
-    return current == ours.written and ours.intent is None and ours.part is None and not ours.before
+    return (
+        current == ledger_key.written
+        and ledger_key.intent is None
+        and ledger_key.part is None
+        and not ledger_key.before
+    )
 
 
 def _replacement(current: str | None) -> str:
@@ -292,14 +302,16 @@ def _entries(current: str | None) -> frozenset[str] | None:
         return None
 
 
-def _fitting(wanted: frozenset[str], foreign: frozenset[str], text: str | None) -> tuple[frozenset[str], str, str]:
+def _fitting(
+    target_entries: frozenset[str], foreign: frozenset[str], text: str | None
+) -> tuple[frozenset[str], str, str]:
     """Return (entries to own, list to write, warning); the list is `*` if the exact one is too long for Kafka."""
-    value = format_replicas(wanted | foreign) if foreign or text is None else text
-    if WILDCARD in wanted:
+    value = format_replicas(target_entries | foreign) if foreign or text is None else text
+    if WILDCARD in target_entries:
         return frozenset({WILDCARD}), WILDCARD, ""
     if len(value) > MAX_VALUE_BYTES:
         return frozenset({WILDCARD}), WILDCARD, _TOO_LONG
-    return wanted, value, ""
+    return target_entries, value, ""
 
 
 def _list_edit(owned: frozenset[str], entries: frozenset[str], added: frozenset[str]) -> str:
@@ -339,19 +351,19 @@ def brokers_throttled_for_reassignment(snapshot: Snapshot) -> frozenset[int]:
     Kafka's own tool sets both together. Such rates belong to the reassignment: we take them over and delete them at its
     end.
     """
-    found: set[int] = set()
+    broker_ids: set[int] = set()
     for reassignment in snapshot.reassignments:
         resource, moving = ConfigResource.topic(reassignment.topic), frozenset(reassignment.partitions)
         entry = snapshot.ledger.get(resource)
         for role in ReplicaRole:
             key = role.replicas_key
-            ours, current = entry.keys.get(key) if entry else None, snapshot.throttles.get(resource, {}).get(key)
-            if ours and _is_all_ours(current, ours):
+            ledger_key, current = entry.keys.get(key) if entry else None, snapshot.throttles.get(resource, {}).get(key)
+            if ledger_key and _is_all_ours(current, ledger_key):
                 continue
             entries = _entries(current) or frozenset()
-            foreign = entries - (ours.owned if ours else frozenset())
-            found |= {int(e.partition(":")[2]) for e in _of_partitions(foreign, moving)}
-    return frozenset(b for b in found if _has_foreign_rate(snapshot, b))
+            foreign = entries - (ledger_key.owned if ledger_key else frozenset())
+            broker_ids |= {int(e.partition(":")[2]) for e in _of_partitions(foreign, moving)}
+    return frozenset(b for b in broker_ids if _has_foreign_rate(snapshot, b))
 
 
 def _has_foreign_rate(snapshot: Snapshot, broker_id: int) -> bool:

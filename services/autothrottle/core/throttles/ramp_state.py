@@ -42,8 +42,8 @@ class WriteHistory:
     def add(self, now: float, count: int) -> WriteHistory:
         """Return the history with this many more changes."""
         oldest = now - BUDGET_SPAN.total_seconds()
-        kept = tuple(entry for entry in self.written if entry[0] > oldest)
-        return WriteHistory((*kept, (now, count)) if count else kept)
+        recent = tuple(entry for entry in self.written if entry[0] > oldest)
+        return WriteHistory((*recent, (now, count)) if count else recent)
 
     def spent(self, now: float) -> int:
         """Return the number of changes in the last 15 minutes."""
@@ -82,9 +82,9 @@ class RampState:
         """Return the state with the plan and the snapshot of a cycle, before its writes."""
         return replace(self, plan=plan, snapshot=snapshot, refused=frozenset())
 
-    def after_writes(self, wanted: Sequence[Change], outcomes: Sequence[Outcome], now: float) -> RampState:
+    def after_writes(self, changes: Sequence[Change], outcomes: Sequence[Outcome], now: float) -> RampState:
         """Return the state after these changes were written."""
-        changed = applied(wanted, outcomes)
+        changed = applied(changes, outcomes)
         refused = frozenset(outcome.resource for outcome in outcomes if outcome.status is OutcomeStatus.REFUSED)
         raised = {**self.raised, **{side: now for change in changed for side in _raised(change)}}
         after = replace(
@@ -110,14 +110,14 @@ class RampState:
 
     def _rising(self) -> set[LinkSide]:
         """Link sides whose rate is below its target in the plan."""
-        wanted = {(decision.broker_id, decision.role) for decision in self.plan.decisions}
+        sides = {(decision.broker_id, decision.role) for decision in self.plan.decisions}
         return {
             side
             for resource, entry in self.snapshot.ledger.items()
             if resource.type is ResourceType.BROKER and resource not in self.refused
             for role in ReplicaRole
-            if (known := entry.keys.get(role.rate_key)) is not None and known.target is not None
-            if (side := (resource.broker_id, role)) in wanted
+            if (key := entry.keys.get(role.rate_key)) is not None and key.target is not None
+            if (side := (resource.broker_id, role)) in sides
         }
 
     def _interval(self, history: WriteHistory, now: float) -> float:
@@ -128,10 +128,10 @@ class RampState:
         return min(max(RISE.total_seconds() / (steps / 2), PACE.total_seconds()), LONGEST_PACE.total_seconds())
 
 
-def applied(wanted: Sequence[Change], outcomes: Sequence[Outcome]) -> tuple[Change, ...]:
+def applied(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> tuple[Change, ...]:
     """Return the changes that were carried out."""
     done = {outcome.resource for outcome in outcomes if outcome.status is OutcomeStatus.APPLIED}
-    return tuple(change for change in wanted if change.resource in done)
+    return tuple(change for change in changes if change.resource in done)
 
 
 def _elapsed(
@@ -148,11 +148,11 @@ def _elapsed(
 
 def _raised(change: Change) -> list[LinkSide]:
     """Link sides that this change raises by a step, or whose rate it takes over as the start of a ramp."""
-    ours = change.ledger.keys if change.ledger else {}
+    keys = change.ledger.keys if change.ledger else {}
     return [
         (change.resource.broker_id, role)
         for role in ReplicaRole
         if change.resource.type is ResourceType.BROKER
-        if (known := ours.get(role.rate_key)) is not None and known.target is not None
+        if (key := keys.get(role.rate_key)) is not None and key.target is not None
         if any(edit.key == role.rate_key for edit in change.edits)
     ]

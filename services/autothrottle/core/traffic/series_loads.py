@@ -118,10 +118,10 @@ class HostSeries:
         """Return device -> its rates, sent and received; 0 without a fresh one. A single device is not compared."""
         rates = {device: [0.0] * len(self.traffic) for device in devices}
         for index, series in enumerate(self.traffic.values() if len(devices) > 1 else ()):
-            for one in series:
-                if one.labels.get(label) in rates:
+            for device_series in series:
+                if device_series.labels.get(label) in rates:
                     with suppress(Invalid, Missing):
-                        rates[one.labels[label]][index] += utilization([one], now).rate
+                        rates[device_series.labels[label]][index] += utilization([device_series], now).rate
         return {device: tuple(both) for device, both in rates.items()}
 
 
@@ -179,18 +179,18 @@ class SeriesReading:
 
     def _by_broker(self, series: Iterable[Series]) -> dict[int | None, list[Series]]:
         """Return broker id -> its series; None -> the series without a broker."""
-        found: dict[int | None, list[Series]] = {}
-        for one in series:
-            found.setdefault(self.matching.broker_of(one.labels), []).append(one)
-        return found
+        series_of_brokers: dict[int | None, list[Series]] = {}
+        for broker_series in series:
+            series_of_brokers.setdefault(self.matching.broker_of(broker_series.labels), []).append(broker_series)
+        return series_of_brokers
 
     def _utilization(
         self, broker_id: int, query: str, series: Sequence[Series], unmatched: Sequence[Series]
     ) -> Utilization:
         names = self.names.get(query, ())
         targets: dict[str, list[Series]] = {}
-        for one in series:
-            targets.setdefault(_target(one, names), []).append(one)
+        for query_series in series:
+            targets.setdefault(_target(query_series, names), []).append(query_series)
         if not targets:
             raise Missing(self._no_series(broker_id, query, unmatched))
         rates: dict[str, Utilization] = {}
@@ -216,12 +216,14 @@ class SeriesReading:
         fix = ". Fix: name the target in --broker-map, or set --broker-label" if targets else ""
         return f"broker {broker_id} (hosts: {hosts}) matches no series of --{query}; {others}{fix}"
 
-    def _warnings(self, found: Mapping[str, Mapping[int | None, Sequence[Series]]]) -> tuple[str, ...]:
+    def _warnings(self, series_of_queries: Mapping[str, Mapping[int | None, Sequence[Series]]]) -> tuple[str, ...]:
         """Name unmatched targets and empty queries if the registered brokers are unknown: no broker's problem does."""
         if self.matching.registered:
             return ()
-        empty = tuple(f"--{query} returns no series; check the query" for query, series in found.items() if not series)
-        unmatched = {query: series[None] for query, series in found.items() if None in series}
+        empty = tuple(
+            f"--{query} returns no series; check the query" for query, series in series_of_queries.items() if not series
+        )
+        unmatched = {query: series[None] for query, series in series_of_queries.items() if None in series}
         return empty + tuple(
             f"series of --{query} match no broker: {_shown(dict.fromkeys(map(_target, series)))}. Fix: name them in "
             "--broker-map, or set --broker-label"
@@ -252,7 +254,14 @@ def with_quota_rates(loads: Loads, series: Mapping[int, Sequence[Series]], expor
     warnings = []
     for broker_id, role in product(sorted(series), ReplicaRole):
         try:
-            rate = newest_rate([one for one in series[broker_id] if exporter.quota_role(one.labels) is role], now)
+            rate = newest_rate(
+                [
+                    quota_series
+                    for quota_series in series[broker_id]
+                    if exporter.quota_role(quota_series.labels) is role
+                ],
+                now,
+            )
         except Invalid as error:
             warnings.append(f"broker {broker_id} [{role.value}]: the series of its quota rate {error}; it is ignored")
         else:
@@ -267,7 +276,7 @@ def broker_utilization(
 
     The names are not checked if the source has removed them.
     """
-    have_names = any("__name__" in one.labels for one in series)
+    have_names = any("__name__" in labelled.labels for labelled in series)
     try:
         return utilization(series, now, names if have_names else ())
     except (Invalid, Missing) as error:

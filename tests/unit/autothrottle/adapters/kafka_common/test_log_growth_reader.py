@@ -37,7 +37,7 @@ class Source(MemoryCluster):
             self.grow(broker_id, "t", 0, 100)
         self.grow(1001, "clients", 0, 100)
         self.time = datetime.now(UTC)
-        self._now = lambda: self.time
+        self._clock = lambda: self.time
         self.queried: list[frozenset[int]] = []
         self.leader_reads = 0
         self.produced = 0

@@ -30,7 +30,7 @@ class Source(MemoryCluster):
         super().__init__(brokers=(1, 2))
         self.add_topic("t", {0: (1, 2)})
         self.time = datetime.now(UTC)
-        self._now = lambda: self.time
+        self._clock = lambda: self.time
         self.reads = 0
         self.hidden: frozenset[str] = frozenset()
         """Topics that we may not describe."""
@@ -97,7 +97,7 @@ def test_a_broker_that_never_answered_is_a_problem_of_its_own() -> None:
 def test_a_broker_that_falls_silent_loses_its_load_when_it_is_too_old() -> None:
     with loads_of(source := Source()) as loads:
         loads.fetch_loads(TIMEOUT)
-        original, source._log_sizes = source._log_sizes, lambda wanted: _without(original(wanted), 2)  # type: ignore[method-assign]
+        original, source._log_sizes = source._log_sizes, lambda partitions: _without(original(partitions), 2)  # type: ignore[method-assign]
         eventually(lambda: loads.fetch_loads(TIMEOUT).problems)
         found = loads.fetch_loads(TIMEOUT)
     assert found.brokers.keys() == {1}
@@ -108,7 +108,7 @@ def test_a_negative_size_at_one_broker_is_its_problem_and_the_other_keeps_its_lo
     """A size of one broker that cannot be true counts as no answer. It changed the load of the leaders before."""
     source = Source()
     original = source._log_sizes
-    source._log_sizes = lambda wanted: _negative(original(wanted), 2)  # type: ignore[method-assign]
+    source._log_sizes = lambda partitions: _negative(original(partitions), 2)  # type: ignore[method-assign]
     with loads_of(source) as loads:
         found = loads.fetch_loads(TIMEOUT)
     assert found.brokers.keys() == {1}

@@ -11,7 +11,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cycle.contribution import Action, PurgeCatchUp, PurgeOverride, PurgeQuota
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.results import ActionResult, CycleResults
-from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change
@@ -36,7 +36,7 @@ class Applier:
     def apply(self, term: Term, decision: CycleDecision, timeout: timedelta = CLUSTER_TIMEOUT) -> CycleResults:
         """Write the changes, then carry out the actions in their order.
 
-        An error ends it: what follows is not tried. An action whose resources were refused is left out.
+        An error of the writes ends it: what follows is not tried. An action whose resources were refused is left out.
         """
         outcomes = list(decision.refused)
         tracer = UNTRACED if decision.between_cycles else self.dependencies.tracer
@@ -70,18 +70,25 @@ class Applier:
     def _act(
         self, term: Term, actions: Collection[Action], refused: Collection[ConfigResource]
     ) -> tuple[tuple[ActionResult, ...], AutothrottleError | None]:
+        """Return the results and the first error. It does not end the other actions, unless the term is over.
+
+        If a store does not answer, no further action of its kind is tried: each would wait for it.
+        """
         results: list[ActionResult] = []
+        failure: AutothrottleError | None = None
+        unavailable: set[type] = set()
         for action in actions:
-            if not action.needs.isdisjoint(refused):
+            if type(action) in unavailable or not action.needs.isdisjoint(refused):
                 continue
             result = self._tried(term, action)
             results.append(result)
-            # The caller of a submission gets its error; only the end of the term ends the cycle, too.
-            if result.error is not None and (
-                isinstance(result.error, NotLeader) or not isinstance(action, SubmissionRequest)
-            ):
+            if isinstance(result.error, NotLeader):
                 return tuple(results), result.error
-        return tuple(results), None
+            if isinstance(result.error, Unavailable):
+                unavailable.add(type(action))
+            if not isinstance(action, SubmissionRequest):  # the caller of a submission gets its error
+                failure = failure or result.error
+        return tuple(results), failure
 
     def _tried(self, term: Term, action: Action) -> ActionResult:
         try:

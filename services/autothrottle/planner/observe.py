@@ -29,7 +29,7 @@ from autothrottle.core.cycle.observation import (
 )
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import KnownLoads, TermState
-from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.step import quotas_needed
@@ -180,19 +180,21 @@ class Observer:
         return executor.submit(copy_context().run, fetch)
 
     def _fetch_quotas(self, resources: Collection[ConfigResource]) -> QuotaState | AutothrottleError:
-        return _attempt(partial(self.dependencies.quotas.fetch_quota_state, resources, CLUSTER_TIMEOUT))
+        return _attempt_optional(
+            "the client quotas", partial(self.dependencies.quotas.fetch_quota_state, resources, CLUSTER_TIMEOUT)
+        )
 
     def _fetch_clients(self) -> ClientReading | AutothrottleError:
-        return _attempt(partial(self.dependencies.quotas.fetch_clients, CLIENTS_TIMEOUT))
+        return _attempt_optional("the clients", partial(self.dependencies.quotas.fetch_clients, CLIENTS_TIMEOUT))
 
     def _fetch_loads(self) -> KnownLoads:
         with self.dependencies.tracer.span("metrics") as span:
-            try:
-                wait = min(self.settings.interval * _METRICS_SHARE, LONGEST_METRICS_WAIT)
-                return KnownLoads(self.dependencies.loads.fetch_loads(wait), self.clock())
-            except AutothrottleError as error:
-                span.fail(reason := f"metrics cannot be read: {error}")
+            wait = min(self.settings.interval * _METRICS_SHARE, LONGEST_METRICS_WAIT)
+            loads = _attempt_optional("the loads", partial(self.dependencies.loads.fetch_loads, wait))
+            if isinstance(loads, AutothrottleError):
+                span.fail(reason := f"metrics cannot be read: {loads}")
                 return KnownLoads(Loads(), self.clock(), reason)
+            return KnownLoads(loads, self.clock())
 
 
 def _fetch_in_parts(fetch: Callable[..., Snapshot], partitions: Sequence[TopicPartition]) -> Snapshot:
@@ -209,6 +211,15 @@ def _attempt(call: Callable[[], T]) -> T | AutothrottleError:
         return call()
     except AutothrottleError as error:
         return error
+
+
+def _attempt_optional(what: str, call: Callable[[], T]) -> T | AutothrottleError:
+    """Like `_attempt` for what a cycle can do without. An unexpected error of its source must not end the cycle."""
+    try:
+        return _attempt(call)
+    except Exception as error:
+        log.exception("Reading %s failed unexpectedly; the cycle continues without them. Fix: report this", what)
+        return Unavailable(f"unexpected {type(error).__name__}; the log has the traceback")
 
 
 class SettingsReader:

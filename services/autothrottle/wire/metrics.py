@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from autothrottle.core.cluster.broker_ids import BROKER_IDS
+from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.errors import FIELD_ERRORS
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker, check_load
 from autothrottle.core.units import MAX_RATE
@@ -30,23 +32,28 @@ def loads_to_message(loads: Loads) -> metrics_pb2.GetLoadsResponse:
     """Return the message. A load that it cannot hold is a problem of its broker; the other loads are in the message."""
     brokers, unsendable = by_broker(loads.brokers, lambda b: _load_to_message(check_load(loads.brokers[b])))
     problems = {**loads.problems, **unsendable}
-    sides = [side for side, measured in loads.quota_rates.items() if _is_quota_rate(side, measured)]
-    odd = [
-        f"broker {side[0]} [{side[1].value}]: its quota rate is out of range and ignored"
-        for side in loads.quota_rates
-        if side not in sides
-    ]
+    quota_rates, odd = _quota_rates_to_messages(loads.quota_rates)
     others = [reason for b, reason in problems.items() if not _is_broker_id(b)]
     return metrics_pb2.GetLoadsResponse(
         brokers=brokers.values(),
         problems={b: encodable(str(reason)) for b, reason in problems.items() if _is_broker_id(b)},
         warnings=_warnings([*loads.warnings, *others, *odd]),
-        quota_rates=[_quota_rate_to_message(side, loads.quota_rates[side]) for side in sides],
+        quota_rates=quota_rates,
     )
 
 
-def _is_quota_rate(side: LinkSide, measured: Utilization) -> bool:
-    return _is_broker_id(side[0]) and 0 <= measured.rate <= MAX_RATE and measured.start <= measured.end
+def _quota_rates_to_messages(
+    rates: Mapping[LinkSide, Utilization],
+) -> tuple[list[metrics_pb2.QuotaRate], list[str]]:
+    """Return the messages, and a warning for each rate that no message can hold."""
+    messages: list[metrics_pb2.QuotaRate] = []
+    warnings: list[str] = []
+    for side, measured in rates.items():
+        try:
+            messages.append(_quota_rate_to_message(side, _checked_quota_rate(side, measured)))
+        except FIELD_ERRORS:
+            warnings.append(f"broker {side[0]} [{side[1].value}]: its quota rate is out of range and ignored")
+    return messages, warnings
 
 
 def _quota_rate_to_message(side: LinkSide, measured: Utilization) -> metrics_pb2.QuotaRate:
@@ -59,16 +66,23 @@ def _quota_rate_to_message(side: LinkSide, measured: Utilization) -> metrics_pb2
 
 def _quota_rates(message: metrics_pb2.GetLoadsResponse) -> dict[LinkSide, Utilization]:
     """Return the quota rates that are in range; a metrics service of this version sends no others."""
-    rates = {
-        (rate.broker_id, _ROLES[rate.role]): _LOAD.from_message(Utilization, rate.measured)
-        for rate in message.quota_rates
-        if rate.role in _ROLES
-    }
-    return {side: measured for side, measured in rates.items() if _is_quota_rate(side, measured)}
+    rates: dict[LinkSide, Utilization] = {}
+    for rate in message.quota_rates:
+        with suppress(*FIELD_ERRORS):  # an optional value must not take the loads
+            side = (rate.broker_id, _ROLES[rate.role])
+            rates[side] = _checked_quota_rate(side, _LOAD.from_message(Utilization, rate.measured))
+    return rates
+
+
+def _checked_quota_rate(side: LinkSide, measured: Utilization) -> Utilization:
+    """Return a measurement that a message can hold; raises one of `FIELD_ERRORS` if it is out of range."""
+    if not (_is_broker_id(side[0]) and 0 <= measured.rate <= MAX_RATE and measured.start <= measured.end):
+        raise ValueError("out of range")
+    return measured
 
 
 def _is_broker_id(value: object) -> bool:
-    return isinstance(value, int) and value in BROKER_IDS
+    return isinstance(value, int) and 0 <= value <= MAX_BROKER_ID
 
 
 def _warnings(texts: Sequence[str]) -> list[str]:

@@ -23,6 +23,8 @@ class ExporterEmulator:
     def __init__(self) -> None:
         self.answers: dict[int, Answer] = {}
         """Settable: broker id -> answer; absent: status 404."""
+        self.faults: dict[str, Answer] = {}
+        """Settable: a part of the path -> answer in place of the broker's."""
         self.headers: Mapping[str, str] = {}
         """Headers of the last request, their names in lower case."""
         self.closing = threading.Event()
@@ -99,6 +101,7 @@ class _ExporterRoutes(BaseHTTPRequestHandler):
         emulator, broker = self.server.emulator, self.path.split("/")[1]
         emulator.headers = {name.lower(): value for name, value in self.headers.items()}
         answer = emulator.answers.get(int(broker), 404) if broker.isdigit() else 404
+        answer = next((fault for part, fault in emulator.faults.items() if part in self.path), answer)
         if answer == "hang":
             emulator.closing.wait()
         elif isinstance(answer, int):

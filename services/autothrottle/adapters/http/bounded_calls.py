@@ -84,6 +84,8 @@ class Call:
     its own."""
     parse: Callable[[BaseHTTPResponse], object] = read_json
     """Reads and parses the response; raises `Failure` or ValueError if it is malformed."""
+    is_optional: bool = False
+    """Whether the other calls are of use without it. Its failure is its result and does not cut them."""
 
 
 class Failure(Exception):
@@ -129,10 +131,14 @@ class Exchange:
         self._of_thread.exchange = self
         try:
             return self._call.parse(cast(BaseHTTPResponse, self._call.send()))
-        except Failure:
-            raise
+        except Failure as error:
+            if not self._call.is_optional:
+                raise
+            return error.with_traceback(None)  # it would keep the response, and so its socket
         except Exception as error:  # one server's odd answer must not end the thread that reads all of them
-            raise _failure_of(error) from None
+            if not self._call.is_optional:
+                raise _failure_of(error) from None
+            return _failure_of(error)
         finally:
             self.hold(None)
 
@@ -186,12 +192,18 @@ class Exchanges:
         self._is_closed = False
 
     def run(self, calls: Sequence[Call], deadline: float, *, stop_at_failure: bool) -> list[object | Failure]:
-        """Return the result of each call, in order; `stop_at_failure` cuts the others at the first failure."""
+        """Return the result of each call, in order; `stop_at_failure` cuts the others at the first failure.
+
+        Optional calls take at most half of the time that the others leave, so that the caller has the rest.
+        """
         exchanges = [Exchange(call, deadline) for call in calls]
         futures = self._start(exchanges)
+        required = [future for call, future in zip(calls, futures, strict=True) if not call.is_optional]
         until = FIRST_EXCEPTION if stop_at_failure else ALL_COMPLETED
         try:
-            wait(futures, max(deadline - time.monotonic(), 0), until)
+            pending = wait(required, max(deadline - time.monotonic(), 0), until).not_done
+            if not pending:
+                wait(futures, max(deadline - time.monotonic(), 0) / 2)
             return [_answer(future) for future in futures]
         finally:
             for exchange in exchanges:
@@ -216,11 +228,15 @@ class Exchanges:
 
 
 def first_failure(calls: Sequence[Call], answers: Sequence[object]) -> tuple[Call, Failure] | None:
-    """Return a failed call and its failure; None: every call succeeded.
+    """Return a failed call and its failure; None: every call succeeded that is not optional.
 
     A failure that is not a timeout comes first: it cut the other calls, which then count as timed out.
     """
-    failures = [(call, answer) for call, answer in zip(calls, answers, strict=True) if isinstance(answer, Failure)]
+    failures = [
+        (call, answer)
+        for call, answer in zip(calls, answers, strict=True)
+        if isinstance(answer, Failure) and not call.is_optional
+    ]
     return min(failures, key=lambda failed: isinstance(failed[1], TimedOut), default=None)
 
 

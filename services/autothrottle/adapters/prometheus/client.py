@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import cast
 from urllib.parse import urlencode
@@ -44,31 +44,39 @@ class PrometheusClient:
         self._reads.close()
         self._pools.clear()
 
-    def fetch(self, queries: Mapping[str, str], deadline: float, at: float | None = None) -> Mapping[str, QueryResult]:
+    def fetch(
+        self, queries: Mapping[str, str], deadline: float, at: float | None = None, optional: Collection[str] = ()
+    ) -> Mapping[str, QueryResult]:
         """Return name -> result of all queries.
 
         Args:
             queries: name -> PromQL.
             deadline: monotonic clock, seconds.
             at: evaluation time on the server's clock, seconds since the epoch; None: now.
+            optional: names of queries whose failure is a result without series.
 
         Raises:
-            Unavailable: a query failed; the message names it.
+            Unavailable: another query failed; the message names it.
         """
         headers = self._settings.headers()
-        calls = [self._call(name, query, at, headers) for name, query in queries.items()]
+        calls = [self._call(name, query, at, headers, name in optional) for name, query in queries.items()]
         answers = self._reads.run(calls, deadline, stop_at_failure=True)
         if failed := first_failure(calls, answers):
             raise self._error(*failed)
-        return {call.name: cast(QueryResult, answer) for call, answer in zip(calls, answers, strict=True)}
+        return {
+            call.name: QueryResult((), failure=str(self._error(call, answer)))
+            if isinstance(answer, Failure)
+            else cast(QueryResult, answer)
+            for call, answer in zip(calls, answers, strict=True)
+        }
 
     def drop_idle_connections(self) -> None:
         drop_idle_connections(self._pools)
 
-    def _call(self, name: str, query: str, at: float | None, headers: Mapping[str, str]) -> Call:
+    def _call(self, name: str, query: str, at: float | None, headers: Mapping[str, str], is_optional: bool) -> Call:
         parameters = urlencode({"query": query, **({} if at is None else {"time": f"{at:.3f}"})})
         url = f"{self._settings.url}/api/v1/query?{parameters}"
-        return Call(name, partial(get, self._pools, url, headers), self._read)
+        return Call(name, partial(get, self._pools, url, headers), self._read, is_optional)
 
     def _read(self, response: BaseHTTPResponse) -> QueryResult:
         self._note_headers(response.headers)

@@ -71,7 +71,7 @@ class PrometheusMetrics:
     def _fetch(self, deadline: float) -> tuple[Mapping[str, QueryResult], float]:
         """Make all queries for one time; return their results, and the time on the server's clock."""
         now = self._server.now() - self._settings.delay.total_seconds()
-        return self._client.fetch(self._queries, deadline, now), now
+        return self._client.fetch(self._queries, deadline, now, optional=(_QUOTAS,)), now
 
     def _loads(
         self,
@@ -100,6 +100,8 @@ class PrometheusMetrics:
         loads = SeriesReading(
             matching, self._limits, now - offset, series, speeds, facts, settings.exporter, names, quotas
         ).loads()
+        if failure := results[_QUOTAS].failure:
+            warnings += (f"{failure}; the loads count without the throttled replication of the brokers' quotas",)
         return replace(loads, warnings=warnings + loads.warnings)
 
 

@@ -28,6 +28,8 @@ class QueryResult:
     """Labels, samples (seconds since the epoch, value), and whether they are samples of a range vector."""
     warnings: tuple[str, ...] = ()
     """Of the server, for example that a part of its stores did not answer."""
+    failure: str = ""
+    """Why an optional query has no series; "": it did not fail."""
 
     def as_series(self, mean_seconds: float | None, window_seconds: float, offset: float) -> list[Series]:
         """Return the series, with times on our clock.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -51,6 +51,13 @@ class MapContent(Generic[K, V]):
     stored: StoredMap[K, V]
     raw: Mapping[str, Any]
     """The entries that cannot be read, as they are."""
+    unreadable_keys: frozenset[K] | None = frozenset()
+    """The keys of these entries; None: one of the keys cannot be read either."""
+
+    def over(self, last: Mapping[K, V]) -> Mapping[K, V]:
+        """Return the entries, with the last value of each that cannot be read; with all last ones if its key cannot."""
+        keys = last.keys() if self.unreadable_keys is None else last.keys() & self.unreadable_keys
+        return {**{key: last[key] for key in keys}, **self.stored}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,8 @@ class MapCodec(Generic[K, V]):
     """The field of the JSON object that holds the entries."""
     parse_entry: Callable[[str, Any], tuple[K, V]]
     """Converts (stored name, JSON value) to a key and its value; raises Invalid or one of `FIELD_ERRORS`."""
+    entry_key: Callable[[str, Any], K]
+    """Converts the same to the key, even if the value cannot be read; raises the same errors."""
     format_entries: Callable[[Mapping[K, V]], Mapping[str, Any]]
     """Returns stored name -> JSON value, in the stored order."""
     is_list: bool = False
@@ -95,11 +104,22 @@ class MapCodec(Generic[K, V]):
                 unreadable[name] = f"{path}: entry {name[:60]!r} cannot be read: {field_error(error)}; {fix}"
                 continue
             entries[key] = entry
-        return MapContent(StoredMap(entries, unreadable), {name: raw[name] for name in unreadable})
+        return MapContent(
+            StoredMap(entries, unreadable), {name: raw[name] for name in unreadable}, self._keys(raw, unreadable)
+        )
+
+    def _keys(self, raw: Mapping[str, Any], names: Iterable[str]) -> frozenset[K] | None:
+        """Return the keys of some entries; None: one of them cannot be read."""
+        try:
+            return frozenset(self.entry_key(name, raw[name]) for name in names)
+        except (*FIELD_ERRORS, Invalid):
+            return None
 
     def _raw_entries(self, data: bytes) -> dict[str, Any]:
         value = own_object(data, f"the node of {self.kind.name}")[self.field]
         if self.is_list:
+            if not isinstance(value, list):  # a string or an object would be stored in pieces by the next change
+                raise TypeError(f"{self.field} is not a list")
             return {str(position): entry for position, entry in enumerate(value)}
         return {**value}
 
@@ -125,17 +145,29 @@ def _format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> Mapping[str, Any]:
     }
 
 
-CATCH_UPS = MapCodec(audited_maps.CATCH_UPS, "catch_ups", "brokers", _parse_catch_up, _format_catch_ups)
+CATCH_UPS = MapCodec(
+    audited_maps.CATCH_UPS,
+    "catch_ups",
+    "brokers",
+    _parse_catch_up,
+    lambda name, _: parse_broker_id(name),
+    _format_catch_ups,
+)
 """The stored name of a catch-up is the broker id."""
 
 
-def _parse_temporary_quota(name: str, value: Any) -> tuple[ClientQuotaEntity, TemporaryQuota]:
+def _parse_quota_entity(name: str, _value: Any = None) -> ClientQuotaEntity:
     entity = entity_of_path(text(name))
     if entity is None:
         raise Invalid(f"{name[:80]!r} is not the path of a user, a client id or an IP address")
+    return validate_entity(entity)
+
+
+def _parse_temporary_quota(name: str, value: Any) -> tuple[ClientQuotaEntity, TemporaryQuota]:
+    entity = _parse_quota_entity(name)
     keys = {parse_key(key): setting for key, setting in value["values"].items()}
     return entity, TemporaryQuota(
-        entity=validate_entity(entity),
+        entity=entity,
         values={key: parse_value(key, text(setting)) for key, setting in keys.items()},
         author=text(value["author"]),
         time=time_of(value["time"]),
@@ -158,7 +190,12 @@ def _format_temporary_quotas(quotas: TemporaryQuotas) -> Mapping[str, Any]:
 
 
 TEMPORARY_QUOTAS = MapCodec(
-    audited_maps.TEMPORARY_QUOTAS, "temporary_quotas", "quotas", _parse_temporary_quota, _format_temporary_quotas
+    audited_maps.TEMPORARY_QUOTAS,
+    "temporary_quotas",
+    "quotas",
+    _parse_temporary_quota,
+    _parse_quota_entity,
+    _format_temporary_quotas,
 )
 """The stored name of a temporary quota is the entity's path."""
 
@@ -196,15 +233,21 @@ def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
     }
 
 
-YIELD_RULES = MapCodec(audited_maps.YIELD_RULES, "yield_rules", "rules", _parse_rule, _format_rules)
+YIELD_RULES = MapCodec(
+    audited_maps.YIELD_RULES, "yield_rules", "rules", _parse_rule, lambda name, _: name, _format_rules
+)
 
 
-def _parse_request_quota(_position: str, value: Any) -> tuple[RequestQuotaEntity, int]:
+def _parse_request_quota_entity(_position: str, value: Any) -> RequestQuotaEntity:
     entity = RequestQuotaEntity(optional_text(value.get("user")), optional_text(value.get("client_id")))
+    return validate_request_quota_entity(entity)
+
+
+def _parse_request_quota(position: str, value: Any) -> tuple[RequestQuotaEntity, int]:
     rate = text(value["config"]["request_rate"])
     if not _RATE.fullmatch(rate):
         raise Invalid(f"request_rate {rate[:40]!r} is not an integer of at most 9 digits")
-    return validate_request_quota_entity(entity), validate_request_rate(int(rate))
+    return _parse_request_quota_entity(position, value), validate_request_rate(int(rate))
 
 
 def _format_request_quotas(rates: RequestRates) -> Mapping[str, Any]:
@@ -219,6 +262,12 @@ def _format_request_quotas(rates: RequestRates) -> Mapping[str, Any]:
 
 
 REQUEST_QUOTAS = MapCodec(
-    audited_maps.REQUEST_QUOTAS, "request_quotas", "quotas", _parse_request_quota, _format_request_quotas, is_list=True
+    audited_maps.REQUEST_QUOTAS,
+    "request_quotas",
+    "quotas",
+    _parse_request_quota,
+    _parse_request_quota_entity,
+    _format_request_quotas,
+    is_list=True,
 )
 """The text has Kafka's property name: `{"version":1,"quotas":[{"user":"anna","config":{"request_rate":"100"}}]}`."""

@@ -80,13 +80,13 @@ class ZooKeeperAuditedMap(Generic[K, V]):
         def publish() -> None:
             nonlocal last
             try:
-                stored = self._codec.parse(self._node.last_data, self._path).stored
+                content = self._codec.parse(self._node.last_data, self._path)
             except Incomplete as error:
                 log.warning("The last %s stay in effect: %s", self._kind.name, error)
                 return
-            for problem in stored.unreadable.values():
+            for problem in content.stored.unreadable.values():
                 log.warning("One of the %s does not apply: %s", self._kind.name, problem)
-            last = {**last, **stored} if stored.unreadable else stored.entries
+            last = content.over(last)
             notify(last)
 
         return self._node.watch(publish)

@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
+from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.broker_ids import broker_id_of
 from autothrottle.core.errors import Invalid, Missing, Unavailable
@@ -60,7 +61,7 @@ class ZooKeeperStorageMetrics:
         contents = {
             _PARTITIONS: _packed(format_partition_sizes(metrics.sizes), compress),
             _BROKERS: _packed(format_storage_free(metrics.storage_free), compress),
-            _SAMPLED: _json({"time": metrics.sampled.astimezone(UTC).isoformat()}),
+            _SAMPLED: compact_json({"time": metrics.sampled.astimezone(UTC).isoformat()}),
         }
         size = sum(map(len, contents.values()))
         if size > MAX_REQUEST_BYTES:
@@ -138,21 +139,17 @@ def _unpacked(data: bytes, path: str) -> bytes:
     return plain
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
 def format_partition_sizes(sizes: Mapping[TopicPartitionKey, int]) -> bytes:
     """Format `partitionmeta`, ordered by topic and partition."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for topic, partition in sorted(sizes):
         topics.setdefault(topic, {})[str(partition)] = {"Size": sizes[topic, partition]}
-    return _json(topics)
+    return compact_json(topics)
 
 
 def format_storage_free(storage_free: Mapping[int, int]) -> bytes:
     """Format `brokermetrics`, ordered by broker id."""
-    return _json({str(broker): {"StorageFree": storage_free[broker]} for broker in sorted(storage_free)})
+    return compact_json({str(broker): {"StorageFree": storage_free[broker]} for broker in sorted(storage_free)})
 
 
 def parse_partition_sizes(data: bytes) -> tuple[dict[TopicPartitionKey, int], list[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate
+from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate, MemoryMetrics
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
 from autothrottle.core.errors import NotLeader
@@ -650,6 +650,47 @@ def test_a_bug_in_one_cycle_does_not_end_the_loop(caplog: pytest.LogCaptureFixtu
         bench.metrics.loads = loads
         bench.cycle()
         assert bench.rates() == RATES
+
+
+class _DefectiveMetrics(MemoryMetrics):
+    """A metrics source with a bug."""
+
+    def fetch_loads(self, timeout: timedelta) -> Loads:
+        raise ZeroDivisionError
+
+
+def test_a_bug_of_the_metrics_source_is_a_finding_and_the_throttles_are_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An unexpected error of a metrics source ended each cycle, so that no throttle was written or removed.
+
+    It now counts as metrics that cannot be read.
+    """
+    with Bench() as bench:
+        dependencies = replace(bench.dependencies(bench.election), loads=_DefectiveMetrics())
+        bench.planner = Planner(dependencies, bench.settings, bench.now, lambda: bench.seconds)
+        bench.begin_reassignment()
+        record = bench.cycle()
+        assert (record.error, bench.lists() == (None, None)) == ("", False)
+        assert "metrics cannot be read: unexpected ZeroDivisionError; the log has the traceback" in record.findings
+        assert count(caplog, "Reading the loads failed unexpectedly") == 1
+
+
+def test_a_finding_that_cannot_be_formatted_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """A metrics source of another party gave a warning that is no text, which failed the report of the cycle.
+
+    The throttles are in place then. The cycle counts as failed, and the next one reports again.
+    """
+    with Bench() as bench:
+        loads = bench.metrics.loads
+        bench.metrics.loads = replace(loads, warnings=(7,))  # type: ignore[arg-type]
+        bench.begin_reassignment()
+        record = bench.cycle()
+        assert record.error == "unexpected TypeError; the log has the traceback"
+        assert count(caplog, "The cycle failed unexpectedly") == 1
+        assert bench.rates() == RATES
+        bench.metrics.loads = loads
+        assert bench.cycle().error == ""
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from autothrottle.adapters.memory import MemoryElectorate, MemoryOverrides
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.errors import AutothrottleError, Incomplete, Unavailable
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
@@ -241,3 +243,40 @@ def test_the_quota_before_ours_is_restored_although_the_ledger_lost_it(bench: Be
     bench.temporary_quotas.remove(BACKFILL, "anna")
     bench.cycle()
     assert quotas(bench) == BEFORE and bench.cluster.ledger == {}
+
+
+class _ReadOnlyOverrides(MemoryOverrides):
+    """A store in which some overrides cannot be removed."""
+
+    def __init__(self, electorate: MemoryElectorate, error: AutothrottleError, broker_ids: Collection[int]) -> None:
+        super().__init__(electorate)
+        self.error, self.broker_ids, self.purges = error, broker_ids, list[int | None]()
+
+    def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
+        self.purges.append(broker_id)
+        if broker_id in self.broker_ids:
+            raise self.error
+        return super().purge_override(fence, broker_id, version, reason)
+
+
+@pytest.mark.parametrize(
+    ("error", "purges"),
+    [(Incomplete("no audit record can be written"), [1001, 1002]), (Unavailable("the store does not answer"), [1001])],
+)
+def test_an_override_that_cannot_be_removed_does_not_keep_a_quota(
+    bench: Bench, error: AutothrottleError, purges: list[int | None]
+) -> None:
+    """The removal of one expired override failed in each cycle, and ended the actions that followed it.
+
+    No other override and no temporary quota was removed.
+    """
+    overrides = bench.overrides = _ReadOnlyOverrides(bench.electorate, error, [1001])
+    bench.planner = bench.new_planner()
+    for broker_id in (1001, 1002):
+        overrides.set_override(broker_id, 5_000_000, False, NOON + timedelta(minutes=1.5))
+    bench.temporary_quotas.put(BACKFILL, temporary(minutes=1.5))
+    bench.cycle()
+    assert quotas(bench) == DURING
+    record = bench.cycle()
+    assert (record.error, overrides.purges) == (str(error), purges)
+    assert quotas(bench) == BEFORE and bench.temporary_quotas.read() == {}

@@ -1,6 +1,7 @@
 """Loads and events survive the wire."""
 
 import math
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -96,3 +97,39 @@ def test_a_million_warnings_are_shortened() -> None:
     found = loads_from_message(loads_to_message(Loads(_GOOD, {}, ("x",) * 1_000)))
     assert found.warnings[-2:] == ("x", "900 more warnings of the metrics source are not shown")
     assert found.brokers == _GOOD
+
+
+@pytest.mark.parametrize("rate", [None, "7", 1.5, math.nan, 2**63])
+@pytest.mark.parametrize("end", [_EARLY, _LATE, None])
+def test_an_odd_quota_rate_is_left_out_and_the_loads_are_sent(rate: Any, end: Any) -> None:
+    """A metrics source of another party gave a quota rate without a number or a time.
+
+    The error took the loads from all brokers, although quota rates are optional.
+    """
+    odd = Utilization(rate, _GOOD[1].outbound.start, end)
+    message = loads_to_message(Loads(_GOOD, quota_rates={(1, ReplicaRole.LEADER): odd}))
+    assert (loads_from_message(message).brokers, loads_from_message(message).quota_rates) == (_GOOD, {})
+    assert message.warnings == ["broker 1 [leader]: its quota rate is out of range and ignored"]
+
+
+def test_a_received_quota_rate_with_an_odd_time_takes_no_load() -> None:
+    """A metrics service sent a quota rate with a time after the year 9999, and no message of the loads could be read.
+
+    Each cycle then had no load of any broker.
+    """
+    message = loads_to_message(Loads(_GOOD, quota_rates={(1, ReplicaRole.LEADER): _GOOD[1].outbound}))
+    message.quota_rates[0].measured.end_time.seconds = 2**62
+    assert (loads_from_message(message).brokers, loads_from_message(message).quota_rates) == (_GOOD, {})
+
+
+@pytest.mark.parametrize("broker_id", [7.5, 1e9 + 0.5])
+def test_a_broker_id_with_a_fraction_is_refused_at_once(broker_id: Any) -> None:
+    """A source gave a broker id of 1e9 + 0.5, and the check of its range compared it to all numbers of the range.
+
+    That took a minute, in which no load was read.
+    """
+    start = time.process_time()
+    message = loads_to_message(Loads({broker_id: replace(_GOOD[1], broker_id=broker_id), 2: _GOOD[2]}))
+    assert time.process_time() - start < 1
+    assert [load.broker_id for load in message.brokers] == [2]
+    assert [str(broker_id) in text for text in message.warnings] == [True]

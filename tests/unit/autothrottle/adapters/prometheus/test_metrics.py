@@ -98,6 +98,33 @@ def test_quota_rates_are_read_where_an_exporter_offers_them(server: ExporterEmul
     assert len([text for text in loads.warnings if text.startswith("broker 2 [leader]: the series of its quota")]) == 1
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (422, "answers 422"),
+        (b"<html>", "answers with invalid JSON"),
+        (b'{"status":"success","data":{"resultType":"scalar","result":[0,"1"]}}', "answers a scalar"),
+        ("hang", "does not answer in time"),
+    ],
+)
+def test_a_failure_of_the_optional_quota_rates_takes_no_load(
+    fault: Any, reason: str, server: ExporterEmulator, cluster: MemoryCluster
+) -> None:
+    """The server refused the query of the quota rates, which is optional, and answered the others.
+
+    Its failure cut all queries of the read, so that no broker had a load and all throttles stayed as they were.
+    """
+    now = time.time()
+    server.answers[1] = matrix(kafka_1=growing(70, now), kafka_2=growing(70, now))
+    server.faults["LeaderReplication"] = fault
+    with metrics(server, cluster) as source:
+        loads = source.fetch_loads(timedelta(seconds=0.4) if fault == "hang" else TIMEOUT)
+    assert (sorted(loads.brokers), loads.problems, loads.quota_rates) == ([1, 2], {}, {})
+    (warning,) = loads.warnings
+    assert f"(quota rates) {reason}" in warning
+    assert warning.endswith("the loads count without the throttled replication of the brokers' quotas")
+
+
 def test_query_of_quota_rates_has_the_names_of_the_operator() -> None:
     exporter = EXPORTERS["msk"]
     assert exporter.quota_rates_query(120, 'job="jmx"') == (

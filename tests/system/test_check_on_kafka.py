@@ -102,7 +102,7 @@ def test_check_names_each_fault_and_writes_nothing(
         jmx_status, jmx_findings, _ = result(by_jmx)
         assert (cluster.stored_configs(), cluster.partitions(), znodes(client)) == before
     assert (status, jmx_status) == (1, 1)
-    assert about(findings, "broker 1001", "--net-devices matches veth1a2b")
+    assert about(findings, "broker 1001", "--net-devices matches virtual devices: veth1a2b")
     assert about(facts, "broker 1001", "capacity 1250.00 MB/s, from the speed of veth1a2b")
     assert about(findings, "broker 1002", "ens5 and ens6 both count", "the same within 2%")
     assert about(facts, "broker 1002", "network devices that count: ens5, ens6")

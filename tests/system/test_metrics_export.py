@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from autothrottle.core.exported_metrics import QUOTA_RATE
 from autothrottle_client import AdminClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import fill
@@ -141,6 +142,8 @@ def test_every_query_returns_data_during_a_reassignment_and_promtool_accepts_the
             admin.set_request_quota(1_000, user="anonymous")
             queries = {filled_in(query) for query in dashboard_queries()}
             queries |= {selector for query in alert_queries().values() for selector in selectors(query)}
+            # The rates in the brokers' quotas come from exporters; Datadog has none.
+            queries = {query for query in queries if QUOTA_RATE.name not in query}
             eventually(
                 lambda: admin.list_request_quotas() and not [q for q in queries if not prometheus.has_data(q)], 120.0
             )

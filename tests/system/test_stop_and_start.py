@@ -175,7 +175,7 @@ def test_uninstall_restores_all_configs_and_is_refused_while_a_planner_runs(
             recovery.wait_until_throttled()
             throttled = recovery.ledger().keys()
             assert ended(uninstall) == 1
-            assert uninstall.log_end(1).endswith("a planner is still running; stop all planners, then run this again")
+            assert uninstall.log_end(1).endswith("A planner is still running; stop all planners, then run this again")
             assert recovery.ledger().keys() == throttled
             assert recovery.is_throttled()
             assert recovery.leader() == leader

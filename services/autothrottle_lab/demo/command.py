@@ -71,8 +71,8 @@ _PLAIN_SECONDS = 3.0
 _LOG_GRACE_SECONDS = 0.5
 """Seconds to follow the logs after the last throttle is removed: services log after they write."""
 
-_CYCLE_LINE = re.compile(r"^\S+ \S+ cycle \d+ \(")
-_DEBUG_LINE = re.compile(r"^\S+ \S+ (cycle|term) \d+[ :]")
+_CYCLE_LINE = re.compile(r"^\S+ \S+ Cycle \d+ \(")
+_DEBUG_LINE = re.compile(r"^\S+ \S+ (Cycle|Term) \d+[ :]")
 _WARNING_LINE = re.compile(r"^\S+ \S+ (WARNING|ERROR|CRITICAL) ")
 
 

@@ -83,7 +83,7 @@ def throttled_link_sides(
 
 
 def in_sync_rates(
-    snapshot: Snapshot, sides: Iterable[LinkSide], growth: Mapping[LinkSide, float], loads: Loads
+    snapshot: Snapshot, sides: Collection[LinkSide], growth: Mapping[LinkSide, float], loads: Loads
 ) -> dict[LinkSide, float]:
     """Return link side -> bytes/s that in-sync replicas of its partitions fetch, at most; infinite: unknown.
 
@@ -93,7 +93,7 @@ def in_sync_rates(
         growth: link side -> produce rate of its flows, bytes/s.
         loads: their inbound traffic is at least the produce rate, if log sizes are not read.
     """
-    followers = in_sync_followers(snapshot)
+    followers = in_sync_followers(snapshot) if sides else {}  # it walks all partitions
     rates: dict[LinkSide, float] = {}
     for side in sides:
         broker_id, role = side

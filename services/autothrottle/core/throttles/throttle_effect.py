@@ -76,8 +76,8 @@ def throttled_link_sides(
     changing = {resource.name for resource in resources if resource.type is ResourceType.TOPIC}
     throttled = {topic for topic, lists in plan.replicas.items() if not lists.free} - changing
     unthrottled = [topic.copying for topic in snapshot.reassignments if topic.topic not in throttled]
-    leaders = {(b, ReplicaRole.LEADER) for copying in unthrottled for b in copying.leaders}
-    followers = {(b, ReplicaRole.FOLLOWER) for copying in unthrottled for b in copying.followers}
+    leaders = {(b, ReplicaRole.LEADER) for b in frozenset[int]().union(*(c.leaders for c in unthrottled))}
+    followers = {(b, ReplicaRole.FOLLOWER) for b in frozenset[int]().union(*(c.followers for c in unthrottled))}
     rates = {side for side, rate in current_rates(snapshot).items() if rate > 0}
     return link_sides_of_reassignments(snapshot) & rates - leaders - followers
 

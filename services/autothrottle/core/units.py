@@ -2,6 +2,8 @@
 
 import re
 
+from autothrottle.core.errors import Invalid
+
 BytesPerSecond = int
 """A rate; 1 MB/s is 1,000,000."""
 
@@ -33,3 +35,27 @@ def format_megabytes(rate: BytesPerSecond) -> str:
     """
     whole, rest = divmod(rate, MEGABYTE)
     return f"{whole}{f'.{rest:06d}'.rstrip('0') if rest else ''}"
+
+
+_QUANTITY = re.compile(r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*(|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)(B|bit)(/s)?\s*", re.ASCII)
+_PREFIXES = ("", "k", "m", "g", "t", "p")
+
+
+def parse_quantity(text: str, per_second: bool) -> float:
+    """Return a size in bytes, or a rate in bytes/s, from a number with its unit.
+
+    >>> parse_quantity("7.5TB", per_second=False), parse_quantity("2GiB", per_second=False)
+    (7500000000000.0, 2147483648.0)
+    >>> parse_quantity("25Gbit/s", per_second=True)
+    3125000000.0
+
+    Raises:
+        Invalid: the text is not such a quantity, or is 0.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or bool(match[4]) != per_second or not float(match[1]):
+        form, example = ("a rate", "1250MB/s or 10Gbit/s") if per_second else ("a size", "7.5TB")
+        raise Invalid(f"{text[:60]!r} is not {form} with its unit, such as {example}")
+    prefix, binary = match[2][:1].lower(), match[2].endswith("i")
+    size = float(match[1]) * float((1024 if binary else 1000) ** _PREFIXES.index(prefix))
+    return size / 8 if match[3] == "bit" else size

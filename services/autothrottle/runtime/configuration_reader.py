@@ -93,6 +93,8 @@ def parse_command(
 ) -> tuple[T | None, Sequence[str]]:
     """Return the options of a command, and warnings; None: the command line asks for help.
 
+    An option `config` names a TOML file with options of this command.
+
     Args:
         kind: dataclass whose fields declare the options.
         argv: flags.
@@ -107,11 +109,13 @@ def parse_command(
     flags = Flags.parse(argv, options)
     shared = {name: option for name, option in options.items() if in_environment is None or name in in_environment}
     variables, warnings = from_environment(environ, shared, prefix)
-    values, _, problems = _parsed(variables | flags.given, options)
+    given = variables | flags.given
+    file, file_problems = from_file(given.pop("config", None), options)
+    values, _, problems = _parsed((file or {}) | given, options)
     if flags.help:
         return None, ()
-    if flags.problems or problems:
-        raise InvalidConfiguration([*flags.problems, *problems])
+    if problems := [*flags.problems, *file_problems, *problems]:
+        raise InvalidConfiguration(problems)
     return kind(**values), warnings
 
 

@@ -120,30 +120,36 @@ def from_environment(
     return given, warnings
 
 
-def from_file(config: Given | None) -> tuple[dict[str, Given] | None, list[str]]:
+def from_file(
+    config: Given | None, options: Mapping[str, Option[Any]] = OPTIONS
+) -> tuple[dict[str, Given] | None, list[str]]:
     """Return the options in the file that `config` names, and the problems of the file; None: it cannot be read."""
     if config is None or not config.text:
         return {}, []
     try:
-        content = tomllib.loads(Path(config.text).read_text("utf-8"))
+        text = Path(config.text).read_text("utf-8")
+        content = tomllib.loads(text)
     except OSError as error:
         reason, fix = error.strerror, "name a TOML file that this process can read"
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         reason, fix = str(error), "correct the file"
     else:
-        return _options_of(content, config.text)
+        return _options_of(content, config.text, text.splitlines(), options)
     return None, [f"config: {config.text!r} ({config.source}) cannot be read: {reason}. Fix: {fix}"]
 
 
-def _options_of(content: Mapping[str, object], path: str) -> tuple[dict[str, Given], list[str]]:
+def _options_of(
+    content: Mapping[str, object], path: str, lines: Sequence[str], options: Mapping[str, Option[Any]]
+) -> tuple[dict[str, Given], list[str]]:
     given: dict[str, Given] = {}
     problems = []
     for key, value in content.items():
-        source = f"key {key} of {path}"
+        number = next((n for n, line in enumerate(lines, 1) if re.match(rf"\[?{re.escape(key)}\s*[=\]]", line)), None)
+        source = f"key {key} of {path}" + (f", line {number}" if number else "")
         if key == "config":
             problems.append(f"{source} is not allowed: a file cannot name another file. Fix: remove it")
-        elif key not in OPTIONS:
-            problems.append(_unknown(source, key, ""))
+        elif key not in options:
+            problems.append(_unknown(source, key, "", options))
         else:
             given[key] = Given(_toml_text(value), source, Rank.FILE)
     return given, problems

@@ -200,6 +200,7 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
 
 def check_topicmappr(words: list[str], directory: Path) -> None:
     command, *flags = words[1:]
+    (directory / "deploy").symlink_to(ROOT / "deploy")
     kind = COMMAND_OPTIONS[command]
     found, warnings = parse_command(
         kind, flags[1:] if command in ("export", "decommission", "uncordon") else flags, {}, PREFIX

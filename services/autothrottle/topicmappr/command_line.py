@@ -1,4 +1,4 @@
-"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, version.
+"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, capacity, version.
 
 Exit status: 0 success. 1 failure, also if a file could not be written or warnings prevent a map. 2 wrong usage.
 """
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,14 @@ from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
+from autothrottle.topicmappr.capacity import (
+    capacity_report,
+    capacity_value,
+    given_workload,
+    measured_options,
+    plan_capacity,
+    read_instances,
+)
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.commands import (
     Result,
@@ -36,6 +45,7 @@ from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
     IN_ENVIRONMENT,
     PREFIX,
+    CapacityOptions,
     ClusterOptions,
     DecommissionCommandOptions,
     PlanningOptions,
@@ -58,6 +68,7 @@ _PURPOSES = {
     "decommission": "moves all replicas away from brokers; with --execute it cordons them first (Kafka 4.3)",
     "uncordon": "removes the cordons of brokers",
     "export": "writes a cluster file, with which every command works offline",
+    "capacity": "says how many brokers of which instance type a workload needs",
     "version": "prints the version",
 }
 
@@ -68,6 +79,7 @@ _EXAMPLES = {
     "decommission": "1002 --metrics-source kafka --execute --admin-addr 10.0.0.1:8090",
     "uncordon": "1002 --kafka-addr kafka1:9092",
     "export": "cluster.json --kafka-addr kafka1:9092 --metrics-source kafka",
+    "capacity": "--bytes-in 200MB/s --fan-out 3 --retention 24 --instances instances.csv",
 }
 
 _OLD_SPELLINGS = {"--rebuild-topics": ("rebuild", "--topics"), "-rebuild-topics": ("rebuild", "--topics")}
@@ -176,6 +188,21 @@ def _export(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _capacity(arguments: Sequence[str]) -> int:
+    options = _parse("capacity", CapacityOptions, arguments)
+    if options is None:
+        return 0
+    if not options.instances:
+        raise InvalidConfiguration(["instances is not given. Fix: --instances=instances.csv"])
+    instances = read_instances(options.instances)
+    notes: tuple[str, ...] = ()
+    if options.from_cluster:
+        options, notes = measured_options(options)
+    plan = replace(plan_capacity(options, given_workload(options), instances), notes=notes)
+    print(json.dumps(capacity_value(plan), indent=2) if options.json else capacity_report(plan))
+    return 0
+
+
 def _decommission(arguments: Sequence[str]) -> int:
     leaving, rest = _brokers_argument("decommission", arguments)
     options = _parse("decommission", DecommissionCommandOptions, rest)
@@ -279,6 +306,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "decommission": _decommission,
     "uncordon": _uncordon,
     "export": _export,
+    "capacity": _capacity,
 }
 
 

@@ -16,8 +16,10 @@ from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import ALL_MAPPED, ALL_REGISTERED
 from autothrottle.core.placement.plan import Optimization, Strategy
+from autothrottle.core.sizing import CopyTarget, Loss
 from autothrottle.core.traffic.broker_matching import BrokerLabel
 from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
+from autothrottle.core.units import parse_quantity
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.runtime.option_kinds import Refused, declared_options, option
@@ -240,6 +242,72 @@ class DecommissionCommandOptions(PlanningOptions):
     """Options of `topicmappr decommission`; the brokers to empty are its argument."""
 
 
+def _quantity(meaning: str, example: str) -> float:
+    return option(
+        lambda text: parse_quantity(text, per_second=True) if text else 0.0,
+        "",
+        meaning,
+        "a rate with its unit",
+        example=example,
+    )
+
+
+def _hours(default: str, meaning: str) -> timedelta:
+    return kinds.number(default, meaning, "hours", lambda hours: timedelta(hours=float(hours)), at_most=24 * 366 * 10)
+
+
+@dataclass(frozen=True)
+class CapacityOptions(ClusterOptions):
+    """Options of `topicmappr capacity`."""
+
+    WORKLOAD: ClassVar[str] = "Workload"
+    config: str = kinds.file(
+        "TOML file with options of this command; its keys are the names of the flags",
+        "workload.toml",
+        "a readable file",
+    )
+    bytes_in: float = _quantity("Rate at which clients produce at peak, without replication", "200MB/s")
+    mean_bytes_in: float = _quantity("The same on average, which fills the storage; default: bytes-in", "120MB/s")
+    fan_out: float | None = kinds.number(
+        "-1",
+        "Bytes that consumers read for each byte produced; -1: 1, unless bytes-out is given",
+        "",
+        lambda value: None if value < 0 else float(value),
+        at_least=-1,
+        at_most=10_000,
+    )
+    bytes_out: float = _quantity("Rate at which consumers read at peak, instead of fan-out", "600MB/s")
+    retention: timedelta = _hours("0", "Time for which records are kept")
+    replication: int = kinds.number("3", "Replication factor", "", int, at_least=1, at_most=100, whole=True)
+    partitions: int = kinds.count("0", "Number of partitions, without replicas; 0: no limit", at_least=0)
+    growth: float = kinds.percent("0", "Growth of what is produced in one month", at_most=1000)
+    months: float = kinds.number("12", "Time for which the brokers shall suffice", "months", float, at_most=240)
+    from_cluster: bool = kinds.boolean("Measure bytes-in, retention, replication and partitions that are not given")
+    topics: tuple[str, ...] = _names("With from-cluster: topics of the workload; all if empty")
+    sample: timedelta = kinds.seconds("30", "With from-cluster: time in which the growth of the logs is measured")
+
+    BROKERS: ClassVar[str] = "Brokers"
+    instances: str = kinds.file("CSV file with the instance types", "instances.csv", "a readable CSV file")
+    storage_share: float = kinds.percent("80", "Share of the storage that may be used", above=0, at_most=100)
+    network_share: float = kinds.percent(
+        "80", "Share of each direction of the link that may be used", above=0, at_most=100
+    )
+    disk_share: float = kinds.percent("80", "Share of the disks' throughput that may be used", above=0, at_most=100)
+    broker_partitions: int = kinds.count("4000", "Largest number of replicas on one broker", at_least=1)
+
+    FAILURE: ClassVar[str] = "Failure"
+    survive: Loss = kinds.choice(Loss.BROKER, "Loss after which clients are still served", Loss)
+    racks: int = kinds.count("3", "Number of racks", at_least=1)
+    recover_within: timedelta = _hours("4", "Time in which all replicas exist again")
+    recover_onto: CopyTarget = kinds.choice(
+        CopyTarget.REPLACEMENT, "Brokers that receive the lost replicas: new ones, or those that are left", CopyTarget
+    )
+    max_rate: float = kinds.percent(
+        "90", "Share of the headroom for replication, as in autothrottle", above=0, at_most=100
+    )
+    json: bool = kinds.boolean("Print JSON instead of text")
+
+
 COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "rebuild": RebuildCommandOptions,
     "rebalance": RebalanceCommandOptions,
@@ -247,6 +315,7 @@ COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "decommission": DecommissionCommandOptions,
     "uncordon": ClusterOptions,
     "export": ClusterOptions,
+    "capacity": CapacityOptions,
 }
 """Command -> its options."""
 

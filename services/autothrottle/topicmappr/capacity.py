@@ -1,0 +1,321 @@
+"""`topicmappr capacity`: how many brokers of which instance type a workload needs, and what they cost.
+
+`plan_capacity` computes, `capacity_report` prints. The instance types come from a CSV file:
+
+    name,storage,network_in,network_out,disk,price
+    large,7.5TB,25Gbit/s,25Gbit/s,2000MB/s,990
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.partition_map import PartitionReplicas, matching_topics
+from autothrottle.core.sizing import (
+    Dimension,
+    InstanceType,
+    RecoveryGoal,
+    Sizing,
+    UsableShares,
+    Workload,
+    cheapest,
+    larger_workloads,
+    sizing,
+)
+from autothrottle.core.texts import escape_unprintable
+from autothrottle.core.units import parse_quantity
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.regular_expressions import compile_pattern
+from autothrottle.topicmappr.options import CapacityOptions, MetricsSource
+from autothrottle.topicmappr.sources import read_cluster
+from autothrottle_client.estimates import span
+
+FACTORS = (1.5, 2.0)
+"""Each input is multiplied by these, one at a time."""
+
+_COLUMNS: Mapping[str, Callable[[str], Any]] = {
+    "name": str.strip,
+    "storage": lambda text: parse_quantity(text, per_second=False),
+    "network_in": lambda text: parse_quantity(text, per_second=True),
+    "network_out": lambda text: parse_quantity(text, per_second=True),
+    "disk": lambda text: parse_quantity(text, per_second=True),
+    "price": lambda text: _price(text),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """The brokers that a workload needs, for each instance type."""
+
+    workload: Workload
+    sizings: tuple[Sizing, ...]
+    """In the order of the file."""
+    larger: Mapping[str, tuple[Sizing, ...]]
+    """Input -> the cheapest choice with this input at 1.5 and 2 times its value."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cheapest(self) -> Sizing:
+        return cheapest(self.sizings)
+
+
+def plan_capacity(options: CapacityOptions, workload: Workload, instances: Sequence[InstanceType]) -> CapacityPlan:
+    """Return the brokers that a workload needs.
+
+    Raises:
+        Invalid: a number of brokers is out of range.
+    """
+    shares = UsableShares(
+        storage=options.storage_share,
+        network_in=options.network_share,
+        network_out=options.network_share,
+        disk=options.disk_share,
+        partitions=options.broker_partitions,
+    )
+    goal = RecoveryGoal(options.survive, options.racks, options.recover_onto, options.recover_within, options.max_rate)
+
+    def sized(workload: Workload) -> tuple[Sizing, ...]:
+        return tuple(sizing(workload, instance, shares, goal) for instance in instances)
+
+    workloads = {factor: larger_workloads(workload, factor) for factor in FACTORS}
+    larger = {
+        name: tuple(cheapest(sized(workloads[factor][name])) for factor in FACTORS) for name in workloads[FACTORS[0]]
+    }
+    return CapacityPlan(workload, sized(workload), larger)
+
+
+def given_workload(options: CapacityOptions) -> Workload:
+    """Return the workload that the options describe.
+
+    Raises:
+        InvalidConfiguration: required options are absent, or two contradict each other.
+    """
+    problems = [
+        f"{name} is not given; it must be {form}. Fix: --{name}={example}, or a line in the file of --config"
+        for name, value, form, example in (
+            ("bytes-in", options.bytes_in, "the rate at which clients produce at peak", "200MB/s"),
+            ("retention", options.retention, "the time for which records are kept", "24 (hours)"),
+        )
+        if not value
+    ]
+    if options.bytes_out and options.fan_out is not None:
+        problems.append("fan-out and bytes-out are both given. Fix: leave one out")
+    if options.mean_bytes_in and options.bytes_in and options.mean_bytes_in > options.bytes_in:
+        problems.append("mean-bytes-in is larger than bytes-in, which is the peak. Fix: correct one of them")
+    if problems:
+        raise InvalidConfiguration(problems)
+    fan_out = options.bytes_out / options.bytes_in if options.bytes_out else options.fan_out
+    return Workload(
+        bytes_in=options.bytes_in,
+        retention=options.retention,
+        mean_bytes_in=options.mean_bytes_in or None,
+        fan_out=1.0 if fan_out is None else fan_out,
+        replication=options.replication,
+        partitions=options.partitions,
+        growth=options.growth,
+        months=options.months,
+    )
+
+
+def measured_options(options: CapacityOptions) -> tuple[CapacityOptions, tuple[str, ...]]:
+    """Return the options with what a running cluster shows, and notes about it. Options that are given stay.
+
+    The brokers report log sizes and not what consumers read.
+
+    Raises:
+        Invalid: the options name a cluster file, or no log grew.
+        Unavailable, Missing, Incomplete: the cluster cannot be read.
+    """
+    if options.cluster_file:
+        raise Invalid("--from-cluster measures a running cluster, and --cluster-file is an offline one; leave one out")
+    options = replace(options, metrics_source=MetricsSource.KAFKA)
+    earlier, start = read_cluster(options, with_metrics=True), time.monotonic()
+    time.sleep(options.sample.total_seconds())
+    later = read_cluster(options, with_metrics=True)
+    topics = frozenset(
+        matching_topics({p.topic for p in later.partitions}, options.topics or (".*",), compile=compile_pattern)
+    )
+    return with_measured(
+        options,
+        [partition for partition in earlier.partitions if partition.topic in topics],
+        [partition for partition in later.partitions if partition.topic in topics],
+        time.monotonic() - start,
+    )
+
+
+def with_measured(
+    options: CapacityOptions,
+    earlier: Iterable[PartitionReplicas],
+    later: Sequence[PartitionReplicas],
+    seconds: float,
+) -> tuple[CapacityOptions, tuple[str, ...]]:
+    """Return the options with the workload of two samples of the same partitions, `seconds` apart, and notes.
+
+    Raises:
+        Invalid: no log grew, or no partition has a known size.
+    """
+    sizes = {partition.key: partition.size for partition in earlier}
+    growth = [
+        max(partition.size - size, 0)
+        for partition in later
+        if partition.size is not None and (size := sizes.get(partition.key)) is not None
+    ]
+    stored = sum(partition.size or 0 for partition in later)
+    bytes_in = options.bytes_in or sum(growth) / seconds
+    if not bytes_in or not stored:
+        raise Invalid(
+            f"no log grew in {seconds:.0f} s, so the workload is unknown. Fix: give --bytes-in, or a longer --sample"
+        )
+    replicas = [len(partition.replicas) for partition in later]
+    measured = replace(
+        options,
+        bytes_in=bytes_in,
+        retention=options.retention or timedelta(seconds=stored / (options.mean_bytes_in or bytes_in)),
+        replication=max(replicas),
+        partitions=options.partitions or len(replicas),
+    )
+    note = (
+        f"Measured in {seconds:.0f} s: {len(later)} partitions with {stored / 1e9:.2f} GB grew by "
+        f"{sum(growth) / seconds / 1e6:.2f} MB/s. Give --bytes-in for the peak, and --fan-out: brokers do not report it"
+    )
+    return measured, (note,)
+
+
+def read_instances(path: str) -> tuple[InstanceType, ...]:
+    """Return the instance types of a CSV file.
+
+    Raises:
+        InvalidConfiguration: the file cannot be read, or entries are invalid; it has one message for each problem.
+    """
+    try:
+        lines = Path(path).read_text("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise InvalidConfiguration([f"instances {path!r} cannot be read: {error}. Fix: name a CSV file"]) from None
+    rows = [(number, row) for number, row in enumerate(csv.reader(lines), 1) if row and not row[0].startswith("#")]
+    if not rows:
+        raise InvalidConfiguration([f"{path} is empty. Fix: begin with the line {','.join(_COLUMNS)}"])
+    header = [cell.strip().lower() for cell in rows[0][1]]
+    if absent := [name for name in _COLUMNS if name not in header]:
+        where, columns = f"{path}, line {rows[0][0]}", ",".join(_COLUMNS)
+        raise InvalidConfiguration([f"{where}: no column {', '.join(absent)}. Fix: begin with the line {columns}"])
+    problems: list[str] = []
+    instances = [_instance(f"{path}, line {number}", header, row, problems) for number, row in rows[1:]]
+    names = [instance.name for instance in instances if instance]
+    problems += [f"{path}: {name!r} is there twice. Fix: name each once" for name in {*names} if names.count(name) > 1]
+    if not instances:
+        problems.append(f"{path} has no instance type. Fix: add a line for each")
+    if problems:
+        raise InvalidConfiguration(problems)
+    return tuple(instance for instance in instances if instance)
+
+
+def _instance(where: str, header: Sequence[str], row: Sequence[str], problems: list[str]) -> InstanceType | None:
+    if len(row) != len(header):
+        problems.append(f"{where} has {len(row)} values for {len(header)} columns. Fix: {','.join(_COLUMNS)}")
+        return None
+    values: dict[str, Any] = {}
+    for name, parse in _COLUMNS.items():
+        try:
+            values[name] = parse(row[header.index(name)])
+        except Invalid as error:
+            problems.append(f"{where}, column {name}: {error}")
+    return InstanceType(**values) if len(values) == len(_COLUMNS) else None
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price < 1e12:
+        raise Invalid(f"{text[:60]!r} is not a price: it must be a number >= 0, per month")
+    return price
+
+
+def capacity_report(plan: CapacityPlan) -> str:
+    """Return the plan as text."""
+    workload, best = plan.workload, plan.cheapest
+    growth = f", after {workload.months:g} months" if workload.months and workload.growth else ""
+    lines = [
+        "Workload:",
+        f"  {workload.peak / 1e6:.1f} MB/s produced at peak{growth}; consumers read {workload.fan_out:g} times as much",
+        f"  {workload.replication} replicas, {_hours(workload.retention)} retention: "
+        f"{workload.stored * workload.replication / 1e12:.2f} TB in all",
+        *(f"  {note}" for note in plan.notes),
+        "Brokers:",
+        *_table([_HEAD, *map(_row, plan.sizings)]),
+        f"Cheapest: {_choice(best)} per month, limited by {best.limit.value}",
+        "Cheapest if one input grows:",
+        *_table([("input", *(f"x{factor:g}" for factor in FACTORS)), *_larger_rows(plan)]),
+    ]
+    return "\n".join(lines)
+
+
+_HEAD = ("instance type", *(dimension.value for dimension in Dimension), "brokers", "limit", "copy time", "per month")
+
+
+def _row(sizing: Sizing) -> tuple[str, ...]:
+    counts = (str(sizing.counts[dimension]) for dimension in Dimension)
+    copy_time = span(sizing.recovery_seconds) if sizing.recovery_seconds else "-"
+    price = f"{sizing.price:,.0f}"
+    return escape_unprintable(sizing.instance.name), *counts, str(sizing.brokers), sizing.limit.value, copy_time, price
+
+
+def _larger_rows(plan: CapacityPlan) -> Iterator[tuple[str, ...]]:
+    for name, sizings in plan.larger.items():
+        yield name, *map(_choice, sizings)
+
+
+def _choice(sizing: Sizing) -> str:
+    return f"{sizing.brokers} x {escape_unprintable(sizing.instance.name)}, {sizing.price:,.0f}"
+
+
+def _hours(duration: timedelta) -> str:
+    return f"{duration.total_seconds() / 3600:g} h"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def capacity_value(plan: CapacityPlan) -> dict[str, Any]:
+    """Return the plan as a JSON value; sizes are in bytes, rates in bytes per second."""
+    workload = plan.workload
+    return {
+        "workload": {
+            "peak_bytes_per_second": round(workload.peak),
+            "fan_out": workload.fan_out,
+            "replication": workload.replication,
+            "retention_seconds": workload.retention.total_seconds(),
+            "stored_bytes": round(workload.stored * workload.replication),
+            "partitions": workload.partitions,
+        },
+        "instances": [_sizing_value(sizing) for sizing in plan.sizings],
+        "cheapest": plan.cheapest.instance.name,
+        "larger": {
+            name: {f"{factor:g}": _sizing_value(sizing) for factor, sizing in zip(FACTORS, sizings, strict=True)}
+            for name, sizings in plan.larger.items()
+        },
+        "notes": list(plan.notes),
+    }
+
+
+def _sizing_value(sizing: Sizing) -> dict[str, Any]:
+    return {
+        "name": sizing.instance.name,
+        "counts": {dimension.name.lower(): count for dimension, count in sizing.counts.items()},
+        "brokers": sizing.brokers,
+        "limit": sizing.limit.name.lower(),
+        "recovery_seconds": sizing.recovery_seconds,
+        "price_per_month": sizing.price,
+    }

@@ -17,9 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from autothrottle.core.errors import Invalid
-from autothrottle.core.placement.partition_map import PartitionReplicas, matching_topics
-from autothrottle.core.sizing import (
+from autothrottle.core.capacity.sizing import (
     Dimension,
     InstanceType,
     RecoveryGoal,
@@ -30,6 +28,8 @@ from autothrottle.core.sizing import (
     larger_workloads,
     sizing,
 )
+from autothrottle.core.errors import Invalid
+from autothrottle.core.placement.partition_map import PartitionReplicas, matching_topics
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import parse_quantity
 from autothrottle.runtime.configuration_reader import InvalidConfiguration

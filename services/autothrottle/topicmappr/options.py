@@ -12,11 +12,11 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from autothrottle.core.capacity.sizing import CopyTarget, Loss
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import ALL_MAPPED, ALL_REGISTERED
 from autothrottle.core.placement.plan import Optimization, Strategy
-from autothrottle.core.sizing import CopyTarget, Loss
 from autothrottle.core.traffic.broker_matching import BrokerLabel
 from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
 from autothrottle.core.units import parse_quantity

@@ -50,6 +50,15 @@ class LeadershipEvacuation(NamedTuple):
     topics: frozenset[str]
 
 
+class Affinity(NamedTuple):
+    """A broker that leaves, and the new broker that substitutes it."""
+
+    leaving: int
+    substitute: int
+    inferred: bool
+    """The rack of the leaving broker was inferred from the map."""
+
+
 @dataclass(frozen=True, slots=True)
 class RebuildOptions:
     """Options of `rebuild`."""
@@ -62,6 +71,8 @@ class RebuildOptions:
     """Wanted replicas per partition; 0 or less: as they are."""
     substitution_affinity: bool = False
     """Each broker that leaves is substituted by one new broker of its rack. Not with `force`."""
+    affinities: tuple[Affinity, ...] = ()
+    """The substitutes of some brokers, instead of `substitution_affinity`."""
     min_rack_ids: int = 0
     """Distinct racks that suffice for each partition; 0: all its replicas must be in different racks."""
     allow_fewer_racks: bool = False
@@ -94,15 +105,6 @@ class RebalanceOptions:
     allow_fewer_racks: bool = False
     """As for `RebuildOptions`."""
     optimize_leadership: bool = False
-
-
-class Affinity(NamedTuple):
-    """A broker that leaves, and the new broker that substitutes it."""
-
-    leaving: int
-    substitute: int
-    inferred: bool
-    """The rack of the leaving broker was inferred from the map."""
 
 
 class Relocation(NamedTuple):

@@ -55,7 +55,9 @@ def rebuild(
     table = ReplicaTable(
         partitions, brokers, options.min_rack_ids, options.partition_size_factor, options.allow_fewer_racks
     )
-    affinities = substitution_affinities(table.partitions, brokers) if options.substitution_affinity else ()
+    affinities = options.affinities
+    if options.substitution_affinity:
+        affinities = substitution_affinities(table.partitions, brokers)
     minimal = options.optimization is Optimization.MINIMAL
     _resize(table, options.replication_factor)
     if options.force and not minimal:
@@ -97,18 +99,18 @@ def _resize(table: ReplicaTable, replication_factor: int) -> None:
     replication_factor = min(replication_factor, table.count + 1)
     for replicas in table.sets:
         while len(replicas) > replication_factor:
-            del replicas[_dispensable(table, replicas)]
+            del replicas[_dispensable(table, replicas, replication_factor)]
         replicas.extend([HOLE] * (replication_factor - len(replicas)))
 
 
-def _dispensable(table: ReplicaTable, replicas: list[int]) -> int:
+def _dispensable(table: ReplicaTable, replicas: list[int], replication_factor: int) -> int:
     racks = [table.racks[broker] for broker in replicas]
     last_first = range(len(replicas) - 1, -1, -1)
     leaving = [position for position in last_first if not table.stays[replicas[position]]]
     doubled = [position for position in last_first if racks.count(racks[position]) > 1]
     doubled.sort(key=lambda position: -racks.count(racks[position]))
     staying = {rack for rack, broker in zip(racks, replicas, strict=True) if table.stays[broker]}
-    if leaving and len(staying) < table.wanted_racks(len(replicas) - 1, staying):
+    if leaving and len(staying) < table.wanted_racks(replication_factor, staying):
         # A replica that leaves can go to another rack; one that shares a rack and stays cannot.
         leaving = [position for position in doubled if table.stays[replicas[position]]] + leaving
     return next(iter(leaving + doubled), len(replicas) - 1)
@@ -300,7 +302,8 @@ def substitution_affinities(
     racks = {broker.id: broker.rack for broker in brokers if not broker.missing}
     affinities = []
     for broker in leaving:
-        candidate_racks = _inferred_racks(broker.id, sets, racks) if broker.missing else [broker.rack]
+        # A new broker without a rack conflicts with none.
+        candidate_racks = _inferred_racks(broker.id, sets, racks) or [""] if broker.missing else [broker.rack]
         substitute = next((new for rack in candidate_racks for new in unused if new.rack == rack), None)
         if substitute is None and broker.missing:
             raise Invalid(f"Could not infer a replacement for {broker.id}; leave substitution affinity out")

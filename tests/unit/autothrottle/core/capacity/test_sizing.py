@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.errors import Invalid
-from autothrottle.core.forecast.estimate import Goal, Transfer, Transfers, estimate
-from autothrottle.core.records import Decision, Reason
-from autothrottle.core.sizing import (
+from autothrottle.core.capacity.sizing import (
     CopyTarget,
     Dimension,
     InstanceType,
@@ -28,6 +24,10 @@ from autothrottle.core.sizing import (
     recovery_seconds,
     sizing,
 )
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.errors import Invalid
+from autothrottle.core.forecast.estimate import Goal, Transfer, Transfers, estimate
+from autothrottle.core.records import Decision, Reason
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario
 from autothrottle_lab.simulation.client_traffic import ClientTraffic

@@ -55,7 +55,7 @@ def parse_quantity(text: str, per_second: bool) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or bool(match[4]) != per_second or not float(match[1]):
         form, example = ("a rate", "1250MB/s or 10Gbit/s") if per_second else ("a size", "7.5TB")
-        raise Invalid(f"{text[:60]!r} is not {form} with its unit, such as {example}")
+        raise Invalid(f"{text[:60]!r} is not {form} with its unit. Fix: for example {example}")
     prefix, binary = match[2][:1].lower(), match[2].endswith("i")
     size = float(match[1]) * float((1024 if binary else 1000) ** _PREFIXES.index(prefix))
     return size / 8 if match[3] == "bit" else size

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,13 +28,14 @@ from autothrottle.core.capacity.sizing import (
     sizing,
 )
 from autothrottle.core.errors import Invalid
-from autothrottle.core.placement.partition_map import PartitionReplicas, matching_topics
+from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, matching_topics
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import parse_quantity
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.regular_expressions import compile_pattern
-from autothrottle.topicmappr.options import CapacityOptions, MetricsSource
-from autothrottle.topicmappr.sources import read_cluster
+from autothrottle.topicmappr.options import CapacityOptions
+from autothrottle.topicmappr.report import table
+from autothrottle.topicmappr.sources import measured_cluster
 from autothrottle_client.estimates import span
 
 FACTORS = (1.5, 2.0)
@@ -136,45 +136,32 @@ def measured_options(options: CapacityOptions) -> tuple[CapacityOptions, tuple[s
     """
     if options.cluster_file:
         raise Invalid("--from-cluster measures a running cluster, and --cluster-file is an offline one; leave one out")
-    options = replace(options, metrics_source=MetricsSource.KAFKA)
-    earlier, start = read_cluster(options, with_metrics=True), time.monotonic()
-    time.sleep(options.sample.total_seconds())
-    later = read_cluster(options, with_metrics=True)
+    cluster, rates, seconds = measured_cluster(options, options.sample)
     topics = frozenset(
-        matching_topics({p.topic for p in later.partitions}, options.topics or (".*",), compile=compile_pattern)
+        matching_topics({p.topic for p in cluster.partitions}, options.topics or (".*",), compile=compile_pattern)
     )
-    return with_measured(
-        options,
-        [partition for partition in earlier.partitions if partition.topic in topics],
-        [partition for partition in later.partitions if partition.topic in topics],
-        time.monotonic() - start,
-    )
+    return with_measured(options, [entry for entry in cluster.partitions if entry.topic in topics], rates, seconds)
 
 
 def with_measured(
     options: CapacityOptions,
-    earlier: Iterable[PartitionReplicas],
-    later: Sequence[PartitionReplicas],
+    partitions: Sequence[PartitionReplicas],
+    rates: Mapping[TopicPartitionKey, float],
     seconds: float,
 ) -> tuple[CapacityOptions, tuple[str, ...]]:
-    """Return the options with the workload of two samples of the same partitions, `seconds` apart, and notes.
+    """Return the options with the workload of some partitions, whose growth was measured for `seconds`, and notes.
 
     Raises:
         Invalid: no log grew, or no partition has a known size.
     """
-    sizes = {partition.key: partition.size for partition in earlier}
-    growth = [
-        max(partition.size - size, 0)
-        for partition in later
-        if partition.size is not None and (size := sizes.get(partition.key)) is not None
-    ]
-    stored = sum(partition.size or 0 for partition in later)
-    bytes_in = options.bytes_in or sum(growth) / seconds
+    growth = sum(rates.get(partition.key, 0.0) for partition in partitions)
+    stored = sum(partition.size or 0 for partition in partitions)
+    bytes_in = options.bytes_in or growth
     if not bytes_in or not stored:
         raise Invalid(
             f"no log grew in {seconds:.0f} s, so the workload is unknown. Fix: give --bytes-in, or a longer --sample"
         )
-    replicas = [len(partition.replicas) for partition in later]
+    replicas = [len(partition.replicas) for partition in partitions]
     measured = replace(
         options,
         bytes_in=bytes_in,
@@ -183,8 +170,8 @@ def with_measured(
         partitions=options.partitions or len(replicas),
     )
     note = (
-        f"Measured in {seconds:.0f} s: {len(later)} partitions with {stored / 1e9:.2f} GB grew by "
-        f"{sum(growth) / seconds / 1e6:.2f} MB/s. Give --bytes-in for the peak, and --fan-out: brokers do not report it"
+        f"Measured in {seconds:.0f} s: {len(partitions)} partitions with {stored / 1e9:.2f} GB grew by "
+        f"{growth / 1e6:.2f} MB/s. Give --bytes-in for the peak, and --fan-out: brokers do not report it"
     )
     return measured, (note,)
 
@@ -236,7 +223,7 @@ def _price(text: str) -> float:
     except ValueError:
         price = math.nan
     if not 0 <= price < 1e12:
-        raise Invalid(f"{text[:60]!r} is not a price: it must be a number >= 0, per month")
+        raise Invalid(f"{text[:60]!r} is not a price. Fix: a number >= 0, per month")
     return price
 
 
@@ -251,10 +238,10 @@ def capacity_report(plan: CapacityPlan) -> str:
         f"{workload.stored * workload.replication / 1e12:.2f} TB in all",
         *(f"  {note}" for note in plan.notes),
         "Brokers:",
-        *_table([_HEAD, *map(_row, plan.sizings)]),
+        *table([_HEAD, *map(_row, plan.sizings)]),
         f"Cheapest: {_choice(best)} per month, limited by {best.limit.value}",
         "Cheapest if one input grows:",
-        *_table([("input", *(f"x{factor:g}" for factor in FACTORS)), *_larger_rows(plan)]),
+        *table([("input", *(f"x{factor:g}" for factor in FACTORS)), *_larger_rows(plan)]),
     ]
     return "\n".join(lines)
 
@@ -280,12 +267,6 @@ def _choice(sizing: Sizing) -> str:
 
 def _hours(duration: timedelta) -> str:
     return f"{duration.total_seconds() / 3600:g} h"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def capacity_value(plan: CapacityPlan) -> dict[str, Any]:

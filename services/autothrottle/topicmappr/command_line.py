@@ -1,6 +1,7 @@
-"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, capacity, version.
+"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, apply, pools, capacity, version.
 
-Exit status: 0 success. 1 failure, also if a file could not be written or warnings prevent a map. 2 wrong usage.
+Exit status: 0 success. 1 failure, also if a file could not be written or warnings prevent a map. 2 wrong usage. 3 of
+`apply --check`: the cluster is not as its file says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,26 +41,50 @@ from autothrottle.topicmappr.commands import (
     plan_rebalance,
     plan_rebuild,
 )
-from autothrottle.topicmappr.execution import execute
+from autothrottle.topicmappr.execution import execute, submit
 from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
     IN_ENVIRONMENT,
     PREFIX,
+    ApplyOptions,
     CapacityOptions,
     ClusterOptions,
     DecommissionCommandOptions,
+    MetricsSource,
     PlanningOptions,
+    PoolsOptions,
     RebalanceCommandOptions,
     RebuildCommandOptions,
     ScaleCommandOptions,
 )
+from autothrottle.topicmappr.pools import (
+    PoolsState,
+    application_report,
+    application_value,
+    derived_pools,
+    fit_report,
+    fitting_pools,
+    map_files_of,
+    members_of,
+    needs_storage,
+    new_topic,
+    packed,
+    packing_report,
+    packing_value,
+    plan_pools,
+    pools_state,
+    status_report,
+    status_rows,
+)
+from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
 from autothrottle.topicmappr.report import files_block, report, result_value
-from autothrottle.topicmappr.sources import open_cordons, read_cluster
+from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster
 from autothrottle_client.output_files import write_text
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_DRIFT = 3
 _SHOWN_REFUSALS = 3
 
 _PURPOSES = {
@@ -68,6 +94,8 @@ _PURPOSES = {
     "decommission": "moves all replicas away from brokers; with --execute it cordons them first (Kafka 4.3)",
     "uncordon": "removes the cordons of brokers",
     "export": "writes a cluster file, with which every command works offline",
+    "apply": "makes a cluster as a pools file says, with as few moves as possible",
+    "pools": "export, status, fit TOPIC... or pack: which topics are on which brokers, and how full they are",
     "capacity": "says how many brokers of which instance type a workload needs",
     "version": "prints the version",
 }
@@ -79,6 +107,8 @@ _EXAMPLES = {
     "decommission": "1002 --metrics-source kafka --execute --admin-addr 10.0.0.1:8090",
     "uncordon": "1002 --kafka-addr kafka1:9092",
     "export": "cluster.json --kafka-addr kafka1:9092 --metrics-source kafka",
+    "apply": "pools.toml --check",
+    "pools": "fit orders --pools pools.toml --metrics-source kafka",
     "capacity": "--bytes-in 200MB/s --fan-out 3 --retention 24 --instances instances.csv",
 }
 
@@ -186,6 +216,93 @@ def _export(arguments: Sequence[str]) -> int:
         raise Unavailable(f"{path} cannot be written: {error.strerror}; name another file") from None
     print(f"{len(cluster.brokers)} brokers and {len(cluster.partitions)} partitions written to {path}")
     return 0
+
+
+def _apply(arguments: Sequence[str]) -> int:
+    path = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    options = _parse("apply", ApplyOptions, arguments[1:] if path else arguments)
+    if options is None:
+        return 0
+    if not path:
+        raise InvalidConfiguration(["apply has no file. Fix: topicmappr apply pools.toml"])
+    if options.check and options.execute:
+        raise InvalidConfiguration(["--check changes nothing, and --execute does. Fix: leave one out"])
+    pools, source = read_pools(path)
+    with_metrics = needs_storage(pools) or options.metrics_source is MetricsSource.KAFKA
+    cluster = read_cluster(options, with_metrics, options.metrics_age)
+    application = plan_pools(options, pools, members_of(pools, source, cluster), cluster)
+    files = () if options.check or options.dry_run else map_files_of(application)
+    write_files(options.out_path, files)
+    if options.json:
+        names = [str(Path(options.out_path or ".") / file.name) for file in files]
+        print(json.dumps(application_value(application, names), indent=2))
+    else:
+        print(application_report(application))
+        if not options.check and not options.dry_run:
+            print(files_block(options.out_path, files))
+    if options.check:
+        return EXIT_DRIFT if application.has_drift else 0
+    status = submit(options, application.changed) if options.execute else 0
+    return EXIT_FAILED if application.is_refused else status
+
+
+def _pools(arguments: Sequence[str]) -> int:
+    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    options = _parse("pools", PoolsOptions, arguments[len(words) :])
+    if options is None:
+        return 0
+    action, *topics = words or [""]
+    if action not in _POOL_ACTIONS or bool(topics) != (action == "fit"):
+        raise InvalidConfiguration([f"pools needs one of {', '.join(_POOL_ACTIONS)}. Fix: topicmappr pools status"])
+    _POOL_ACTIONS[action](options, topics)
+    return 0
+
+
+def _print_schema(options: PoolsOptions, topics: Sequence[str]) -> None:
+    print(json.dumps(schema(), indent=2))
+
+
+def _print_derived_pools(options: PoolsOptions, topics: Sequence[str]) -> None:
+    print(format_pools(derived_pools(read_cluster(options, with_metrics=False))), end="")
+
+
+def _print_status(options: PoolsOptions, topics: Sequence[str]) -> None:
+    rows = list(status_rows(_pools_state(options)))
+    print(json.dumps(rows, indent=2) if options.json else status_report(rows))
+
+
+def _print_fit(options: PoolsOptions, topics: Sequence[str]) -> None:
+    new = []
+    if options.bytes_in:
+        load = options.bytes_in, options.retention, options.replication, options.fan_out
+        new = [new_topic(topic, *load) for topic in topics]
+    uses = fitting_pools(_pools_state(options), () if new else topics, new)
+    value = {topic: {name: use.ratio for name, use in pools.items()} for topic, pools in uses.items()}
+    print(json.dumps(value, indent=2) if options.json else fit_report(uses))
+
+
+def _print_packing(options: PoolsOptions, topics: Sequence[str]) -> None:
+    state = _pools_state(options)
+    value = packing_value(state, packed(state, options.new_pools))
+    print(json.dumps(value, indent=2) if options.json else packing_report(value))
+
+
+def _pools_state(options: PoolsOptions) -> PoolsState:
+    pools, source = read_pools(options.pools)
+    if options.sample:
+        cluster, rates, _ = measured_cluster(options, options.sample)
+    else:
+        cluster, rates = read_cluster(options, with_metrics=True), {}
+    return pools_state(pools, members_of(pools, source, cluster), cluster, rates)
+
+
+_POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {
+    "export": _print_derived_pools,
+    "status": _print_status,
+    "fit": _print_fit,
+    "pack": _print_packing,
+    "schema": _print_schema,
+}
 
 
 def _capacity(arguments: Sequence[str]) -> int:
@@ -306,6 +423,8 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "decommission": _decommission,
     "uncordon": _uncordon,
     "export": _export,
+    "apply": _apply,
+    "pools": _pools,
     "capacity": _capacity,
 }
 
@@ -321,7 +440,13 @@ def _usage() -> str:
 
 
 def _help(command: str) -> str:
-    argument = {"export": " FILE", "decommission": " BROKERS", "uncordon": " BROKERS"}.get(command, "")
+    argument = {
+        "export": " FILE",
+        "apply": " FILE",
+        "pools": " ACTION",
+        "decommission": " BROKERS",
+        "uncordon": " BROKERS",
+    }.get(command, "")
     return (
         f"Usage: topicmappr {command}{argument} [options]\n\n{_PURPOSES[command].capitalize()}.\n\n"
         f"{described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())}\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.placement.partition_map import without_no_ops
+from autothrottle.core.placement.partition_map import PartitionMap, without_no_ops
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
-from autothrottle.topicmappr.options import PlanningOptions
+from autothrottle.topicmappr.options import OutputOptions, PlanningOptions
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.estimates import estimate_line
 from autothrottle_client.tls import Tls
@@ -27,7 +27,15 @@ def execute(options: PlanningOptions, result: Result) -> int:
             f"the plan has {len(result.maps)} maps, and each must end before the next one starts. Fix: leave out "
             "--execute, and submit one file after the other with `throttlectl reassign FILE`"
         )
-    changed = without_no_ops(result.plan.old_map, result.plan.new_map)
+    return submit(options, without_no_ops(result.plan.old_map, result.plan.new_map))
+
+
+def submit(options: OutputOptions, changed: PartitionMap) -> int:
+    """Print an estimate, then submit partitions, or only validate them; return the exit status.
+
+    Raises:
+        Invalid: the service refuses them.
+    """
     if not changed:
         print("No partition changes; nothing to submit")
         return 0
@@ -45,7 +53,7 @@ def execute(options: PlanningOptions, result: Result) -> int:
     return 1 if submission.refused else 0
 
 
-def _token(options: PlanningOptions) -> str:
+def _token(options: OutputOptions) -> str:
     if not options.token_file:
         return ""
     try:

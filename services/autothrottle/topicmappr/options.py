@@ -73,6 +73,16 @@ def _bytes(default: str, meaning: str, unit: str, factor: int) -> int:
     return kinds.number(default, meaning, unit, lambda value: round(value * factor), at_most=10**9)
 
 
+def _metrics_age() -> timedelta:
+    return kinds.number(
+        "60",
+        "Largest age of metricsfetcher's sample",
+        "minutes",
+        lambda minutes: timedelta(minutes=float(minutes)),
+        at_most=10**6,
+    )
+
+
 def _signed(meaning: str) -> int:
     def parse(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,9}", text.strip(), re.ASCII):
@@ -155,13 +165,7 @@ class PlanningOptions(OutputOptions):
     topics: tuple[str, ...] = _names("Topics of the plan")
     topics_exclude: tuple[str, ...] = _names("Topics to leave out")
     brokers: tuple[int, ...] = _broker_ids("Brokers that shall hold the replicas")
-    metrics_age: timedelta = kinds.number(
-        "60",
-        "Largest age of metricsfetcher's sample",
-        "minutes",
-        lambda minutes: timedelta(minutes=float(minutes)),
-        at_most=10**6,
-    )
+    metrics_age: timedelta = _metrics_age()
     min_rack_ids: int = _signed(
         "Distinct racks that suffice for each partition; 0: all its replicas must be in different racks"
     )
@@ -308,6 +312,34 @@ class CapacityOptions(ClusterOptions):
     json: bool = kinds.boolean("Print JSON instead of text")
 
 
+@dataclass(frozen=True)
+class ApplyOptions(OutputOptions):
+    """Options of `topicmappr apply`; the pools file is its argument."""
+
+    POOLS: ClassVar[str] = "Pools"
+    check: bool = kinds.boolean("Change and write nothing; exit status 3: the cluster is not as the file says")
+    repair_lost: bool = kinds.boolean("Also move the replicas of brokers that are not in the cluster")
+    allow_fewer_racks: bool = kinds.boolean("Place replicas of a partition into one rack where racks do not suffice")
+    metrics_age: timedelta = _metrics_age()
+
+
+@dataclass(frozen=True)
+class PoolsOptions(ClusterOptions):
+    """Options of `topicmappr pools`; what to do is its argument."""
+
+    POOLS: ClassVar[str] = "Pools"
+    pools: str = kinds.text("pools.toml", "Pools file", "a TOML file", example="pools.toml")
+    sample: timedelta = kinds.seconds("0", "Time in which the growth of the logs is measured; 0: it is not", at_least=0)
+    new_pools: int = kinds.count("0", "pack: brokers of each pool to add until the limits hold; 0: none", at_least=0)
+    json: bool = kinds.boolean("Print JSON instead of text")
+
+    NEW_TOPICS: ClassVar[str] = "New topics (fit)"
+    bytes_in: float = _quantity("Rate at which clients will produce to each topic, at peak", "20MB/s")
+    retention: timedelta = _hours("0", "Time for which its records are kept")
+    replication: int = kinds.number("3", "Its replication factor", "", int, at_least=1, at_most=100, whole=True)
+    fan_out: float = kinds.number("1", "Bytes that consumers read for each byte produced", "", float, at_most=10_000)
+
+
 COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "rebuild": RebuildCommandOptions,
     "rebalance": RebalanceCommandOptions,
@@ -315,6 +347,8 @@ COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "decommission": DecommissionCommandOptions,
     "uncordon": ClusterOptions,
     "export": ClusterOptions,
+    "apply": ApplyOptions,
+    "pools": PoolsOptions,
     "capacity": CapacityOptions,
 }
 """Command -> its options."""

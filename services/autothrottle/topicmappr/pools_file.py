@@ -12,7 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,8 @@ def _limits(value: Any) -> UsableShares:
     names = ("storage", "network_in", "network_out")
     if not isinstance(value, dict) or not value.keys() <= {*names}:
         raise Invalid(f"{value!r:.60} has other keys than {', '.join(names)}. Fix: {{ storage = 80 }}, in percent")
-    return replace(UsableShares(), **{name: _number(0, 100, 0.01)(share) for name, share in value.items()})
+    shares: dict[str, Any] = {name: _number(0, 100, 0.01)(share) for name, share in value.items()}
+    return UsableShares(**shares)
 
 
 def _quantity(per_second: bool) -> Callable[[Any], float]:

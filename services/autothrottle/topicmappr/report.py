@@ -210,7 +210,7 @@ def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[
     plan = result.plan
     value: dict[str, Any] = {
         "topics": list(result.topics),
-        "changes": _change_values(plan),
+        "changes": change_values(plan),
         "unchanged_partitions": sum(
             old.replicas == new.replicas for old, new in zip(plan.old_map, plan.new_map, strict=True)
         ),
@@ -231,7 +231,8 @@ def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[
     return value
 
 
-def _change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
+def change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
+    """Return the changed partitions of a plan as a JSON value."""
     return [
         {
             "topic": old.topic,
@@ -261,3 +262,10 @@ def _statistics_value(statistics: PlacementStatistics) -> dict[str, Any]:
 def _broker_value(broker: PlacementBroker) -> dict[str, Any]:
     flags = [name for name in ("replace", "missing", "new", "cordoned") if getattr(broker, name)]
     return {"id": broker.id, "rack": broker.rack, "flags": flags}
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Return the lines of a table, indented, with columns as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

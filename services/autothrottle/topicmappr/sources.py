@@ -5,7 +5,8 @@ Adapters are imported where they are used: offline commands need none of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
 from autothrottle.ports.placement import (
     ClusterSource,
     PlacementCluster,
@@ -61,6 +63,39 @@ def read_cluster(options: ClusterOptions, with_metrics: bool, max_age: timedelta
         metrics = connections.metrics(options).fetch_storage_metrics(READ_TIMEOUT)
     check_age(metrics, max_age, datetime.now(UTC))
     return cluster.with_storage(metrics)
+
+
+def measured_cluster(
+    options: ClusterOptions, sample: timedelta
+) -> tuple[PlacementCluster, Mapping[TopicPartitionKey, float], float]:
+    """Return a running cluster with its storage, the growth of each log, and the seconds between the two samples.
+
+    Raises:
+        Invalid: the options name a cluster file.
+        Unavailable, Missing, Incomplete: the cluster cannot be read.
+    """
+    if options.cluster_file:
+        raise Invalid("--cluster-file names an offline cluster, whose growth cannot be measured; leave it out")
+    options = replace(options, metrics_source=MetricsSource.KAFKA)
+    earlier, start = read_cluster(options, with_metrics=True), time.monotonic()
+    time.sleep(sample.total_seconds())
+    later, seconds = read_cluster(options, with_metrics=True), time.monotonic() - start
+    return later, log_growth(earlier.partitions, later.partitions, seconds), seconds
+
+
+def log_growth(
+    earlier: Iterable[PartitionReplicas], later: Iterable[PartitionReplicas], seconds: float
+) -> Mapping[TopicPartitionKey, float]:
+    """Return the growth of each log in bytes/s; a log that became smaller has grown by 0.
+
+    Partitions without two known sizes are absent.
+    """
+    sizes = {entry.key: entry.size for entry in earlier}
+    return {
+        entry.key: max(entry.size - size, 0) / seconds
+        for entry in later
+        if entry.size is not None and (size := sizes.get(entry.key)) is not None
+    }
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from autothrottle.runtime.configuration_reader import parse_command
 from autothrottle.topicmappr.capacity import given_workload, with_measured
 from autothrottle.topicmappr.command_line import main
 from autothrottle.topicmappr.options import PREFIX, CapacityOptions
+from autothrottle.topicmappr.sources import log_growth
 from tests.pages import code
 from tests.paths import ROOT
 
@@ -124,7 +125,8 @@ def samples(seconds: int) -> tuple[list[PartitionReplicas], list[PartitionReplic
 
 
 def test_a_cluster_shows_its_rate_retention_and_partitions() -> None:
-    measured, (note,) = with_measured(options(), *samples(30), 30.0)
+    earlier, later = samples(30)
+    measured, (note,) = with_measured(options(), later, log_growth(earlier, later, 30.0), 30.0)
     workload = given_workload(measured)
     assert workload.bytes_in == pytest.approx(10e6)
     assert workload.stored == pytest.approx(10.5e9 + 300e6, rel=1e-6)
@@ -133,7 +135,9 @@ def test_a_cluster_shows_its_rate_retention_and_partitions() -> None:
 
 
 def test_a_given_peak_and_retention_beat_what_is_measured() -> None:
-    measured, _ = with_measured(options("--bytes-in=50MB/s", "--retention=2"), *samples(30), 30.0)
+    earlier, later = samples(30)
+    growth = log_growth(earlier, later, 30.0)
+    measured, _ = with_measured(options("--bytes-in=50MB/s", "--retention=2"), later, growth, 30.0)
     workload = given_workload(measured)
     assert (workload.bytes_in, workload.retention) == (50e6, timedelta(hours=2))
 
@@ -141,4 +145,4 @@ def test_a_given_peak_and_retention_beat_what_is_measured() -> None:
 def test_a_cluster_without_producers_is_named_with_the_fix() -> None:
     earlier, _ = samples(0)
     with pytest.raises(Invalid, match=r"no log grew in 30 s.* give --bytes-in"):
-        with_measured(options(), earlier, earlier, 30.0)
+        with_measured(options(), earlier, {}, 30.0)

@@ -15,8 +15,9 @@ from autothrottle.core.capacity.pools import BrokerRule, Membership, Pool, PoolP
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
 
-POOL1 = Pool("pool1", ("test_topic.*",), (1001, 1002, 1003, 1004, 1005))
-POOL2 = Pool("pool2", ("load_testing", "latency_testing"), (1006, 1007, 1008, 1009, 1010))
+BROKERS1, BROKERS2 = (1001, 1002, 1003, 1004, 1005), (1006, 1007, 1008, 1009, 1010)
+POOL1 = Pool("pool1", ("test_topic.*",), BROKERS1)
+POOL2 = Pool("pool2", ("load_testing", "latency_testing"), BROKERS2)
 RACKS = "abcab"
 
 
@@ -34,9 +35,9 @@ def placed(topic: str, ids: Sequence[int], partitions: int = 10, replicas: int =
 
 CLUSTER = brokers_of(range(1001, 1011))
 PARTITIONS = [
-    *placed("load_testing", POOL2.brokers),
-    *placed("latency_testing", POOL2.brokers),
-    *placed("test_topic1", POOL1.brokers),
+    *placed("load_testing", BROKERS2),
+    *placed("latency_testing", BROKERS2),
+    *placed("test_topic1", BROKERS1),
 ]
 """The cluster of the seed: nothing differs from its pools."""
 
@@ -146,7 +147,7 @@ def test_a_topic_that_changes_its_pool_moves_as_a_whole_and_nothing_else_does() 
     pool1 = replace(POOL1, topics=("test_topic.*", "load_testing"))
     plan = planned(pool1, PARTITIONS)
     assert {entry.key for entry in plan.changed} == {entry.key for entry in PARTITIONS if entry.topic == "load_testing"}
-    assert {id for entry in plan.changed for id in entry.replicas} == {*pool1.brokers}
+    assert {id for entry in plan.changed for id in entry.replicas} == {*BROKERS1}
 
 
 def test_a_topic_that_arrives_leaves_the_substitution_of_a_broker_alone() -> None:
@@ -219,4 +220,5 @@ def least_moves(replicas: Sequence[int], length: int, brokers: Sequence[Placemen
     result = milp(
         costs, integrality=[1] * len(brokers), bounds=Bounds(0, 1), constraints=LinearConstraint(rows, lower, upper)
     )
+    assert result.fun is not None
     return round(result.fun)

@@ -1,0 +1,395 @@
+"""`topicmappr apply` and `topicmappr pools`: what differs between a file and a cluster, and how full pools are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from math import isfinite
+from typing import Any
+
+from autothrottle.core.capacity.packing import (
+    DIMENSIONS,
+    Packing,
+    PoolOffer,
+    TopicLoad,
+    Use,
+    fit,
+    fullest,
+    pack,
+    pool_offers,
+    topic_loads,
+    total,
+    use_of,
+)
+from autothrottle.core.capacity.pools import Membership, Pool, PoolPlan, Pools, membership, pool_plan
+from autothrottle.core.capacity.sizing import Dimension, Workload, broker_use
+from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, TopicPartitionKey, changes
+from autothrottle.core.placement.plan import Strategy, gigabytes
+from autothrottle.core.texts import escape_unprintable
+from autothrottle.ports.placement import PlacementCluster
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.regular_expressions import compile_pattern
+from autothrottle.topicmappr.map_files import MapFile
+from autothrottle.topicmappr.options import ApplyOptions
+from autothrottle.topicmappr.pools_file import PoolsText
+from autothrottle.topicmappr.report import change_values, table
+
+_SHOWN_TOPICS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What differs between the pools and the cluster."""
+
+    plans: tuple[PoolPlan, ...]
+    """In the order of the file."""
+    unpooled: tuple[str, ...]
+    """Topics that are in no pool."""
+
+    @property
+    def changed(self) -> PartitionMap:
+        """The partitions to reassign: those of all pools that are not refused."""
+        return tuple(entry for plan in self.plans if not plan.plan.refusals for entry in plan.changed)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a pool cannot be made as its file says."""
+        return any(plan.plan.refusals for plan in self.plans)
+
+    @property
+    def has_drift(self) -> bool:
+        """Whether the cluster is not as the file says."""
+        return self.is_refused or any(plan.changed or plan.lost for plan in self.plans)
+
+
+def members_of(pools: Pools, source: PoolsText, cluster: PlacementCluster) -> Membership:
+    """Return the topics and brokers of each pool.
+
+    Raises:
+        InvalidConfiguration: the pools contradict each other or the cluster; it has one message for each fault.
+    """
+    members = membership(pools, {entry.topic for entry in cluster.partitions}, cluster.brokers, compile_pattern)
+    if members.faults:
+        raise InvalidConfiguration([source.fault(fault) for fault in members.faults])
+    return members
+
+
+def needs_storage(pools: Pools) -> bool:
+    """Return whether the plans need sizes and free storage."""
+    return any(pool.placement is Strategy.STORAGE for pool in pools.pools)
+
+
+def plan_pools(options: ApplyOptions, pools: Pools, members: Membership, cluster: PlacementCluster) -> Application:
+    """Return what differs between the pools and the cluster.
+
+    Raises:
+        Invalid: placement by storage, and sizes or free storage are unknown.
+    """
+    pool_of = {topic: name for name, topics in members.topics.items() for topic in topics}
+    partitions: dict[str, list[PartitionReplicas]] = defaultdict(list)
+    for entry in cluster.partitions:
+        if entry.topic in pool_of:
+            partitions[pool_of[entry.topic]].append(entry)
+    plans = tuple(
+        pool_plan(
+            pool,
+            members.brokers[pool.name],
+            partitions[pool.name],
+            cluster.brokers,
+            repair_lost=options.repair_lost,
+            allow_fewer_racks=options.allow_fewer_racks,
+        )
+        for pool in pools.pools
+    )
+    return Application(plans, members.unpooled)
+
+
+def map_files_of(application: Application) -> tuple[MapFile, ...]:
+    """Return a file for each pool with changes."""
+    return tuple(
+        MapFile(f"{plan.pool.name}.json", plan.changed)
+        for plan in application.plans
+        if plan.changed and not plan.plan.refusals
+    )
+
+
+def application_report(application: Application) -> str:
+    """Return what differs as text."""
+    lines = [line for plan in application.plans for line in _pool_lines(plan)]
+    if application.unpooled:
+        count = len(application.unpooled)
+        more = f" and {count - _SHOWN_TOPICS} more" if count > _SHOWN_TOPICS else ""
+        lines.append(f"In no pool: {', '.join(application.unpooled[:_SHOWN_TOPICS])}{more}")
+    return "\n".join(map(escape_unprintable, lines))
+
+
+def _pool_lines(plan: PoolPlan) -> Iterator[str]:
+    changed, partitions = len(plan.changed), len(plan.plan.new_map)
+    topics = len({entry.topic for entry in plan.plan.new_map})
+    state = "waits for lost brokers" if plan.lost else "as its file says"
+    if changed:
+        state = f"{changed} change, {gigabytes(plan.plan.copied_bytes)} to copy"
+    if plan.plan.refusals:
+        state = f"refused: {'; '.join(plan.plan.refusals)}"
+    yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
+    for message in _messages(plan):
+        yield f"  {message}"
+    if not plan.plan.refusals:
+        for old, new, notes in changes(plan.plan.old_map, plan.plan.new_map):
+            if old.replicas != new.replicas:
+                yield f"  {new.topic} p{new.partition}: {_ids(old.replicas)} -> {_ids(new.replicas)} {', '.join(notes)}"
+
+
+def _ids(replicas: Sequence[int]) -> str:
+    return f"[{' '.join(map(str, replicas))}]"
+
+
+def _messages(plan: PoolPlan) -> Iterator[str]:
+    if plan.lost:
+        yield (
+            f"Brokers {', '.join(map(str, plan.lost))} are not in the cluster, and their replicas stay. Fix: wait for "
+            "them, replace them in the file, or give --repair-lost"
+        )
+    yield from (message for message in plan.selection.messages if plan.changed or "not found" in message)
+    for affinity in plan.plan.affinities:
+        yield f"Substitution affinity: {affinity.leaving} -> {affinity.substitute}"
+    yield from plan.notes
+    yield from (f"WARN: {warning}" for warning in plan.plan.warnings if warning not in plan.plan.refusals)
+
+
+def application_value(application: Application, files: Sequence[str]) -> dict[str, Any]:
+    """Return what differs as a JSON value."""
+    return {
+        "drift": application.has_drift,
+        "pools": [
+            {
+                "name": plan.pool.name,
+                "owner": plan.pool.owner,
+                "partitions": len(plan.plan.new_map),
+                "changes": change_values(plan.plan),
+                "copied_bytes": plan.plan.copied_bytes,
+                "lost_brokers": list(plan.lost),
+                "refusals": list(plan.plan.refusals),
+                "messages": list(_messages(plan)),
+            }
+            for plan in application.plans
+        ],
+        "topics_in_no_pool": list(application.unpooled),
+        "files": list(files),
+    }
+
+
+def derived_pools(cluster: PlacementCluster) -> tuple[Pool, ...]:
+    """Return the pools that a cluster has: topics on the same brokers, and smaller topics beside them.
+
+    A topic whose brokers are all among those of a larger set belongs to the smallest such set. Nothing differs between
+    these pools and the cluster.
+    """
+    brokers_of: dict[str, set[int]] = defaultdict(set)
+    factors: dict[str, set[int]] = defaultdict(set)
+    for entry in cluster.partitions:
+        brokers_of[entry.topic].update(id for id in entry.replicas if id >= 0)
+        factors[entry.topic].add(len(entry.replicas))
+    sets = sorted({frozenset(ids) for ids in brokers_of.values()}, key=lambda ids: (len(ids), sorted(ids)))
+    maximal = [ids for number, ids in enumerate(sets) if not any(ids < other for other in sets[number + 1 :])]
+    home = {ids: next(other for other in maximal if ids <= other) for ids in sets}
+    topics: dict[frozenset[int], list[str]] = defaultdict(list)
+    for topic, members in sorted(brokers_of.items()):
+        topics[home[frozenset(members)]].append(topic)
+    pools = []
+    for number, ids in enumerate(sorted(topics, key=sorted), 1):
+        names = topics[ids]
+        same = {factor for topic in names for factor in factors[topic]}
+        replication = same.pop() if len(same) == 1 else 0
+        racks = {(broker.rack if (broker := cluster.brokers.get(id)) else "") or f"broker {id}" for id in ids}
+        shared = any(ids & other for other in topics if other != ids)
+        enough = len(racks) if len(racks) < replication else 0
+        pools.append(
+            Pool(
+                f"pool{number}",
+                tuple(names),
+                tuple(sorted(ids)),
+                replication=replication,
+                min_rack_ids=enough,
+                shared=shared,
+            )
+        )
+    return tuple(pools)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsState:
+    """What the pools hold and what they may hold."""
+
+    offers: tuple[PoolOffer, ...]
+    loads: tuple[TopicLoad, ...]
+
+
+def pools_state(
+    pools: Pools, members: Membership, cluster: PlacementCluster, rates: Mapping[TopicPartitionKey, float]
+) -> PoolsState:
+    """Return loads and offers; rates empty: the use of the network is unknown."""
+    offers = pool_offers(pools, members, _storage_totals(cluster))
+    return PoolsState(offers, topic_loads(cluster.partitions, rates, members, pools.pools))
+
+
+def _storage_totals(cluster: PlacementCluster) -> Mapping[int, int]:
+    """Return the storage of each broker; where it is unknown, what is free and what its replicas use."""
+    used: dict[int, int] = defaultdict(int)
+    for entry in cluster.partitions:
+        for id in entry.replicas:
+            used[id] += entry.size or 0
+    known = {id: broker.storage_free for id, broker in cluster.brokers.items() if broker.storage_free is not None}
+    return {**{id: free + used[id] for id, free in known.items()}, **cluster.storage_total}
+
+
+def new_topic(topic: str, bytes_in: float, retention: timedelta, replication: int, fan_out: float) -> TopicLoad:
+    """Return the load of a topic that does not exist yet.
+
+    Args:
+        topic: its name.
+        bytes_in: produced at peak, bytes/s.
+        retention: time for which its records are kept.
+        replication: its replication factor.
+        fan_out: bytes that consumers read for each byte produced.
+    """
+    workload = Workload(bytes_in, retention, fan_out=fan_out, replication=replication)
+    use = broker_use(workload, brokers=1)
+    return TopicLoad(
+        topic, dict(zip(DIMENSIONS, (use.storage, use.network_in, use.network_out), strict=True)), replication
+    )
+
+
+def status_rows(state: PoolsState) -> Iterator[Mapping[str, Any]]:
+    """Return the use of each pool: share of its limits by dimension, and the dimension that limits it."""
+    for offer in state.offers:
+        load = total(load.amounts for load in state.loads if load.pool == offer.name)
+        uses = use_of(load, offer.amounts)
+        yield {
+            "pool": offer.name,
+            "brokers": offer.brokers,
+            "topics": sum(load.pool == offer.name for load in state.loads),
+            **{_key(dimension): uses.get(dimension) for dimension in DIMENSIONS},
+            "limit": fullest(load, offer.amounts).dimension.value if uses else None,
+        }
+
+
+def _key(dimension: Dimension) -> str:
+    return dimension.name.lower()
+
+
+def status_report(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as a table; a share is of what the limits of the pool allow."""
+    head = ("pool", "brokers", "topics", *(dimension.value for dimension in DIMENSIONS), "limited by")
+    lines = [
+        (
+            str(row["pool"]),
+            str(row["brokers"]),
+            str(row["topics"]),
+            *(_share(row[_key(dimension)]) for dimension in DIMENSIONS),
+            row["limit"] or "unknown",
+        )
+        for row in rows
+    ]
+    return "\n".join(table([head, *lines]))
+
+
+def _share(ratio: float | None) -> str:
+    return "unknown" if ratio is None else f"{ratio:.1%}" if isfinite(ratio) else "no offer"
+
+
+def fitting_pools(
+    state: PoolsState, topics: Sequence[str], new: Sequence[TopicLoad] = ()
+) -> Mapping[str, Mapping[str, Use]]:
+    """Return for each topic how full each pool would be with it, the best one first.
+
+    Args:
+        state: of the pools.
+        topics: topics of the cluster.
+        new: topics that do not exist yet.
+
+    Raises:
+        Missing: a topic does not exist.
+        Invalid: no pool has enough brokers.
+    """
+    by_name = {load.topic: load for load in state.loads}
+    if unknown := [topic for topic in topics if topic not in by_name]:
+        raise Missing(f"topic {unknown[0]} does not exist. Fix: correct its name, or give --bytes-in and --retention")
+    if not state.offers:
+        raise Invalid("there is no pool. Fix: add one to the file")
+    others = [load for load in state.loads if load.topic not in topics]
+    return fit([*(by_name[topic] for topic in topics), *new], others, state.offers)
+
+
+def fit_report(uses: Mapping[str, Mapping[str, Use]]) -> str:
+    """Return the best pool of each topic with the reason."""
+    lines = []
+    for topic, pools in uses.items():
+        best, *others = [f"{name} {use.ratio:.1%} ({use.dimension.value})" for name, use in pools.items()]
+        rest = f"; with it, the others would be fuller: {', '.join(others[:3])}" if others else ""
+        full = "" if next(iter(pools.values())).ratio <= 1 else ", which is over its limit"
+        lines.append(f"{topic}: {best}{full}{rest}")
+    return "\n".join(map(escape_unprintable, lines))
+
+
+def packed(state: PoolsState, new_pool_brokers: int) -> Packing:
+    """Return a pool for each topic; `new_pool_brokers`: brokers of each pool that may be added, 0: none is added.
+
+    A new pool offers what as many average brokers of the present pools offer.
+
+    Raises:
+        Invalid: topics fit into no pool.
+    """
+    new_pool = None
+    if new_pool_brokers:
+        brokers, offer = sum(offer.brokers for offer in state.offers), total(offer.amounts for offer in state.offers)
+        if not brokers:
+            raise Invalid("there is no pool to take the size of brokers from. Fix: add one to the file")
+        amounts = {dimension: amount * new_pool_brokers / brokers for dimension, amount in offer.items()}
+        new_pool = PoolOffer("", amounts, new_pool_brokers)
+    return pack(state.loads, state.offers, new_pool)
+
+
+def packing_value(state: PoolsState, packing: Packing) -> dict[str, Any]:
+    """Return a packing as a JSON value: the topics that move, with their bytes, and the use of each pool."""
+    moves = [load for load in state.loads if packing.pools[load.topic] != load.pool]
+    return {
+        "moves": [
+            {
+                "topic": load.topic,
+                "from": load.pool or None,
+                "to": packing.pools[load.topic],
+                "bytes": round(load.amounts[Dimension.STORAGE]),
+            }
+            for load in moves
+        ],
+        "moved_bytes": round(sum(load.amounts[Dimension.STORAGE] for load in moves)),
+        "pools": {name: {"use": use.ratio, "limit": use.dimension.value} for name, use in packing.use.items()},
+        "new_pools": [offer.name for offer in packing.offers[len(state.offers) :]],
+        "highest_use": packing.highest,
+        "lowest_possible_use": packing.bound,
+    }
+
+
+def packing_report(value: Mapping[str, Any]) -> str:
+    """Return a packing as text."""
+    lines = [
+        f"Highest use: {value['highest_use']:.1%}; none is lower than {value['lowest_possible_use']:.1%}",
+        *table(
+            [
+                ("pool", "use", "limited by"),
+                *((name, f"{use['use']:.1%}", use["limit"]) for name, use in value["pools"].items()),
+            ]
+        ),
+        f"Topics to move: {len(value['moves'])}, {gigabytes(value['moved_bytes'])}",
+        *(
+            f"  {move['topic']}: {move['from'] or 'no pool'} -> {move['to']}, {gigabytes(move['bytes'])}"
+            for move in value["moves"]
+        ),
+    ]
+    if value["new_pools"]:
+        lines.append(f"New pools: {', '.join(value['new_pools'])}")
+    return "\n".join(map(escape_unprintable, lines))

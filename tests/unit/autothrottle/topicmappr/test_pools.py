@@ -1,0 +1,252 @@
+"""`topicmappr apply` and `topicmappr pools`: output, exit status, and a message for each fault of the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.ports.placement import PlacementCluster
+from autothrottle.topicmappr.cluster_file import format_cluster
+from autothrottle.topicmappr.command_line import main
+from autothrottle.topicmappr.options import ApplyOptions
+from autothrottle.topicmappr.pools import derived_pools, members_of, plan_pools
+from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
+from tests.paths import ROOT
+
+EXAMPLE = ROOT / "deploy/pools.toml"
+GB = 10**9
+
+
+def placed(topic: str, brokers: Sequence[int], replicas: int, size: int = GB) -> list[PartitionReplicas]:
+    return [
+        PartitionReplicas(topic, n, tuple(brokers[(n + step) % len(brokers)] for step in range(replicas)), size)
+        for n in range(10)
+    ]
+
+
+@pytest.fixture
+def cluster() -> PlacementCluster:
+    """The cluster that the example file describes, and a topic that no pool names."""
+    brokers = {id: PlacementBroker(id, "abc"[id % 3], 10**12) for id in range(1001, 1011)}
+    partitions = [
+        *placed("latency_testing", range(1006, 1011), 2),
+        *placed("load_testing", range(1006, 1011), 2),
+        *placed("other", range(1001, 1004), 1),
+        *(PartitionReplicas("test_topic1", n, (1001 + n % 3, 1004, 1005), GB) for n in range(3) if n),
+    ]
+    return PlacementCluster(brokers, tuple(sorted(partitions)))
+
+
+class Directory:
+    """A directory with a cluster file and a pools file."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self._capsys = path, capsys
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Run topicmappr on the cluster file; return the exit status, the output and the errors."""
+        where = ("--out-path", str(self.path / "maps")) if arguments[0] == "apply" else ()
+        status = main((*arguments, "--cluster-file", str(self.path / "cluster.json"), *where))
+        output = self._capsys.readouterr()
+        return status, output.out, output.err
+
+    def apply(self, text: str, *flags: str) -> tuple[int, str, str]:
+        path = self.path / "pools.toml"
+        path.write_text(text)
+        return self.run("apply", str(path), *flags)
+
+    def maps(self) -> set[str]:
+        return {file.name for file in (self.path / "maps").glob("*")}
+
+
+@pytest.fixture
+def directory(tmp_path: Path, cluster: PlacementCluster, capsys: pytest.CaptureFixture[str]) -> Directory:
+    (tmp_path / "cluster.json").write_text(format_cluster(cluster))
+    return Directory(tmp_path, capsys)
+
+
+def test_a_cluster_as_its_file_says_has_no_drift(directory: Directory) -> None:
+    status, output, _ = directory.apply(EXAMPLE.read_text(), "--check")
+    assert status == 0
+    assert output.splitlines() == [
+        "pool1: 1 topics, 2 partitions: as its file says",
+        "pool2: 2 topics, 20 partitions: as its file says",
+        "In no pool: other",
+    ]
+
+
+def replaced_id(text: str) -> str:
+    return text.replace("1009, 1010]\nreplication = 2", "1009, 1001]\nshared = true\nreplication = 2").replace(
+        "[pools.pool1]\n", "[pools.pool1]\nshared = true\n"
+    )
+
+
+def test_a_check_writes_nothing_and_exits_with_3_on_drift(directory: Directory) -> None:
+    status, output, _ = directory.apply(replaced_id(EXAMPLE.read_text()), "--check", "--json")
+    assert (status, directory.maps()) == (3, set())
+    value = json.loads(output)
+    assert value["drift"] and [len(pool["changes"]) for pool in value["pools"]] == [0, 8]
+    assert value["pools"][1]["copied_bytes"] == 8 * GB
+    assert value["topics_in_no_pool"] == ["other"]
+
+
+def test_apply_writes_a_map_of_each_pool_that_changes(directory: Directory) -> None:
+    status, output, _ = directory.apply(replaced_id(EXAMPLE.read_text()))
+    assert (status, directory.maps()) == (0, {"pool2.json"})
+    assert "  New broker 1001\n  Broker 1010 marked for removal\n" in output
+    entries = json.loads((directory.path / "maps/pool2.json").read_text())["partitions"]
+    assert len(entries) == 8 and all(1001 in entry["replicas"] for entry in entries)
+
+
+def test_a_pool_that_is_refused_leaves_the_others_alone(
+    tmp_path: Path, cluster: PlacementCluster, directory: Directory
+) -> None:
+    """Rack b is lost. Pool 1 has too few racks then, and pool 2 is repaired."""
+    brokers = {id: broker for id, broker in cluster.brokers.items() if broker.rack != "b" or id in (1006, 1009)}
+    (tmp_path / "cluster.json").write_text(format_cluster(replace(cluster, brokers=brokers)))
+    text = EXAMPLE.read_text().replace("replication = 3", "replication = 2")
+    waiting, output, _ = directory.apply(text, "--check")
+    assert waiting == 3 and "Brokers 1003 are not in the cluster, and their replicas stay" in output
+    status, output, _ = directory.apply(text, "--repair-lost")
+    assert (status, directory.maps()) == (0, {"pool1.json"})
+
+
+FAULTS = {
+    "no TOML": ("[pools.a\n", ["is not TOML"]),
+    "empty": ("", ["has no pool"]),
+    "an empty pool": ("[pools.a]\n", ["line 1, pools.a: topics is absent", "line 1, pools.a: brokers is absent"]),
+    "no topics": ("\n[pools.a]\nbrokers = [1001]\ntopics = []\n", ["line 4, pools.a.topics: [] is not a list"]),
+    "an unknown key": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\nbroker = 1\n',
+        ["line 4, pools.a.broker: unknown"],
+    ),
+    "an unknown table": ('[pool.a]\ntopics = ["other"]\n', ["line 1, pool: unknown"]),
+    "values": (
+        '[pools.a]\ntopics = ["other", "other"]\nbrokers = [1001, -1]\nplacement = "even"\nlimits = { storage = 0 }\n'
+        'shared = "yes"\nreplication = 1000\nfan_out = -1\nowner = 7\n',
+        [f"line {line}, pools.a." for line in range(2, 10)],
+    ),
+    "a topic in two pools": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\n\n[pools.b]\ntopics = ["oth.*"]\nbrokers = [1002]\n',
+        ["line 6, pools.b.topics: other also in pool a"],
+    ),
+    "a broker in two pools": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\n[pools.b]\ntopics = ["test_topic1"]\nbrokers = [1001]\n',
+        ["line 3, pools.a.brokers: 1001 also in pool b", "line 6, pools.b.brokers: 1001 also in pool a"],
+    ),
+    "too few racks": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = [1001, 1004]\nreplication = 2\n',
+        ["line 3, pools.a.brokers: 1 racks are fewer than 2 replicas"],
+    ),
+    "no match": ('[pools.a]\ntopics = ["x.*"]\nbrokers = [1001]\n', ["line 2, pools.a.topics: 'x.*' matches no topic"]),
+    "no expression": ('[pools.a]\ntopics = ["("]\nbrokers = [1001]\n', ["line 2, pools.a.topics: topic pattern '('"]),
+    "a rule without a broker": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = { racks = ["z"] }\n',
+        ["line 3, pools.a.brokers: the rule matches no"],
+    ),
+    "instances": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\n[instances.x]\nbrokers = [1]\nstorage = "1"\n'
+        'network_in = "1Gbit/s"\n[instances.y]\nbrokers = [1]\nstorage = "1TB"\nnetwork_in = "1Gbit/s"\n'
+        'network_out = "1Gbit/s"\n',
+        [
+            "line 6, instances.x.storage: '1' is not a size",
+            "line 4, instances.x: network_out is absent",
+            "line 9, instances.y.brokers: broker 1 is of the type x, too",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "messages"), FAULTS.values(), ids=FAULTS.keys())
+def test_each_fault_has_one_message_with_its_line_and_nothing_is_written(
+    text: str, messages: list[str], directory: Directory
+) -> None:
+    status, output, error = directory.apply(text)
+    assert (status, output, directory.maps()) == (2, "", set())
+    assert [message for message in messages if message not in error] == []
+    assert error.count("\n  - ") == error.count("Fix: ") == len(messages)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("apply",), "apply has no file"),
+        (("apply", str(EXAMPLE), "--check", "--execute"), "leave one out"),
+        (("apply", "absent.toml"), "cannot be read"),
+        (("pools",), "pools needs one of"),
+        (("pools", "fit"), "pools needs one of"),
+    ],
+)
+def test_wrong_usage_is_named(flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(flags) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_status_shows_the_dimension_that_limits_each_pool(directory: Directory) -> None:
+    status, output, _ = directory.run("pools", "status", "--pools", str(EXAMPLE))
+    assert status == 0
+    rows = [line.split() for line in output.splitlines()]
+    assert rows[1] == ["pool1", "5", "1", "0.1%", "unknown", "unknown", "storage"]
+    assert rows[2] == ["pool2", "5", "2", "0.6%", "unknown", "unknown", "storage"]
+
+
+def test_fit_names_the_pool_and_the_reason(directory: Directory) -> None:
+    flags = ("--bytes-in", "100MB/s", "--retention", "1", "--replication", "2", "--pools", str(EXAMPLE))
+    status, output, _ = directory.run("pools", "fit", "new", *flags)
+    assert status == 0
+    assert output == "new: pool1 16.0% (network in); with it, the others would be fuller: pool2 16.0% (network in)\n"
+    missing, _, error = directory.run("pools", "fit", "new", "--pools", str(EXAMPLE))
+    assert missing == 1 and "topic new does not exist. Fix: " in error
+
+
+def test_pack_prints_what_moves_and_its_bytes(directory: Directory) -> None:
+    status, output, _ = directory.run("pools", "pack", "--pools", str(EXAMPLE), "--json")
+    value = json.loads(output)
+    assert status == 0
+    assert {move["topic"]: move["from"] for move in value["moves"]}["other"] is None
+    assert value["highest_use"] <= 1.05 * value["lowest_possible_use"]
+    assert value["moved_bytes"] == sum(move["bytes"] for move in value["moves"])
+
+
+def test_the_schema_beside_the_example_is_current() -> None:
+    assert json.loads((ROOT / "deploy/pools.schema.json").read_text()) == schema()
+
+
+def test_exported_pools_are_the_cluster(directory: Directory) -> None:
+    status, output, _ = directory.run("pools", "export")
+    assert status == 0
+    assert '[pools.pool1]\ntopics = ["other"]\n' in output
+    checked, report, _ = directory.apply(output, "--check")
+    assert checked == 0, report
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b.c", "d-e", "f", "g"]),
+        st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True), min_size=1, max_size=3),
+        min_size=1,
+    )
+)
+def test_any_cluster_equals_its_exported_pools(
+    tmp_path_factory: pytest.TempPathFactory, sets: dict[str, list[list[int]]]
+) -> None:
+    partitions = sorted(
+        PartitionReplicas(topic, number, tuple(replicas))
+        for topic, rows in sets.items()
+        for number, replicas in enumerate(rows)
+    )
+    cluster = PlacementCluster({id: PlacementBroker(id, "aab"[id % 3]) for id in range(1, 7)}, tuple(partitions))
+    path = tmp_path_factory.mktemp("pools") / "pools.toml"
+    path.write_text(format_pools(derived_pools(cluster)))
+    pools, source = read_pools(str(path))
+    members = members_of(pools, source, cluster)
+    assert members.unpooled == ()
+    assert not plan_pools(ApplyOptions(), pools, members, cluster).has_drift

@@ -77,6 +77,35 @@ def test_a_killed_broker_is_replaced_under_throttle(
         kraft_cluster.start_broker(LEAVING)
 
 
+def test_a_failed_id_is_replaced_in_a_pool_under_throttle(
+    kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path
+) -> None:
+    """The file lists 1004 instead of the failed broker. Only its replicas move, and a check finds no drift then."""
+    kraft_cluster.create_topic("test_topic1", {p: [1001 + p % 2, 1002 - p % 2] for p in range(4)})
+    kraft_cluster.kill_broker(LEAVING)
+    file = tmp_path / "pools.toml"
+    file.write_text(
+        '[pools.pool1]\ntopics = ["test_topic.*"]\nbrokers = [1001, 1002]\nreplication = 2\nshared = true\n'
+        f'[pools.pool2]\ntopics = ["{topic}"]\nbrokers = [1001, 1002, 1003, 1004]\nshared = true\n'
+    )
+    arguments = ["apply", str(file), f"--kafka-addr={kraft_cluster.bootstrap_servers}", f"--out-path={tmp_path}"]
+    try:
+        eventually(lambda: LEAVING not in {state.leader for state in kraft_cluster.partitions([topic]).values()})
+        before = kraft_cluster.partitions([topic, "test_topic1"])
+        assert main([*arguments, "--check"]) == 3
+        assert main([*arguments, "--execute", f"--admin-addr={admin}"]) == 0
+        assert throttled(kraft_cluster)
+        assert main([*arguments, "--check"]) == 0, "reassignments in progress count as done"
+        kraft_cluster.wait_until_reassigned()
+        for row, state in kraft_cluster.partitions([topic, "test_topic1"]).items():
+            assert state.replicas == tuple(1004 if id == LEAVING else id for id in before[row].replicas)
+        eventually(lambda: not throttled(kraft_cluster))
+        assert main([*arguments, "--check"]) == 0
+    finally:
+        kraft_cluster.start_broker(LEAVING)
+        kraft_cluster.delete_topic("test_topic1")
+
+
 def test_a_broker_is_cordoned_and_drained_under_throttle(
     kraft_cluster: KraftCluster, topic: str, admin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

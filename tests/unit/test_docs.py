@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from itertools import dropwhile
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlsplit
@@ -199,13 +200,13 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
 
 
 def check_topicmappr(words: list[str], directory: Path) -> None:
-    command, *flags = words[1:]
+    command, *flags = words[1 : words.index(">") if ">" in words else None]
     (directory / "deploy").symlink_to(ROOT / "deploy")
     kind = COMMAND_OPTIONS[command]
-    found, warnings = parse_command(
-        kind, flags[1:] if command in ("export", "decommission", "uncordon") else flags, {}, PREFIX
-    )
-    assert isinstance(found, kind) and not warnings
+    options = list(dropwhile(lambda word: not word.startswith("-"), flags))
+    assert (len(options) < len(flags)) == (command in ("export", "decommission", "uncordon", "apply", "pools"))
+    parsed, warnings = parse_command(kind, options, {}, PREFIX)
+    assert isinstance(parsed, kind) and not warnings
 
 
 def check_metricsfetcher(words: list[str], directory: Path) -> None:

@@ -23,7 +23,7 @@ from autothrottle.core.capacity.packing import (
     total,
     use_of,
 )
-from autothrottle.core.capacity.pools import Membership, Pool, PoolPlan, Pools, membership, pool_plan
+from autothrottle.core.capacity.pools import Pool, PoolMembers, PoolPlan, Pools, membership, pool_plan
 from autothrottle.core.capacity.sizing import Dimension, Workload, broker_use
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, TopicPartitionKey, changes
@@ -65,7 +65,7 @@ class Application:
         return self.is_refused or any(plan.changed or plan.lost for plan in self.plans)
 
 
-def members_of(pools: Pools, source: PoolsText, cluster: PlacementCluster) -> Membership:
+def members_of(pools: Pools, source: PoolsText, cluster: PlacementCluster) -> PoolMembers:
     """Return the topics and brokers of each pool.
 
     Raises:
@@ -82,7 +82,7 @@ def needs_storage(pools: Pools) -> bool:
     return any(pool.placement is Strategy.STORAGE for pool in pools.pools)
 
 
-def plan_pools(options: ApplyOptions, pools: Pools, members: Membership, cluster: PlacementCluster) -> Application:
+def plan_pools(options: ApplyOptions, pools: Pools, members: PoolMembers, cluster: PlacementCluster) -> Application:
     """Return what differs between the pools and the cluster.
 
     Raises:
@@ -229,7 +229,7 @@ class PoolsState:
 
 
 def pools_state(
-    pools: Pools, members: Membership, cluster: PlacementCluster, rates: Mapping[TopicPartitionKey, float]
+    pools: Pools, members: PoolMembers, cluster: PlacementCluster, rates: Mapping[TopicPartitionKey, float]
 ) -> PoolsState:
     """Return loads and offers; rates empty: the use of the network is unknown."""
     offers = pool_offers(pools, members, _storage_totals(cluster))

@@ -34,7 +34,7 @@ _PERCENT = {"type": "number", "exclusiveMinimum": 0, "maximum": 100}
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _TableKey:
     """One key of a table in the file."""
 
     parse: Callable[[Any], Any]
@@ -125,10 +125,10 @@ def _quantity(per_second: bool) -> Callable[[Any], float]:
     return lambda value: parse_quantity(_text(value), per_second)
 
 
-_POOL: Mapping[str, _Field] = {
-    "topics": _Field(_texts, _TEXTS, "Topic names, or regular expressions that match whole names", required=True),
-    "topics_exclude": _Field(_texts, _TEXTS, "Topics to leave out"),
-    "brokers": _Field(
+_POOL: Mapping[str, _TableKey] = {
+    "topics": _TableKey(_texts, _TEXTS, "Topic names, or regular expressions that match whole names", required=True),
+    "topics_exclude": _TableKey(_texts, _TEXTS, "Topics to leave out"),
+    "brokers": _TableKey(
         _brokers,
         {
             "oneOf": [
@@ -144,23 +144,23 @@ _POOL: Mapping[str, _Field] = {
         "Broker ids, or a rule on their racks and instance types",
         required=True,
     ),
-    "replication": _Field(
+    "replication": _TableKey(
         _integer(100), {"type": "integer", "minimum": 0, "maximum": 100}, "Replicas of each partition; 0: as they are"
     ),
-    "placement": _Field(
+    "placement": _TableKey(
         _choice(Strategy, "count", "storage"), {"enum": ["count", "storage"]}, "What the placement makes even"
     ),
-    "optimize": _Field(
+    "optimize": _TableKey(
         _choice(Optimization, "distribution", "storage"),
         {"enum": ["distribution", "storage"]},
         "Prefer more pairs of brokers that share partitions, or more even storage",
     ),
-    "min_rack_ids": _Field(
+    "min_rack_ids": _TableKey(
         _integer(100),
         {"type": "integer", "minimum": 0, "maximum": 100},
         "Distinct racks that suffice for each partition; 0: all its replicas must be in different racks",
     ),
-    "limits": _Field(
+    "limits": _TableKey(
         _limits,
         {
             "type": "object",
@@ -169,20 +169,20 @@ _POOL: Mapping[str, _Field] = {
         },
         "Share of each resource that may be used, in percent; 80",
     ),
-    "fan_out": _Field(
+    "fan_out": _TableKey(
         _number(-1e-9, 10_000), {"type": "number", "minimum": 0}, "Bytes that consumers read for each byte produced; 1"
     ),
-    "shared": _Field(_flag, {"type": "boolean"}, "Other pools may have the same brokers"),
-    "owner": _Field(_text, {"type": "string"}, "Who is responsible for the topics"),
+    "shared": _TableKey(_flag, {"type": "boolean"}, "Other pools may have the same brokers"),
+    "owner": _TableKey(_text, {"type": "string"}, "Who is responsible for the topics"),
 }
 
-_INSTANCE: Mapping[str, _Field] = {
-    "brokers": _Field(_ids, {"type": "array", "items": _ID, "minItems": 1}, "Brokers of this type", required=True),
-    "storage": _Field(_quantity(False), {"type": "string"}, "Storage of a broker, such as 7.5TB", required=True),
-    "network_in": _Field(
+_INSTANCE: Mapping[str, _TableKey] = {
+    "brokers": _TableKey(_ids, {"type": "array", "items": _ID, "minItems": 1}, "Brokers of this type", required=True),
+    "storage": _TableKey(_quantity(False), {"type": "string"}, "Storage of a broker, such as 7.5TB", required=True),
+    "network_in": _TableKey(
         _quantity(True), {"type": "string"}, "Inbound link of a broker, such as 10Gbit/s", required=True
     ),
-    "network_out": _Field(_quantity(True), {"type": "string"}, "Outbound link of a broker", required=True),
+    "network_out": _TableKey(_quantity(True), {"type": "string"}, "Outbound link of a broker", required=True),
 }
 
 _TABLES = {"pools": _POOL, "instances": _INSTANCE}
@@ -250,7 +250,7 @@ def _tables(tables: Any, kind: str, source: PoolsText, problems: list[str]) -> I
                 values[key] = fields[key].parse(value)
             except Invalid as error:
                 problems.append(source.problem((kind, name, key), str(error)))
-        absent = [key for key, field in fields.items() if field.required and key not in table]
+        absent = [key for key, table_key in fields.items() if table_key.required and key not in table]
         problems += [source.problem((kind, name), f"{key} is absent. Fix: {fields[key].meaning}") for key in absent]
         yield name, values
 
@@ -296,8 +296,8 @@ def schema() -> Mapping[str, Any]:
             "type": "object",
             "additionalProperties": {
                 "type": "object",
-                "properties": {name: {**field.schema, "description": field.meaning} for name, field in fields.items()},
-                "required": [name for name, field in fields.items() if field.required],
+                "properties": {name: {**key.schema, "description": key.meaning} for name, key in fields.items()},
+                "required": [name for name, key in fields.items() if key.required],
                 "additionalProperties": False,
             },
         }

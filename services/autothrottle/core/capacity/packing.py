@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from autothrottle.core.capacity.pools import Membership, Pool, Pools
+from autothrottle.core.capacity.pools import Pool, PoolMembers, Pools
 from autothrottle.core.capacity.sizing import Dimension
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
@@ -81,7 +81,7 @@ class Packing:
 def topic_loads(
     partitions: Iterable[PartitionReplicas],
     rates: Mapping[TopicPartitionKey, float],
-    members: Membership,
+    members: PoolMembers,
     pools: Sequence[Pool],
 ) -> tuple[TopicLoad, ...]:
     """Return the load of each topic.
@@ -110,7 +110,7 @@ def topic_loads(
     )
 
 
-def pool_offers(pools: Pools, members: Membership, storage_total: Mapping[int, int]) -> tuple[PoolOffer, ...]:
+def pool_offers(pools: Pools, members: PoolMembers, storage_total: Mapping[int, int]) -> tuple[PoolOffer, ...]:
     """Return what each pool may carry; a shared broker offers each of its pools an equal part.
 
     Args:

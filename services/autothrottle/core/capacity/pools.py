@@ -80,7 +80,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class PoolMembers:
     """The topics and brokers of each pool in a cluster."""
 
     topics: Mapping[str, tuple[str, ...]]
@@ -94,7 +94,7 @@ class Membership:
 
 def membership(
     pools: Pools, topics: Collection[str], brokers: Mapping[int, PlacementBroker], compile: Compile = re.compile
-) -> Membership:
+) -> PoolMembers:
     """Return the topics and brokers of each pool, and what is wrong with the pools.
 
     Args:
@@ -122,7 +122,7 @@ def membership(
     for pool in pools.pools:
         faults += _broker_faults(pool, brokers_of[pool.name], brokers)
     pooled = {topic for names in topics_of.values() for topic in names}
-    return Membership(topics_of, brokers_of, tuple(sorted(set(topics) - pooled)), tuple(faults))
+    return PoolMembers(topics_of, brokers_of, tuple(sorted(set(topics) - pooled)), tuple(faults))
 
 
 def _brokers_of(pool: Pool, pools: Pools, brokers: Mapping[int, PlacementBroker]) -> tuple[int, ...]:
@@ -222,7 +222,7 @@ def pool_plan(
 
     Args:
         pool: its rules.
-        broker_ids: the brokers of the pool, see `Membership`.
+        broker_ids: the brokers of the pool, see `PoolMembers`.
         partitions: all partitions of its topics.
         brokers: broker id -> each registered broker.
         repair_lost: whether the replicas of lost brokers move: those that the pool has and the cluster does not know.

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from autothrottle.core.capacity.pools import BrokerRule, Membership, Pool, PoolPlan, Pools, membership, pool_plan
+from autothrottle.core.capacity.pools import BrokerRule, Pool, PoolMembers, PoolPlan, Pools, membership, pool_plan
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
 
@@ -42,7 +42,7 @@ PARTITIONS = [
 """The cluster of the seed: nothing differs from its pools."""
 
 
-def members(*pools: Pool, topics: Sequence[str] = (), brokers: Mapping[int, PlacementBroker] = CLUSTER) -> Membership:
+def members(*pools: Pool, topics: Sequence[str] = (), brokers: Mapping[int, PlacementBroker] = CLUSTER) -> PoolMembers:
     return membership(Pools(pools), topics or sorted({entry.topic for entry in PARTITIONS}), brokers)
 
 

@@ -33,6 +33,22 @@ class StorageMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class HistorySample:
+    """Storage and produce rates at one time."""
+
+    time: datetime
+    """UTC."""
+    sizes: Mapping[str, int]
+    """Topic -> bytes of one replica of each of its partitions."""
+    rates: Mapping[str, float]
+    """Topic -> bytes/s that clients produce; empty: not measured."""
+    storage_free: Mapping[int, int]
+    """Broker id -> free bytes."""
+    storage_total: Mapping[int, int]
+    """Broker id -> bytes of its log directories; absent: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementCluster:
     """The brokers and partitions of a cluster."""
 

@@ -1,4 +1,4 @@
-"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, apply, pools, capacity, version.
+"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, apply, pools, capacity, forecast, version.
 
 Exit status: 0 success. 1 failure, also if a file could not be written or warnings prevent a map. 2 wrong usage. 3 of
 `apply --check`: the cluster is not as its file says.
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -42,6 +43,13 @@ from autothrottle.topicmappr.commands import (
     plan_rebuild,
 )
 from autothrottle.topicmappr.execution import execute, submit
+from autothrottle.topicmappr.forecast import (
+    broker_forecasts,
+    forecast_report,
+    forecast_values,
+    pool_forecasts,
+    write_metrics,
+)
 from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
@@ -51,6 +59,7 @@ from autothrottle.topicmappr.options import (
     CapacityOptions,
     ClusterOptions,
     DecommissionCommandOptions,
+    ForecastOptions,
     MetricsSource,
     PlanningOptions,
     PoolsOptions,
@@ -79,7 +88,7 @@ from autothrottle.topicmappr.pools import (
 )
 from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
 from autothrottle.topicmappr.report import files_block, report, result_value
-from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster
+from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster, read_history
 from autothrottle_client.output_files import write_text
 
 EXIT_FAILED = 1
@@ -97,6 +106,7 @@ _PURPOSES = {
     "apply": "makes a cluster as a pools file says, with as few moves as possible",
     "pools": "export, status, fit TOPIC... or pack: which topics are on which brokers, and how full they are",
     "capacity": "says how many brokers of which instance type a workload needs",
+    "forecast": "says when brokers and pools reach their limits, from the history of metricsfetcher",
     "version": "prints the version",
 }
 
@@ -110,6 +120,7 @@ _EXAMPLES = {
     "apply": "pools.toml --check",
     "pools": "fit orders --pools pools.toml --metrics-source kafka",
     "capacity": "--bytes-in 200MB/s --fan-out 3 --retention 24 --instances instances.csv",
+    "forecast": "--history history --pools pools.toml",
 }
 
 _OLD_SPELLINGS = {"--rebuild-topics": ("rebuild", "--topics"), "-rebuild-topics": ("rebuild", "--topics")}
@@ -305,6 +316,22 @@ _POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {
 }
 
 
+def _forecast(arguments: Sequence[str]) -> int:
+    options = _parse("forecast", ForecastOptions, arguments)
+    if options is None:
+        return 0
+    samples = read_history(options)
+    forecasts = list(broker_forecasts(samples, options.storage_share))
+    if options.pools:
+        pools, source = read_pools(options.pools)
+        cluster = read_cluster(options, with_metrics=False)
+        forecasts += pool_forecasts(samples, pools, members_of(pools, source, cluster), cluster)
+    if options.prom_file:
+        write_metrics(options.prom_file, options.cluster_name, forecasts, datetime.now(UTC))
+    print(json.dumps(forecast_values(forecasts), indent=2) if options.json else forecast_report(forecasts))
+    return 0
+
+
 def _capacity(arguments: Sequence[str]) -> int:
     options = _parse("capacity", CapacityOptions, arguments)
     if options is None:
@@ -426,6 +453,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "apply": _apply,
     "pools": _pools,
     "capacity": _capacity,
+    "forecast": _forecast,
 }
 
 

@@ -17,7 +17,7 @@ from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions
-from autothrottle.topicmappr.sources import fetch_metrics, stored_metrics, write_metrics
+from autothrottle.topicmappr.sources import append_history, fetch_metrics, stored_metrics, write_metrics
 
 _SHOWN_PROBLEMS = 10
 
@@ -51,14 +51,17 @@ def _run(options: FetcherOptions) -> None:
     metrics = fetch_metrics(options, lambda line: print(escape_unprintable(line)))
     for problem in metrics.problems if options.verbose else metrics.problems[:_SHOWN_PROBLEMS]:
         print(f"Skipped: {escape_unprintable(problem)}", file=sys.stderr)
-    stored = None if options.dry_run or options.accept_smaller else stored_metrics(options)
-    require_complete(metrics, stored)
+    compared = options.zookeeper and not (options.dry_run or options.accept_smaller)
+    require_complete(metrics, stored_metrics(options) if compared else None)
     size = f"{len(metrics.sizes)} partitions and {len(metrics.storage_free)} brokers"
     if options.dry_run:
         print(f"Fetched {size}; nothing is written in a dry run")
         return
-    write_metrics(options, metrics)
-    print(f"Data written to ZooKeeper: {size}")
+    if options.zookeeper:
+        write_metrics(options, metrics)
+        print(f"Data written to ZooKeeper: {size}")
+    if options.history:
+        print(f"Data written to {append_history(options, metrics)}: {size}")
 
 
 def require_complete(metrics: StorageMetrics, stored: StorageMetrics | None) -> None:

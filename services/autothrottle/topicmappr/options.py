@@ -340,6 +340,31 @@ class PoolsOptions(ClusterOptions):
     fan_out: float = kinds.number("1", "Bytes that consumers read for each byte produced", "", float, at_most=10_000)
 
 
+def _cluster_name() -> str:
+    return kinds.text("kafka", "Name of the cluster in the history", example="main")
+
+
+def _history() -> str:
+    return kinds.text("", "Directory of the history of metricsfetcher", "a directory", example="history")
+
+
+@dataclass(frozen=True)
+class ForecastOptions(ClusterOptions):
+    """Options of `topicmappr forecast`."""
+
+    FORECAST: ClassVar[str] = "Forecast"
+    history: str = _history()
+    cluster_name: str = _cluster_name()
+    pools: str = kinds.text(
+        "", "Pools file; its pools have forecasts, too, and the cluster is read", "a TOML file", example="pools.toml"
+    )
+    storage_share: float = kinds.percent("80", "Share of a broker's storage that may be used", above=0, at_most=100)
+    prom_file: str = kinds.text(
+        "", "Also write metrics for node_exporter's textfile collector", "a file", example="autothrottle.prom"
+    )
+    json: bool = kinds.boolean("Print JSON instead of text")
+
+
 COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "rebuild": RebuildCommandOptions,
     "rebalance": RebalanceCommandOptions,
@@ -350,6 +375,7 @@ COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "apply": ApplyOptions,
     "pools": PoolsOptions,
     "capacity": CapacityOptions,
+    "forecast": ForecastOptions,
 }
 """Command -> its options."""
 
@@ -410,6 +436,14 @@ class FetcherOptions:
     accept_smaller: bool = kinds.boolean("Replace a stored sample that has more brokers or many more partitions")
     verbose: bool = kinds.boolean("Also print every series that is skipped")
     dry_run: bool = kinds.boolean("Fetch and check the metrics; write nothing")
+    history: str = kinds.text(
+        "", "Directory to which the sample is appended, for forecasts", "a directory", example="history"
+    )
+    cluster_name: str = _cluster_name()
+    rate_sample: timedelta = kinds.seconds(
+        "0", "With history and source kafka: time in which the growth of logs is measured; 0: it is not", at_least=0
+    )
+    zookeeper: bool = _true("Store the sample in ZooKeeper; false: only in the history")
     version: bool = kinds.boolean("Print the version and exit")
 
 

@@ -6,6 +6,7 @@ Adapters are imported where they are used: offline commands need none of them.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
 from autothrottle.ports.placement import (
     ClusterSource,
+    HistorySample,
     PlacementCluster,
     StorageMetrics,
     StorageMetricsSource,
@@ -24,7 +26,7 @@ from autothrottle.ports.placement import (
 )
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.topicmappr.cluster_file import parse_cluster
-from autothrottle.topicmappr.options import ClusterOptions, FetcherOptions, FetchSource, MetricsSource
+from autothrottle.topicmappr.options import ClusterOptions, FetcherOptions, FetchSource, ForecastOptions, MetricsSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,6 +187,31 @@ def write_metrics(options: FetcherOptions, metrics: StorageMetrics) -> None:
     with ExitStack() as stack:
         connections = _Connections(options.kafka_addr, "", options.zk_addr, stack)
         connections.store(options.zk_prefix).write_storage_metrics(metrics, options.compression, READ_TIMEOUT)
+
+
+def append_history(options: FetcherOptions, metrics: StorageMetrics) -> Path:
+    """Append a sample to the history, with the growth of logs after it if that is to be measured; return its file."""
+    from autothrottle.adapters.storage_history import append_sample
+
+    rates: dict[str, float] = defaultdict(float)
+    if options.rate_sample:
+        if options.source is not FetchSource.KAFKA:
+            raise Invalid("--rate-sample measures the growth of logs on the brokers. Fix: add --source kafka")
+        earlier, start = fetch_metrics(options, print), time.monotonic()
+        time.sleep(options.rate_sample.total_seconds())
+        later, seconds = fetch_metrics(options, print), time.monotonic() - start
+        for key, size in later.sizes.items():
+            rates[key[0]] += max(size - earlier.sizes.get(key, size), 0) / seconds
+    return append_sample(options.history, options.cluster_name, metrics, rates)
+
+
+def read_history(options: ForecastOptions) -> Sequence[HistorySample]:
+    """Return the samples of the history, the oldest first."""
+    from autothrottle.adapters.storage_history import read_samples
+
+    if not options.history:
+        raise Invalid("history is not given. Fix: --history=DIR, which metricsfetcher --history=DIR fills")
+    return list(read_samples(options.history, options.cluster_name))
 
 
 class _Connections:

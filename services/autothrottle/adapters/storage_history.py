@@ -1,0 +1,101 @@
+"""The history of storage and produce rates: one Parquet file for each sample, by cluster and date.
+
+    DIR/cluster=main/date=2026-11-26/sample-104501.parquet
+
+A row is about a topic (`bytes`, `bytes_per_second`) or about a broker (`storage_free`, `storage_total`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.ports.placement import HistorySample, StorageMetrics
+
+SCHEMA = pa.schema(
+    [
+        ("time", pa.timestamp("us", "UTC")),
+        ("topic", pa.string()),
+        ("bytes", pa.int64()),
+        ("bytes_per_second", pa.float64()),
+        ("broker_id", pa.int32()),
+        ("storage_free", pa.int64()),
+        ("storage_total", pa.int64()),
+    ]
+)
+
+
+def append_sample(directory: str, cluster: str, metrics: StorageMetrics, rates: Mapping[str, float]) -> Path:
+    """Write a sample; return its file.
+
+    Args:
+        directory: where the history is.
+        cluster: name of the cluster.
+        metrics: partition sizes, and the storage of brokers.
+        rates: topic -> bytes/s that clients produce; absent: unknown.
+
+    Raises:
+        Unavailable: the file cannot be written.
+    """
+    sampled = metrics.sampled or datetime.now(UTC)
+    sizes: dict[str, int] = defaultdict(int)
+    for (topic, _), size in metrics.sizes.items():
+        sizes[topic] += size
+    rows: list[dict[str, Any]] = [
+        {"time": sampled, "topic": topic, "bytes": size, "bytes_per_second": rates.get(topic)}
+        for topic, size in sorted(sizes.items())
+    ]
+    rows += [
+        {"time": sampled, "broker_id": id, "storage_free": free, "storage_total": metrics.storage_total.get(id)}
+        for id, free in sorted(metrics.storage_free.items())
+    ]
+    path = _home(directory, cluster) / f"date={sampled:%Y-%m-%d}" / f"sample-{sampled:%H%M%S}.parquet"
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), partial, compression="zstd")
+        os.replace(partial, path)
+    except OSError as error:
+        raise Unavailable(f"history {directory!r} cannot be written: {error}. Fix: give a writable directory") from None
+    return path
+
+
+def read_samples(directory: str, cluster: str) -> Iterator[HistorySample]:
+    """Return the samples of a cluster, the oldest first.
+
+    Raises:
+        Missing: there is none.
+        Invalid: a file is damaged.
+    """
+    paths = sorted(_home(directory, cluster).glob("date=*/sample-*.parquet"))
+    if not paths:
+        raise Missing(
+            f"history {directory!r} has no sample of cluster {cluster!r}. Fix: run metricsfetcher with --history, or "
+            "correct --cluster-name"
+        )
+    for path in paths:
+        try:
+            rows = pq.read_table(path, schema=SCHEMA).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise Invalid(f"{path} cannot be read: {error}. Fix: remove it") from None
+        if rows:
+            yield HistorySample(
+                rows[0]["time"],
+                {row["topic"]: row["bytes"] for row in rows if row["topic"] is not None},
+                {row["topic"]: rate for row in rows if (rate := row["bytes_per_second"]) is not None},
+                {row["broker_id"]: row["storage_free"] for row in rows if row["broker_id"] is not None},
+                {row["broker_id"]: total for row in rows if (total := row["storage_total"]) is not None},
+            )
+
+
+def _home(directory: str, cluster: str) -> Path:
+    return Path(directory) / f"cluster={quote(cluster, safe='')}"

@@ -204,7 +204,9 @@ def check_topicmappr(words: list[str], directory: Path) -> None:
     (directory / "deploy").symlink_to(ROOT / "deploy")
     kind = COMMAND_OPTIONS[command]
     options = list(dropwhile(lambda word: not word.startswith("-"), flags))
-    assert (len(options) < len(flags)) == (command in ("export", "decommission", "uncordon", "apply", "pools"))
+    assert (len(options) < len(flags)) == (
+        command in ("export", "decommission", "relieve", "uncordon", "apply", "pools")
+    )
     parsed, warnings = parse_command(kind, options, {}, PREFIX)
     assert isinstance(parsed, kind) and not warnings
 

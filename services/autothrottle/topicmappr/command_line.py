@@ -1,4 +1,4 @@
-"""`topicmappr`: rebuild, rebalance, scale, decommission, uncordon, export, apply, pools, capacity, forecast, version.
+"""`topicmappr`: plans where replicas go, and how many brokers a workload needs. `_COMMANDS` has its commands.
 
 Exit status: 0 success. 1 failure, also if a file could not be written or warnings prevent a map. 2 wrong usage. 3 of
 `apply --check`: the cluster is not as its file says.
@@ -20,6 +20,7 @@ from typing import TypeVar
 from autothrottle import __version__
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
@@ -41,6 +42,7 @@ from autothrottle.topicmappr.commands import (
     plan_decommission,
     plan_rebalance,
     plan_rebuild,
+    plan_relief,
 )
 from autothrottle.topicmappr.execution import execute, submit
 from autothrottle.topicmappr.forecast import (
@@ -65,6 +67,7 @@ from autothrottle.topicmappr.options import (
     PoolsOptions,
     RebalanceCommandOptions,
     RebuildCommandOptions,
+    RelieveCommandOptions,
     ScaleCommandOptions,
 )
 from autothrottle.topicmappr.pools import (
@@ -101,6 +104,7 @@ _PURPOSES = {
     "rebalance": "evens out the free storage of brokers, with few bytes to copy",
     "scale": "evens out the free storage over the old and new brokers",
     "decommission": "moves all replicas away from brokers; with --execute it cordons them first (Kafka 4.3)",
+    "relieve": "moves just enough bytes off a full broker",
     "uncordon": "removes the cordons of brokers",
     "export": "writes a cluster file, with which every command works offline",
     "apply": "makes a cluster as a pools file says, with as few moves as possible",
@@ -115,6 +119,7 @@ _EXAMPLES = {
     "rebalance": "--topics '.*' --brokers -1",
     "scale": "--topics '.*' --brokers -1,1007,1008",
     "decommission": "1002 --metrics-source kafka --execute --admin-addr 10.0.0.1:8090",
+    "relieve": "1002 --to 80 --metrics-source kafka",
     "uncordon": "1002 --kafka-addr kafka1:9092",
     "export": "cluster.json --kafka-addr kafka1:9092 --metrics-source kafka",
     "apply": "pools.toml --check",
@@ -378,6 +383,21 @@ def _drain_plan(options: DecommissionCommandOptions, leaving: Sequence[int]) -> 
     return plan_decommission(options, leaving, cluster)
 
 
+def _relieve(arguments: Sequence[str]) -> int:
+    brokers, rest = _brokers_argument("relieve", arguments)
+    options = _parse("relieve", RelieveCommandOptions, rest)
+    if options is None:
+        return 0
+    if len(brokers) > 1:
+        raise InvalidConfiguration(["relieve takes one broker. Fix: relieve one after the other"])
+    growth: Mapping[TopicPartitionKey, float] = {}
+    if options.sample:
+        cluster, growth, _ = measured_cluster(options, options.sample)
+    else:
+        cluster = read_cluster(options, with_metrics=True, max_age=options.metrics_age)
+    return _finish(options, plan_relief(options, brokers[0], cluster, growth))
+
+
 def _uncordon(arguments: Sequence[str]) -> int:
     brokers, rest = _brokers_argument("uncordon", arguments)
     options = _parse("uncordon", ClusterOptions, rest)
@@ -448,6 +468,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "rebalance": _rebalance,
     "scale": _scale,
     "decommission": _decommission,
+    "relieve": _relieve,
     "uncordon": _uncordon,
     "export": _export,
     "apply": _apply,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autothrottle.core.errors import Invalid, Missing
@@ -13,6 +13,7 @@ from autothrottle.core.placement.leadership import leadership_evacuation
 from autothrottle.core.placement.partition_map import (
     PartitionMap,
     PartitionReplicas,
+    TopicPartitionKey,
     matching_topics,
     ordered,
     unmatched_patterns,
@@ -26,6 +27,7 @@ from autothrottle.core.placement.plan import (
 )
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.relief import relieve
 from autothrottle.core.placement.steps import steps
 from autothrottle.ports.placement import PlacementCluster
 from autothrottle.runtime.regular_expressions import compile_pattern
@@ -34,6 +36,7 @@ from autothrottle.topicmappr.options import (
     PlanningOptions,
     RebalanceCommandOptions,
     RebuildCommandOptions,
+    RelieveCommandOptions,
     ScaleCommandOptions,
 )
 from autothrottle_client.reassignments import parse_reassignment
@@ -156,6 +159,27 @@ def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int
     )
     plan = decommission(partitions, chosen.brokers, leaving, racks)
     actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
+    return _result(planning_options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
+
+
+def plan_relief(
+    options: RelieveCommandOptions, full: int, cluster: PlacementCluster, growth: Mapping[TopicPartitionKey, float]
+) -> Result:
+    """Return the result of `relieve`: all topics and all brokers of the cluster unless the options name some.
+
+    Raises:
+        Invalid: the broker, a size, free storage or the storage of the broker is unknown.
+        Missing: no topic matches.
+    """
+    if full not in cluster.storage_total:
+        raise Invalid(f"the storage of broker {full} is unknown. Fix: --metrics-source kafka, with Kafka 3.3 or later")
+    planning_options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
+    partitions = _partitions(planning_options, cluster)
+    chosen = select_brokers(partitions, (*planning_options.brokers, full), cluster.brokers)
+    reserves = {id: round((1 - options.to) * total) for id, total in cluster.storage_total.items()}
+    racks = RebalanceOptions(min_rack_ids=options.min_rack_ids, allow_fewer_racks=options.allow_fewer_racks)
+    plan = relieve(partitions, chosen.brokers, full, reserves, growth, racks)
+    actions = (f"Moving replicas away from broker {full} until it uses {options.to:.0%} of its storage",)
     return _result(planning_options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
 
 

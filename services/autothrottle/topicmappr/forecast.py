@@ -19,7 +19,7 @@ from autothrottle.topicmappr.report import table
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class LimitForecast:
     """When a resource of a broker or pool reaches its limit."""
 
     kind: str
@@ -35,7 +35,7 @@ class Forecast:
     """Why there is no forecast."""
 
 
-def broker_forecasts(samples: Sequence[HistorySample], limit: float) -> Iterator[Forecast]:
+def broker_forecasts(samples: Sequence[HistorySample], limit: float) -> Iterator[LimitForecast]:
     """Return when each broker of the last sample has used a share of its storage; one without a total has none."""
     for id, total in sorted(samples[-1].storage_total.items()):
         peaks = [
@@ -46,7 +46,7 @@ def broker_forecasts(samples: Sequence[HistorySample], limit: float) -> Iterator
 
 def pool_forecasts(
     samples: Sequence[HistorySample], pools: Pools, members: PoolMembers, cluster: PlacementCluster
-) -> Iterator[Forecast]:
+) -> Iterator[LimitForecast]:
     """Return when each pool reaches each of its limits; a dimension without an offer or a load has no forecast."""
     factors = {entry.topic: len(entry.replicas) for entry in cluster.partitions}
     offers = pool_offers(pools, members, samples[-1].storage_total)
@@ -70,7 +70,7 @@ def pool_forecasts(
 
 def _forecast(
     kind: str, name: str, dimension: Dimension, values: Iterable[tuple[datetime, float]], limit: float
-) -> Forecast:
+) -> LimitForecast:
     peaks: dict[date, float] = {}
     for time, value in values:
         day = time.astimezone(UTC).date()
@@ -80,12 +80,12 @@ def _forecast(
     series = [peaks.get(last - timedelta(days=back)) for back in range(days - 1, -1, -1)]
     use = peaks[last] / limit if limit else inf
     try:
-        return Forecast(kind, name, dimension, use, last, exhaustion(series, limit))
+        return LimitForecast(kind, name, dimension, use, last, exhaustion(series, limit))
     except Invalid as error:
-        return Forecast(kind, name, dimension, use, last, None, str(error))
+        return LimitForecast(kind, name, dimension, use, last, None, str(error))
 
 
-def forecast_report(forecasts: Sequence[Forecast]) -> str:
+def forecast_report(forecasts: Sequence[LimitForecast]) -> str:
     """Return the forecasts as a table, the first to be exhausted first."""
     head = ("", "resource", "use of the limit", "limit reached", "80 % between")
     ordered = sorted(forecasts, key=lambda each: each.exhaustion.days if each.exhaustion else inf)
@@ -104,11 +104,11 @@ def forecast_report(forecasts: Sequence[Forecast]) -> str:
     return "\n".join(table([head, *rows]))
 
 
-def _day(forecast: Forecast, days: float) -> str:
+def _day(forecast: LimitForecast, days: float) -> str:
     return (forecast.last + timedelta(days=round(days))).isoformat() if isfinite(days) else "not within a year"
 
 
-def forecast_values(forecasts: Iterable[Forecast]) -> list[dict[str, Any]]:
+def forecast_values(forecasts: Iterable[LimitForecast]) -> list[dict[str, Any]]:
     """Return the forecasts as a JSON value; an absent date: not within a year, or too few days are measured."""
     return [
         {
@@ -124,12 +124,12 @@ def forecast_values(forecasts: Iterable[Forecast]) -> list[dict[str, Any]]:
     ]
 
 
-def _date(forecast: Forecast, bound: str) -> str | None:
+def _date(forecast: LimitForecast, bound: str) -> str | None:
     days = getattr(forecast.exhaustion, bound, inf)
     return _day(forecast, days) if isfinite(days) else None
 
 
-def write_metrics(path: str, cluster: str, forecasts: Iterable[Forecast], now: datetime) -> None:
+def write_metrics(path: str, cluster: str, forecasts: Iterable[LimitForecast], now: datetime) -> None:
     """Write the seconds until each limit for node_exporter's textfile collector; +Inf: not within a year.
 
     Raises:

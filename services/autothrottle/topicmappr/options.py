@@ -246,6 +246,17 @@ class DecommissionCommandOptions(PlanningOptions):
     """Options of `topicmappr decommission`; the brokers to empty are its argument."""
 
 
+@dataclass(frozen=True)
+class RelieveCommandOptions(PlanningOptions):
+    """Options of `topicmappr relieve`; the full broker is its argument."""
+
+    RELIEF: ClassVar[str] = "Relief"
+    to: float = kinds.percent("80", "Share of a broker's storage that may be used after the plan", at_most=100)
+    sample: timedelta = kinds.seconds(
+        "0", "Time in which the growth of the logs is measured; 0: all grow alike", at_least=0
+    )
+
+
 def _quantity(meaning: str, example: str) -> float:
     return option(
         lambda text: parse_quantity(text, per_second=True) if text else 0.0,
@@ -370,6 +381,7 @@ COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "rebalance": RebalanceCommandOptions,
     "scale": ScaleCommandOptions,
     "decommission": DecommissionCommandOptions,
+    "relieve": RelieveCommandOptions,
     "uncordon": ClusterOptions,
     "export": ClusterOptions,
     "apply": ApplyOptions,

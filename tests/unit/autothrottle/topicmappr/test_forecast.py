@@ -69,7 +69,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     append_sample(str(tmp_path), "main", *sample(0, 0, 30)).write_bytes(b"x")
     with pytest.raises(Invalid, match=r"sample-060000\.parquet cannot be read: .* Fix: remove it"):
         list(read_samples(str(tmp_path), "main"))
-    with pytest.raises(Missing, match="no sample of cluster 'other'.* correct --cluster-name"):
+    with pytest.raises(Missing, match=r"no sample of cluster 'other'.* correct --cluster-name"):
         list(read_samples(str(tmp_path), "other"))
 
 

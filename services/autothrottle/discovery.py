@@ -118,6 +118,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             replicas_of=replicas_of,
             partitions=partitions_from_topics(request.partitions),
             catching_up=catching_up,
+            accept_partial=request.accept_partial,
             timeout=time_left(context, share=1.0),
         )
         yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)

@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.protocol.states import KazooState
 
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_zookeeper import partition_states, snapshots
+from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
@@ -374,6 +377,96 @@ def test_changes_during_a_server_restart_are_seen_afterwards(own_zookeeper: ZooK
         assert after.topics == ("t1",)
         late.set_config(BROKER, {LEADER_RATE: "5"})
         assert subject.snapshot().throttles == {BROKER: {LEADER_RATE: "5"}}
+
+
+# Long reads.
+
+
+class PartRead:
+    """Lets sources read one topic at a time. The first read of reassignments stops after its first topic."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, large_rest: int = 4) -> None:
+        self.go_on, self.parts = threading.Event(), 0
+        monkeypatch.setattr(partition_states, "_PARTITIONS_AT_ONCE", 2)
+        monkeypatch.setattr(snapshots, "_LARGE_REST", large_rest)
+        read_changed = PartitionStates.read_changed
+
+        def read_part(states: PartitionStates, timeout_seconds: float) -> set[str]:
+            if self.parts:
+                assert self.go_on.wait(20)
+            topics = read_changed(states, timeout_seconds)
+            self.parts += bool(topics)
+            return topics
+
+        monkeypatch.setattr(PartitionStates, "read_changed", read_part)
+
+
+SHORT = timedelta(seconds=0.2)
+FOUR_TOPICS = ("t1", "t2", "t3", "t4")
+
+
+@pytest.fixture
+def four_topics(subject: Subject) -> Subject:
+    for topic in FOUR_TOPICS:
+        subject.cluster.add_topic(topic, {0: [1001, 1002], 1: [1002, 1001]})
+    return subject
+
+
+def reassign_at_once(subject: Subject) -> None:
+    """Reassign four topics of two partitions, so that one read sees all of them."""
+    with subject.source._lock:
+        for topic in FOUR_TOPICS:
+            subject.cluster.submit_reassignment(topic, {0: [1003, 1002], 1: [1003, 1001]})
+
+
+def test_the_read_of_a_large_start_hands_out_a_part_and_then_the_whole(
+    four_topics: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, recorder = four_topics.source, recorder_after_first_read(four_topics.source)
+    part_read = PartRead(monkeypatch)
+    reassign_at_once(four_topics)
+    eventually(lambda: recorder.reasons)
+    part = source.fetch_snapshot(accept_partial=True, min_version=recorder.version, timeout=TIMEOUT)
+    assert (len(part.topics), part.unread_partitions) == (1, 6)
+    assert recorder.reasons == [f"reassignment started: [{part.topics[0]}]"]
+    assert part.problems[-1].path == four_topics.cluster.kafka.topics and not part.problems[-1].topic
+    with pytest.raises(Unavailable):
+        source.fetch_snapshot(timeout=SHORT)
+    for request in ({"min_version": part.version + 1}, {"replicas_of": [1001]}, {"partitions": [("t1", 0)]}):
+        with pytest.raises(Unavailable):
+            source.fetch_snapshot(**request, accept_partial=True, timeout=SHORT)
+    part_read.go_on.set()
+    rest = " ".join(topic for topic in FOUR_TOPICS if topic not in part.topics)
+    eventually(lambda: recorder.reasons[1:] == [f"reassignment started: [{rest}]"])
+    whole = source.fetch_snapshot(accept_partial=True, timeout=TIMEOUT)
+    assert (whole.topics, whole.unread_partitions, whole.problems) == (FOUR_TOPICS, 0, ())
+    assert part.reassignments[0] in whole.reassignments and content(source) == content(four_topics.another())
+
+
+def test_states_that_were_read_before_are_never_handed_out_old(
+    four_topics: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a lost connection every state is read again, and any leader may have changed."""
+    reassign_at_once(four_topics)
+    assert four_topics.snapshot().topics == FOUR_TOPICS
+    source, recorder = four_topics.source, recorder_after_first_read(four_topics.source)
+    part_read = PartRead(monkeypatch)
+    source._states._state_changed(KazooState.CONNECTED)
+    eventually(lambda: part_read.parts)
+    with pytest.raises(Unavailable):
+        source.fetch_snapshot(accept_partial=True, timeout=SHORT)
+    part_read.go_on.set()
+    assert source.fetch_snapshot(timeout=TIMEOUT).topics == FOUR_TOPICS
+    assert not any("ended" in reason for reason in recorder.reasons)
+
+
+def test_a_short_read_hands_out_no_part(four_topics: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = recorder_after_first_read(four_topics.source)
+    part_read = PartRead(monkeypatch, large_rest=7)
+    reassign_at_once(four_topics)
+    eventually(lambda: part_read.parts)
+    part_read.go_on.set()
+    eventually(lambda: recorder.reasons == ["reassignment started: [t1 t2 t3 t4]"])
 
 
 # Unreadable nodes.

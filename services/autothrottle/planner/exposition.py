@@ -117,7 +117,7 @@ def _invalid_resources(decision: CycleDecision) -> Mapping[str, int]:
     """Kind of resource -> the number of those that could not be read."""
     sources, snapshot = decision.state.term.sources, decision.view.snapshot
     return {
-        "topology": len(snapshot.problems),
+        "topology": len(snapshot.problems) - (snapshot.unread_partitions > 0),
         "config": len(snapshot.unreadable_configs) + decision.invalid_lists,
         "override": len(decision.overrides.unreadable) + len(decision.overrides.warnings),
         "catch_up": len(unreadable_entries(sources.catch_ups)),

@@ -73,8 +73,9 @@ def topic_lines(snapshot: Snapshot) -> list[str]:
     roles = participants(snapshot)
     leaders = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.LEADER in roles_of_broker)
     followers = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.FOLLOWER in roles_of_broker)
+    rest = f"; {snapshot.unread_partitions} more partitions are being read" if snapshot.unread_partitions else ""
     return [
-        f"Topics with ongoing reassignments: {_bracketed(snapshot.topics)}",
+        f"Topics with ongoing reassignments: {_bracketed(snapshot.topics)}{rest}",
         f"Source brokers participating in replication: {_bracketed(leaders)}",
         f"Destination brokers participating in replication: {_bracketed(followers)}",
     ]

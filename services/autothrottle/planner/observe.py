@@ -160,6 +160,7 @@ class Observer:
             min_version=max(term.version, newest_event),
             replicas_of=snapshot_request.replicas_of,
             catching_up=snapshot_request.catching_up,
+            accept_partial=snapshot_request.accept_partial,
         )
         snapshot = _fetch_in_parts(fetch, snapshot_request.partitions)
         isr_partitions = snapshot_request.isr_partitions(snapshot)

@@ -51,6 +51,7 @@ class SnapshotSource(Protocol):
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
+        accept_partial: bool = False,
         timeout: timedelta,
     ) -> Snapshot:
         """Return the current state of the cluster.
@@ -62,6 +63,8 @@ class SnapshotSource(Protocol):
             catching_up: ids of the brokers that catch up. While they run, later snapshots report progress for their
                 out-of-sync replicas of `partitions`, as for a reassignment to them. This ends one minute after the
                 last call that named the broker.
+            accept_partial: whether the snapshot may lack topics that are still being read, see
+                `Snapshot.unread_partitions`.
             timeout: > 0.
 
         Raises:

@@ -446,10 +446,13 @@ class GetSnapshotRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     KNOWN_NAME_FIELD_NUMBER: _builtins.int
     CATCHING_UP_FIELD_NUMBER: _builtins.int
+    ACCEPT_PARTIAL_FIELD_NUMBER: _builtins.int
     min_version: _builtins.int
     """Minimum version of the snapshot. 0: any."""
     known_name: _builtins.str
     """Name of a snapshot that the caller still has. The response may then contain only the differences. Empty: none."""
+    accept_partial: _builtins.bool
+    """Whether the snapshot may lack topics whose partitions are still being read, see `unread_partitions`."""
     @_builtins.property
     def replicas_of(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the brokers whose replicas the snapshot lists, at most 10,000, each >= 0."""
@@ -473,10 +476,11 @@ class GetSnapshotRequest(_message.Message):
         partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
         known_name: _builtins.str = ...,
         catching_up: _abc.Iterable[_builtins.int] | None = ...,
+        accept_partial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catching_up", b"catching_up", "known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_partial", b"accept_partial", "catching_up", b"catching_up", "known_name", b"known_name", "min_version", b"min_version", "partitions", b"partitions", "replicas_of", b"replicas_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -552,6 +556,7 @@ class GetSnapshotResponse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     BASE_NAME_FIELD_NUMBER: _builtins.int
     ENDED_TOPICS_FIELD_NUMBER: _builtins.int
+    UNREAD_PARTITIONS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """Version, which grows with every change of the cluster and is comparable between replicas of the service. Only in
     the first chunk.
@@ -562,6 +567,10 @@ class GetSnapshotResponse(_message.Message):
     """
     base_name: _builtins.str
     """Name of the snapshot that this one is a difference from; empty: this one is complete. Only in the first chunk."""
+    unread_partitions: _builtins.int
+    """Partitions in reassignment that are still being read; their topics are absent. `problems` then has an entry that
+    concerns all topics. 0 unless the request accepts a partial snapshot. Only in the first chunk.
+    """
     @_builtins.property
     def broker_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the registered brokers."""
@@ -615,10 +624,11 @@ class GetSnapshotResponse(_message.Message):
         name: _builtins.str = ...,
         base_name: _builtins.str = ...,
         ended_topics: _abc.Iterable[_builtins.str] | None = ...,
+        unread_partitions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "base_name", b"base_name", "broker_ids", b"broker_ids", "default_throttles", b"default_throttles", "ended_topics", b"ended_topics", "name", b"name", "problems", b"problems", "progress", b"progress", "reassignments", b"reassignments", "replicas", b"replicas", "throttles", b"throttles", "unread_partitions", b"unread_partitions", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -88,6 +88,7 @@ def _header(snapshot: Snapshot, name: str, base: NamedSnapshot) -> GetSnapshotRe
         name=name,
         base_name=base.name,
         ended_topics=sorted(set(base.snapshot.topics) - set(snapshot.topics)),
+        unread_partitions=snapshot.unread_partitions,
     )
 
 
@@ -194,6 +195,7 @@ def named_snapshot_from_chunks(
         unreadable_configs=received.unreadable,
         problems=tuple(received.problems),
         progress=None if received.progress is None else progress_from_message(received.progress),
+        unread_partitions=header.unread_partitions,
     )
     return NamedSnapshot(header.name, snapshot)
 

@@ -61,6 +61,7 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
+        accept_partial: bool = False,
         timeout: timedelta,
     ) -> Snapshot:
         """Return the current state; a replica that still has our last snapshot sends only the difference."""
@@ -72,6 +73,7 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
             partitions=partitions_to_topics(partitions),
             catching_up=sorted(catching_up),
             known_name=last.name,
+            accept_partial=accept_partial,
         )
 
         def fetch(replica: Replica, seconds: float) -> NamedSnapshot:

@@ -171,6 +171,7 @@ class AdminSnapshots:
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
+        accept_partial: bool = False,
         timeout: timedelta,
     ) -> Snapshot:
         version = self._next_version(min_version)

@@ -42,6 +42,9 @@ _IN_FLIGHT = 8
 """Limit of bulk reads sent but not yet answered. The answers to 1,000 of them would take a GB, and the server could not
 answer a heartbeat meanwhile."""
 
+_PARTITIONS_AT_ONCE = 100_000
+"""Partitions after which one read takes no further topic."""
+
 _Rows = Sequence[tuple[str, Sequence[int]]]
 """(topic, some of its partitions, ascending) for some topics."""
 
@@ -140,14 +143,19 @@ class PartitionStates:
         """Path of an unreadable state -> its problem."""
         return self._problems
 
+    @property
+    def unread(self) -> dict[str, int]:
+        """Topic -> the number of its states that the next reads fetch."""
+        with self._lock:
+            return {topic: len(partitions) for topic, partitions in self._dirty.items()}
+
     def read_changed(self, timeout_seconds: float) -> set[str]:
-        """Read the changed states and return their topics; empty: every copy is fresh.
+        """Read the changed states of some topics, each as a whole; return these topics, empty: every copy is fresh.
 
         Raises:
             Unavailable: the read exceeded the timeout. The next read fetches the rest and returns the topics of both.
         """
-        with self._lock:
-            dirty, self._dirty = self._dirty, {}
+        dirty = self._next_topics()
         self._changed |= dirty.keys()
         try:
             self._read(dirty, time.monotonic() + timeout_seconds)
@@ -160,6 +168,17 @@ class PartitionStates:
             raise
         changed, self._changed = self._changed, set()
         return changed
+
+    def _next_topics(self) -> dict[str, set[int]]:
+        """Remove the topics to read next from the dirty ones."""
+        dirty: dict[str, set[int]] = {}
+        size = 0
+        with self._lock:
+            while self._dirty and size < _PARTITIONS_AT_ONCE:
+                topic, partitions = self._dirty.popitem()
+                dirty[topic] = partitions
+                size += len(partitions)
+        return dirty
 
     def _read(self, dirty: Mapping[str, set[int]], deadline: float) -> None:
         """Read the dirty states and remove each from `dirty` once it is read, so that every attempt makes progress."""

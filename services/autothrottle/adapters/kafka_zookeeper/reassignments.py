@@ -157,10 +157,10 @@ class ReassignmentNodes:
         """Mark topics for assembly because their states changed."""
         self._touched.update(topics)
 
-    def assemble(self) -> None:
-        """Assemble every marked topic."""
-        while self._touched:
-            self.assemble_topic(next(iter(self._touched)))
+    def assemble(self, unread: Collection[str] = ()) -> None:
+        """Assemble every marked topic, except those whose states are not read yet."""
+        for topic in self._touched.difference(unread):
+            self.assemble_topic(topic)
 
     def assemble_topic(self, topic: str) -> None:
         """Assemble a topic's reassignment; an unchanged one stays the same object."""

@@ -37,6 +37,9 @@ from autothrottle.ports.kafka import SnapshotEvent, Watch
 
 log = logging.getLogger(__name__)
 
+_LARGE_REST = 50_000
+"""Partitions still to be read for which the first cycle does not wait: reading them takes half a second or more."""
+
 _FOLLOW_TIMEOUT_SECONDS = 60.0
 """Enough to read 100,000 partitions again after a lost connection."""
 
@@ -72,6 +75,8 @@ class ZooKeeperSnapshots:
         self._closed = False
         self._watched_since: int | None = None
         self._differences = SnapshotDifferences()
+        self._partial: Snapshot | None = None
+        """The part of a long read that callers may have while the rest is being read; None: no long read runs."""
         self._mirror.track(
             (Part.CHILDREN, path) for path in (kafka.broker_ids, kafka.topics, *self._throttle_configs.parents)
         )
@@ -100,10 +105,15 @@ class ZooKeeperSnapshots:
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
+        accept_partial: bool = False,
         timeout: timedelta,
     ) -> Snapshot:
         deadline = time.monotonic() + timeout.total_seconds()
         on_brokers = frozenset(replicas_of)
+        if accept_partial and not (replicas_of or partitions or catching_up):
+            partial = self._partial
+            if partial is not None and partial.version >= min_version:
+                return partial
         with self._locked(deadline, timeout):
             version = self._refresh(deadline, min_version)
             self._require_kafka()
@@ -143,23 +153,24 @@ class ZooKeeperSnapshots:
             try:
                 with self._lock:
                     version = self._refresh(time.monotonic() + _FOLLOW_TIMEOUT_SECONDS, 0)
-                    differences = self._differences.since_last_view(
-                        ClusterView(self._brokers(), dict(self._reassignments.current))
-                    )
+                    self._publish_differences(version)
                     if self._progress:
                         # After watch events this time is exact. Changes before the first read, or during a lost
                         # connection, may be hours old.
                         unchanged_until = woken if self._watched_since == connection else None
                         self._progress.follow(self._reassignments.reassignments, self._brokers(), unchanged_until)
                     self._watched_since = connection
-                for reason, urgent in differences:
-                    self._watchers.publish(SnapshotEvent(version, reason, urgent))
             except AutothrottleError as error:
                 log.warning("The cluster cannot be read: %s", error)
                 self._retry_later()
             except Exception:  # a bug must not end this thread: nothing else detects new reassignments
                 log.exception("Following the cluster failed unexpectedly")
                 self._retry_later()
+
+    def _publish_differences(self, version: int) -> None:
+        view = ClusterView(self._brokers(), dict(self._reassignments.current))
+        for reason, urgent in self._differences.since_last_view(view):
+            self._watchers.publish(SnapshotEvent(version, reason, urgent))
 
     def _retry_later(self) -> None:
         time.sleep(CLUSTER.first)
@@ -175,8 +186,11 @@ class ZooKeeperSnapshots:
         """Read what changed; return the version."""
         with translated_errors("reading the cluster"):
             version = self._mirror.sync(seconds_left(deadline), min_version)
-            while self._read_changed(deadline):
-                pass
+            try:
+                while self._read_changed(deadline):
+                    self._hand_out_part(version)
+            finally:
+                self._partial = None
             self._reassignments.assemble()
             return version
 
@@ -185,13 +199,26 @@ class ZooKeeperSnapshots:
 
         Returns whether there may be more to read.
         """
-        nodes = self._mirror.read_changed(seconds_left(deadline))
-        self._absorb(nodes)
-        if nodes:
-            return True
+        while nodes := self._mirror.read_changed(seconds_left(deadline)):
+            self._absorb(nodes)
         topics = self._states.read_changed(seconds_left(deadline))
         self._reassignments.touch(topics)
         return bool(topics)
+
+    def _hand_out_part(self, version: int) -> None:
+        """Hand out what has been read, once in a long read, and only if no reassignment was known before.
+
+        Otherwise the part could lack a reassignment that an earlier snapshot had, or contain old states of it.
+        """
+        unread = self._states.unread
+        partitions = sum(unread.values())
+        is_start = not self._reassignments.current and self._mirror.is_there(self._kafka.broker_ids)
+        if partitions < _LARGE_REST or not is_start:
+            return
+        self._reassignments.assemble(unread)
+        part = self._snapshot(version, self._reassignments.reassignments)
+        self._partial = part.with_unread(self._kafka.topics, partitions)
+        self._publish_differences(version)
 
     def _absorb(self, nodes: Collection[Key]) -> None:
         """Pass each changed or removed node to the object that interprets it."""

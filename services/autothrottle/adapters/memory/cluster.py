@@ -98,6 +98,8 @@ class MemoryCluster(Outages):
         """Settable: resource -> why all its changes are refused; "": they are accepted."""
         self.incomplete = ""
         """Settable: snapshots raise Incomplete with this reason; "": they are readable."""
+        self.unread_topics: set[str] = set()
+        """Settable: topics in reassignment that a partial snapshot lacks."""
 
     # The ports.
 
@@ -118,6 +120,7 @@ class MemoryCluster(Outages):
         replicas_of: Collection[int] = (),
         partitions: Collection[TopicPartition] = (),
         catching_up: Collection[int] = (),
+        accept_partial: bool = False,
         timeout: timedelta,
     ) -> Snapshot:
         with self._lock:
@@ -127,10 +130,12 @@ class MemoryCluster(Outages):
                 raise Incomplete(self.incomplete)
             if self.version < min_version:
                 raise Unavailable(f"the cluster is at version {self.version}, before {min_version}; try again")
-            return Snapshot(
+            reassignments = tuple(self._reassignments())
+            unread = {r.topic for r in reassignments} & self.unread_topics if accept_partial else set()
+            snapshot = Snapshot(
                 version=self.version,
                 brokers=frozenset(self.brokers),
-                reassignments=tuple(self._reassignments()),
+                reassignments=tuple(r for r in reassignments if r.topic not in unread),
                 throttles=self._throttles(),
                 default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
                 ledger={r: entry for r, entry in self.ledger.items() if r.type in THROTTLED_TYPES},
@@ -140,6 +145,8 @@ class MemoryCluster(Outages):
                 problems=tuple(self.problems),
                 progress=self._progress(),
             )
+            missing = sum(len(r.partitions) for r in reassignments if r.topic in unread)
+            return snapshot.with_unread("/brokers/topics", missing) if unread else snapshot
 
     def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
         with self._lock:

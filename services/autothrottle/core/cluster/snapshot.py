@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, pairwise, repeat
 from operator import contains, lt
@@ -331,6 +331,9 @@ class Snapshot:
     catching_up: frozenset[LinkSide] = frozenset()
     """Link sides of brokers that catch up; `catch_up.with_lagging` shows their lagging replicas as reassignments.
     Until these replicas are in sync, redundancy is reduced, so only client traffic limits the catch-up."""
+    unread_partitions: int = 0
+    """Partitions in reassignment that are still being read. Their topics are absent, and one of the `problems` concerns
+    all topics, so that nothing is removed."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.reassignments, TopicReassignments):
@@ -340,6 +343,17 @@ class Snapshot:
     def empty() -> Snapshot:
         """Return a snapshot that knows nothing; older than any other."""
         return Snapshot(version=0)
+
+    def with_unread(self, path: str, partitions: int) -> Snapshot:
+        """Return the snapshot of a cluster whose other partitions in reassignment are still being read.
+
+        Args:
+            path: of all topics.
+            partitions: the number of these partitions.
+        """
+        rest = f"{partitions} more partitions in reassignment are still being read"
+        problem = Problem(path, f"{rest}; the next cycle throttles them, and no throttle is removed until then")
+        return replace(self, unread_partitions=partitions, problems=(*self.problems, problem))
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -155,6 +155,7 @@ class SnapshotRequest:
     """Brokers that catch up, and brokers with an override."""
     partitions: tuple[TopicPartition, ...]
     catching_up: tuple[int, ...]
+    accept_partial: bool = False
 
     def with_known_isr(self, snapshot: Snapshot) -> frozenset[int]:
         """Return the brokers whose in-sync replicas a cycle must know: the ISR of all their partitions is read.
@@ -185,4 +186,5 @@ def needed(term: TermState, sources: KnownSources, request: SubmissionRequest | 
     overridden = sources.overrides.acting(now).active_brokers if sources.overrides else frozenset()
     rows = {*term.submissions.unseen, *(request.targets if request else ()), *term.isr_partitions}
     catching_up = tuple(sorted(sources.catch_ups))
-    return SnapshotRequest(tuple(sorted(overridden.union(catching_up))), tuple(sorted(rows)), catching_up)
+    replicas_of = tuple(sorted(overridden.union(catching_up)))
+    return SnapshotRequest(replicas_of, tuple(sorted(rows)), catching_up, term.accepts_partial)

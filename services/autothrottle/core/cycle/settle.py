@@ -50,7 +50,8 @@ def settle(
         settled = replace(settled, answer=answer, wake_ups=(*_first_figures(settings, decision), *checks))
         after_reassignment = is_after_reassignment(settings.shadow, decision, results)
         throttles = replace(state.term.throttles, after_reassignment=after_reassignment)
-        has_reassignments = bool(decision.view.snapshot.reassignments)
+        snapshot = decision.view.snapshot
+        has_reassignments = bool(snapshot.reassignments) and not snapshot.unread_partitions
         term = replace(state.term, submissions=submissions, throttles=throttles, has_reassignments=has_reassignments)
     elif decision.ticket:
         term = replace(term, submissions=term.submissions.without(decision.view.proposed))
@@ -83,7 +84,8 @@ def _with_writes(
 def _first_figures(settings: PlannerSettings, decision: CycleDecision) -> Iterator[WakeUp]:
     """Request cycles for the first bytes left and the first ETA of a reassignment that has started."""
     snapshot, term = decision.view.snapshot, decision.state.term
-    if snapshot.reassignments and not term.has_reassignments and snapshot.progress is not None:
+    is_start = snapshot.reassignments and not snapshot.unread_partitions and not term.has_reassignments
+    if is_start and snapshot.progress is not None:
         if settings.finish_by is not None:
             yield WakeUp("first bytes left for the deadline", _FIRST_SIZES)
         yield WakeUp("first ETA of the reassignment", _FIRST_ETA)

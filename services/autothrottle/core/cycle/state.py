@@ -69,6 +69,8 @@ class TermState:
     """Wall-clock time at monotonic zero, as of the last cycle; None: no cycle yet."""
     version: int = 0
     """Version of the last snapshot."""
+    accepts_partial: bool = False
+    """Whether the next snapshot may be partial: the last one was whole and without a reassignment."""
     ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
     """The ledger after the last cycle, so that an entry that the store loses does not make our values foreign."""
     sources: KnownSources = KnownSources()

@@ -167,6 +167,7 @@ def _decided(
     next_term = replace(
         term,
         version=view.snapshot.version,
+        accepts_partial=not (view.snapshot.reassignments or view.snapshot.problems),
         ledger=ledger,
         isr_partitions=cycle.observation.isr_partitions,
         throttles=throttle_state,

@@ -316,7 +316,8 @@ class ReassignmentSeen:
         """
         moving = flows(cycle.snapshot)
         if self.opening is None:
-            return self._opened(cycle, cluster, moving) if moving else (self, ())
+            is_whole = not cycle.snapshot.unread_partitions
+            return self._opened(cycle, cluster, moving) if moving and is_whole else (self, ())
         counted = self._counted(cycle, moving)
         if cycle.snapshot.reassignments or cycle.snapshot.problems:
             return counted, ()

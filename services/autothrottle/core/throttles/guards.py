@@ -226,6 +226,18 @@ def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: flo
     return replace(decision, rate_bytes_per_second=rate, reason=Reason.HEADROOM)
 
 
+def without_raises(plan: Plan, snapshot: Snapshot) -> Plan:
+    """Return the plan without raises, except those of overrides: flows that are not read yet may need the link."""
+    return replace(plan, decisions=tuple(_not_raised(decision, snapshot) for decision in plan.decisions))
+
+
+def _not_raised(decision: Decision, snapshot: Snapshot) -> Decision:
+    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    if previous is None or decision.rate_bytes_per_second <= previous or decision.reason.is_override:
+        return decision
+    return replace(decision, rate_bytes_per_second=previous, reason=Reason.UNCHANGED)
+
+
 def fetch_warning(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> str:
     """Return a sentence about fetch responses that are too large for the throttles, with sizes that fit; "": they fit.
 
@@ -454,6 +466,8 @@ class GuardState:
         missed = (self.missed_deadline or limited.findings[0]) if limited.findings else ""
         deadline = missed or _ineffective_deadline(snapshot, finish_by, now)
         fed = without_starvation(limited.plan, snapshot, limits, produced, scheduled)
+        if snapshot.unread_partitions:
+            fed = replace(fed, plan=without_raises(fed.plan, snapshot))
         findings = (*freed.findings, *([deadline] if deadline else []), *fed.findings)
         return replace(self, missed_deadline=missed), Guarded(fed.plan, findings)
 

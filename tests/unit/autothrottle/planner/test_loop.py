@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from autothrottle.adapters.memory import MemoryCluster, MemoryElection, MemoryElectorate, MemoryMetrics
+from autothrottle.adapters.memory import (
+    MemoryCluster,
+    MemoryDecisions,
+    MemoryElection,
+    MemoryElectorate,
+    MemoryMetrics,
+)
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
 from autothrottle.core.errors import NotLeader
@@ -75,6 +81,31 @@ def test_a_reassignment_is_throttled_with_exact_lists_that_follow_the_isr_and_cl
     bench.cluster.finish("t1")
     bench.cycle("the reassignment of [t1] ended")
     assert bench.is_clean()
+
+
+def test_a_start_that_is_still_being_read_gets_the_rates_of_the_part_that_is_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    decisions = MemoryDecisions()
+    with Bench(decisions=decisions) as bench:
+        bench.cycle()
+        for topic in ("t1", "t2"):
+            bench.begin_reassignment(topic)
+        bench.cluster.unread_topics = {"t2"}
+        early = bench.cycle("reassignment started: [t1]")
+        assert bench.rates() == RATES
+        assert (bench.lists("t1"), bench.lists("t2")) == (EXACT, (None, None))
+        assert early.findings == (
+            "/brokers/topics: 1 more partitions in reassignment are still being read; the next cycle throttles them, "
+            "and no throttle is removed until then",
+        )
+        assert count(caplog, "Topics with ongoing reassignments: [t1]; 1 more partitions are being read") == 1
+        assert decisions.reassignments == [], "the record has all topics and partitions"
+        whole = bench.cycle("reassignment started: [t2]")
+        assert (whole.findings, whole.topics) == ((), ("t1", "t2"))
+        assert bench.rates() == RATES
+        assert bench.lists("t1") == bench.lists("t2") == EXACT
+        assert [(record.topics, record.partitions) for record in decisions.reassignments] == [(["t1", "t2"], 2)]
 
 
 def test_a_cycle_with_up_to_date_throttles_writes_nothing(bench: Bench) -> None:

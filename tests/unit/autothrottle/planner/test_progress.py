@@ -136,3 +136,19 @@ def test_a_cycle_runs_for_the_first_eta_half_a_minute_after_the_start(bench: Ben
     bench.cycle("first ETA of the reassignment")
     bench.seconds += 29
     assert triggers.poll() == Trigger("interval", scheduled=True)
+
+
+def test_the_first_eta_counts_from_the_cycle_that_knows_the_whole_start(bench: Bench) -> None:
+    triggers = bench.planner._triggers
+    bench.cycle()
+    assert triggers.poll() is not None
+    begin_measured_reassignment(bench)
+    bench.begin_reassignment("t2")
+    assert triggers.poll() is not None
+    bench.cluster.unread_topics = {"t1"}
+    bench.cycle(after=1)
+    bench.cycle(after=5)
+    bench.seconds += 24
+    assert triggers.poll() is None
+    bench.seconds += 1
+    assert triggers.poll() == Trigger("first ETA of the reassignment", scheduled=False)

@@ -115,6 +115,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         unreadable_configs=draw(st.dictionaries(resources, problems, max_size=2)),
         problems=tuple(draw(st.lists(problems, max_size=3))),
         progress=draw(st.none() | progresses),
+        unread_partitions=draw(st.integers(0, 2**63 - 1)),
     )
 
 

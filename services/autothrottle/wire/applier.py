@@ -14,7 +14,6 @@ from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
@@ -160,19 +159,3 @@ def ledger_from_message(message: types_pb2.LedgerEntry, current: Mapping[str, st
         value = (current or {}).get(name)
         keys[name] = replace(record, written=value) if value is not None and record.written == value else record
     return LedgerEntry(keys, message.term, message.cycle)
-
-
-def outcome_to_message(outcome: Outcome) -> types_pb2.Outcome:
-    return SAME_NAMES.to_message(types_pb2.Outcome, outcome)
-
-
-def outcome_from_message(message: types_pb2.Outcome) -> Outcome:
-    """Convert a message to an outcome.
-
-    Raises:
-        Invalid: its status is unknown to this version.
-    """
-    try:
-        return SAME_NAMES.from_message(Outcome, message)
-    except KeyError:
-        raise Invalid(f"status {message.status} of {message.resource} is unknown; update this program") from None

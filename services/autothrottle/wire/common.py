@@ -20,7 +20,7 @@ from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicRe
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import remainder
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets, partitions, targets
-from autothrottle.core.records import Pause, PauseMode
+from autothrottle.core.records import PauseMode
 from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion
 from autothrottle.v1 import admin_pb2, discovery_pb2, quotas_pb2, types_pb2
 
@@ -197,19 +197,6 @@ def _validate_count(count: int, at_most: int = MAX_PARTITIONS) -> None:
 
 
 # Pauses.
-
-
-def pause_to_message(pause: Pause) -> types_pb2.Pause:
-    return SAME_NAMES.to_message(types_pb2.Pause, pause)
-
-
-def pause_from_message(message: types_pb2.Pause) -> Pause:
-    """Convert a message to a pause.
-
-    Raises:
-        Invalid: its mode is unknown to this version.
-    """
-    return SAME_NAMES.from_message(Pause, message, mode=pause_mode_from_number(message.mode))
 
 
 def pause_mode_from_number(number: int) -> PauseMode:

@@ -13,7 +13,6 @@ from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker, check_load
 from autothrottle.core.units import MAX_RATE
 from autothrottle.messages import Conversion
-from autothrottle.ports.telemetry import Event
 from autothrottle.v1 import metrics_pb2, types_pb2
 
 _MAX_WARNINGS = 100
@@ -112,11 +111,3 @@ def _load_to_message(load: BrokerLoad) -> metrics_pb2.BrokerLoad:
 def _load_from_message(message: metrics_pb2.BrokerLoad) -> BrokerLoad:
     capacity = Capacity(message.outbound_capacity_bytes_per_second, message.inbound_capacity_bytes_per_second)
     return _LOAD.from_message(BrokerLoad, message, capacity=capacity)
-
-
-def event_to_message(event: Event) -> metrics_pb2.PostEventRequest:
-    return metrics_pb2.PostEventRequest(title=event.title, text=event.text, tags=event.tags)
-
-
-def event_from_message(message: metrics_pb2.PostEventRequest) -> Event:
-    return Event(message.title, message.text, tuple(message.tags))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
-from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Utilization
 from autothrottle.core.traffic.replication import Replication
@@ -20,20 +20,10 @@ from autothrottle.core.units import BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True)
-class HeadroomPolicy:
+class HeadroomPolicy(Policy):
     """A share of the free capacity; the client load is utilization minus replication in the same interval."""
 
-    @property
-    def name(self) -> str:
-        return "headroom"
-
-    @property
-    def fixed_rate(self) -> None:
-        return None
-
-    def observe(self, observation: PolicyObservation) -> HeadroomPolicy:
-        """Return the policy unchanged: it does not learn."""
-        return self
+    name = "headroom"
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         replication = _replication(policy_input.snapshot)

@@ -28,10 +28,11 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
 )
 from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.messages import Conversion
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message
-from autothrottle.wire.common import optional_time, time_from_message, time_to_message
+from autothrottle.wire.common import time_from_message, time_to_message
 
 _BYTES_PER_PARTITION = 16
 """Size of a partition in a chunk; converts the size of configs and problems to partitions."""
@@ -467,6 +468,10 @@ _GROWTH = (
 _GROWTH_MARKS = ("growth_recent_ages_us", "growth_recent_led_before", "growth_recent_received_before")
 
 
+_PROGRESS = Conversion(names={Progress: {"at": "read_time"}})
+"""Converts the times of a progress."""
+
+
 def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[discovery_pb2.Progress]:
     """Yield the messages that together form one progress; the first has the read time and the ETA.
 
@@ -474,12 +479,7 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
         progress: the progress to send.
         rows_per_message: maximum number of flows, topics, brokers or earlier counts in a message, > 0.
     """
-    yield discovery_pb2.Progress(
-        read_time=optional_time(progress.at),
-        eta=optional_time(progress.eta),
-        eta_low=optional_time(progress.eta_low),
-        eta_high=optional_time(progress.eta_high),
-    )
+    yield _PROGRESS.to_message(discovery_pb2.Progress, progress, topics=())
     flows, growth = progress.flows.items(), progress.growth.items()
     tables: dict[tuple[str, ...], Iterator[tuple[object, ...]]] = {
         _FLOWS: (
@@ -514,16 +514,14 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
     Raises:
         Incomplete: a column is too short or too long.
     """
-    return Progress(
+    return _PROGRESS.from_message(
+        Progress,
+        whole,
         flows=dict(_flows(whole)),
         topics={
             topic: TopicProgress(copied, bytes_left, *map(_time, etas))
             for topic, copied, bytes_left, *etas in _rows(whole, _TOPICS)
         },
-        at=time_from_message(whole.read_time) if whole.HasField("read_time") else None,
-        eta=time_from_message(whole.eta) if whole.HasField("eta") else None,
-        eta_low=time_from_message(whole.eta_low) if whole.HasField("eta_low") else None,
-        eta_high=time_from_message(whole.eta_high) if whole.HasField("eta_high") else None,
         growth=dict(_growth(whole)),
     )
 

@@ -1,4 +1,4 @@
-"""Conversions that several services share: times, errors, callers, pauses, reassignments, and request validation."""
+"""Conversions that several services share: errors, callers, pauses and reassignments, and request validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import NoReturn
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from autothrottle.core.cluster.flows import Progress, TopicProgress
@@ -30,27 +29,6 @@ SAME_NAMES = Conversion()
 # Times.
 
 
-def time_to_message(time: datetime) -> Timestamp:
-    """Convert a time, in UTC.
-
-    >>> time_to_message(datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC))
-    seconds: 1
-    nanos: 5000
-    <BLANKLINE>
-    """
-    message = Timestamp()
-    message.FromDatetime(time)
-    return message
-
-
-def optional_time(time: datetime | None) -> Timestamp | None:
-    return None if time is None else time_to_message(time)
-
-
-def time_from_message(message: Timestamp) -> datetime:
-    return message.ToDatetime(tzinfo=UTC)
-
-
 def expire_time_from_message(message: admin_pb2.Override | quotas_pb2.Quota) -> datetime | None:
     """Return the expire time of a request; None: it has none.
 
@@ -58,7 +36,7 @@ def expire_time_from_message(message: admin_pb2.Override | quotas_pb2.Quota) -> 
         Invalid: the seconds or the nanoseconds are out of range.
     """
     try:
-        return time_from_message(message.expire_time) if message.HasField("expire_time") else None
+        return message.expire_time.ToDatetime(tzinfo=UTC) if message.HasField("expire_time") else None
     except (ValueError, OverflowError) as error:
         raise Invalid(f"expire_time is not a valid time: {error}; give one in UTC, before the year 10000") from error
 

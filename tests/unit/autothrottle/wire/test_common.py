@@ -15,6 +15,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, NotLeader
+from autothrottle.core.operators.overrides import StoredOverride
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets
 from autothrottle.core.records import Basis, Cycle, Decision, Pause, PauseMode, PlannerState, Reason, Submission
 from autothrottle.messages import (
@@ -25,13 +26,14 @@ from autothrottle.messages import (
     refusals_to_messages,
     targets_to_messages,
 )
-from autothrottle.v1 import discovery_pb2, planner_pb2, types_pb2
+from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, types_pb2
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.wire.common import (
     MAX_MESSAGE_BYTES,
     MAX_SNAPSHOT_PARTITIONS,
     SAME_NAMES,
     caller,
+    expire_time_from_message,
     forwarded_metadata,
     partitions_from_messages,
     partitions_from_topics,
@@ -39,8 +41,6 @@ from autothrottle.wire.common import (
     pause_mode_from_number,
     reassignments_to_list,
     targets_from_messages,
-    time_from_message,
-    time_to_message,
     to_status,
 )
 from tests import builders
@@ -53,14 +53,19 @@ from tests.unit.autothrottle.wire.strategies import int32, text, topic_names
 
 @given(strategies.times)
 def test_times_round_trip_to_the_microsecond_in_utc(time: datetime) -> None:
-    received = time_from_message(time_to_message(time))
+    received = expire_time_from_message(SAME_NAMES.to_message(admin_pb2.Override, override(time)))
     assert received == time
     assert received.tzinfo is UTC
 
 
 def test_times_of_other_zones_keep_their_instant() -> None:
     time = datetime(2026, 11, 2, 13, 30, tzinfo=timezone(timedelta(hours=1)))
-    assert time_from_message(time_to_message(time)) == datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
+    message = SAME_NAMES.to_message(admin_pb2.Override, override(time))
+    assert expire_time_from_message(message) == datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
+
+
+def override(expire_time: datetime) -> StoredOverride:
+    return StoredOverride(1, expire_time=expire_time)
 
 
 # Errors.

@@ -30,8 +30,8 @@ class FreeLimits:
         It does not become larger than before the plan, unless it is already.
         """
         free = table.free()
-        old = [broker.storage_free or 0 for broker, stays in zip(table.brokers, table.stays, strict=True) if stays]
-        new = [free_bytes for free_bytes, stays in zip(free, table.stays, strict=True) if stays]
+        old = [table.brokers[broker].storage_free or 0 for broker in table.staying]
+        new = [free[broker] for broker in table.staying]
         if not new:
             return cls(free)
         side = max(min(room, max(old) - min(old) - max(new) + min(new)), 0) / 2
@@ -64,15 +64,10 @@ def even_replicas(table: ReplicaTable, only_moved: bool, limits: FreeLimits | No
     if only_moved:
         for broker, partitions in enumerate(items):
             partitions.sort(key=lambda each: table.sets[each][0] == broker)
-    receivers = [broker for broker in range(table.count) if table.receives[broker]]
 
     def options(partition: int, source: int) -> Iterable[int]:
-        size = sizes[partition]
-        return (
-            broker
-            for broker in receivers
-            if table.fits(partition, source, broker) and limits.allow(size, source, broker)
-        )
+        fitting = (broker for broker in table.receivers if table.fits(partition, source, broker))
+        return (broker for broker in fitting if limits.allow(sizes[partition], source, broker))
 
     def move(partition: int, source: int, destination: int) -> None:
         table.move(partition, source, destination)
@@ -103,14 +98,9 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
 
     Replicas that the plan does not move stay, and each broker keeps its number of replicas.
     """
-    sizes, sets = table.sizes, table.sets
-    loads, leaders = table.loads(), [0] * table.count
-    receivers = [broker for broker in range(table.count) if table.receives[broker]]
-    staying = [load for load, stays in zip(loads, table.stays, strict=True) if stays]
+    sizes, loads = table.sizes, table.loads()
+    staying = [loads[broker] for broker in table.staying]
     led, followed = moved_replicas(table)
-    for replicas in sets:
-        if replicas and replicas[0] != HOLE:
-            leaders[replicas[0]] += 1
     counts = FreeLimits([-load for load in loads], -max(staying, default=0), -min(staying, default=0))
     partners: dict[tuple[int, int], int] = {}
 
@@ -125,7 +115,7 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
         return None
 
     def options(partition: int, source: int) -> Iterable[int]:
-        for broker in receivers:
+        for broker in table.receivers:
             if table.fits(partition, source, broker):
                 follower = partner(partition, source, broker)
                 if follower is not None:
@@ -144,7 +134,7 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
         followed[source].append(other)
         limits.move(sizes[partition] - sizes[other], source, destination)
 
-    even_counts(leaders, led, options, move)
+    even_counts(table.leaders(), led, options, move)
 
 
 def level_counts(table: ReplicaTable) -> None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.placement.even_counts import even_counts
 from autothrottle.core.placement.partition_map import Compile, PartitionMap, PartitionReplicas, matching_topics
 from autothrottle.core.placement.plan import LeadershipEvacuation
+from autothrottle.core.placement.replica_counts import even_counts
 from autothrottle.core.placement.replica_table import ReplicaTable
 
 _SWEEPS = 8

@@ -17,12 +17,12 @@ from autothrottle.core.placement.plan import (
     RebalanceOptions,
     RebuildOptions,
     Strategy,
+    chunks,
     explain,
 )
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.statistics import statistics
-from autothrottle.core.placement.steps import chunks
 from tests.examples import examples
 
 Cluster = tuple[list[PlacementBroker], list[PartitionReplicas]]

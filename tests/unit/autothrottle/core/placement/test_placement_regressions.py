@@ -18,10 +18,11 @@ from autothrottle.core.placement.plan import (
     RebalanceOptions,
     RebuildOptions,
     Strategy,
+    chunks,
+    phased,
 )
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.core.placement.steps import chunks, phased
 
 MIB, GB = 1 << 20, 1 << 30
 STORAGE = RebuildOptions(strategy=Strategy.STORAGE)

@@ -104,7 +104,9 @@ def change_from_message(message: applier_pb2.Change) -> Change:
     """
     ledger = ledger_from_message(message.ledger) if message.HasField("ledger") else None
     for key in [edit.key for edit in message.edits] + list(ledger.keys if ledger else ()):
-        _validate_key(key)
+        if key not in _WRITABLE_KEYS:
+            keys = ", ".join(sorted(_WRITABLE_KEYS))
+            raise Invalid(f"config key {key!r} is not a throttle key and not a quota; give one of {keys}")
     return Change(
         resource=resource_from_path(message.resource),
         edits=tuple(SAME_NAMES.from_message(Edit, edit) for edit in message.edits),
@@ -129,13 +131,6 @@ def resource_from_path(path: str) -> ConfigResource:
     if resource.type is ResourceType.BROKER:
         validate_broker_id(resource.broker_id)
     return resource
-
-
-def _validate_key(key: str) -> None:
-    if key not in _WRITABLE_KEYS:
-        raise Invalid(
-            f"config key {key!r} is not a throttle key and not a quota; give one of {', '.join(sorted(_WRITABLE_KEYS))}"
-        )
 
 
 def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:

@@ -176,7 +176,10 @@ def named_snapshot_from_chunks(
     received = _ReceivedParts(base.snapshot)
     for number, chunk in enumerate(chain([header], stream), start=1):
         if bool(chunk.version > 0) is not (number == 1):
-            raise _not_one_snapshot(number, chunk.version)
+            raise Incomplete(
+                f"chunk {number} of a snapshot has version {chunk.version}; only the first chunk has a version, which "
+                "is > 0. Request the snapshot again"
+            )
         received.absorb(chunk)
     received.end_topic()
     snapshot = Snapshot(
@@ -273,13 +276,6 @@ def _reassignments(
     }
     current.update(received)
     return tuple(reassignment for _, reassignment in sorted(current.items()))
-
-
-def _not_one_snapshot(number: int, version: int) -> Incomplete:
-    return Incomplete(
-        f"chunk {number} of a snapshot has version {version}; only the first chunk has a version, which is > 0. "
-        "Request the snapshot again"
-    )
 
 
 # Reassignments and assignments as columns.

@@ -49,18 +49,12 @@ def _quota_rates_to_messages(
     warnings: list[str] = []
     for side, measured in rates.items():
         try:
-            messages.append(_quota_rate_to_message(side, _checked_quota_rate(side, measured)))
+            checked = _LOAD.to_message(metrics_pb2.Utilization, _checked_quota_rate(side, measured))
+            role = types_pb2.ReplicaRole.Value(f"REPLICA_ROLE_{side[1].name}")
+            messages.append(metrics_pb2.QuotaRate(broker_id=side[0], role=role, measured=checked))
         except FIELD_ERRORS:
             warnings.append(f"broker {side[0]} [{side[1].value}]: its quota rate is out of range and ignored")
     return messages, warnings
-
-
-def _quota_rate_to_message(side: LinkSide, measured: Utilization) -> metrics_pb2.QuotaRate:
-    return metrics_pb2.QuotaRate(
-        broker_id=side[0],
-        role=types_pb2.ReplicaRole.Value(f"REPLICA_ROLE_{side[1].name}"),
-        measured=_LOAD.to_message(metrics_pb2.Utilization, measured),
-    )
 
 
 def _quota_rates(message: metrics_pb2.GetLoadsResponse) -> dict[LinkSide, Utilization]:

@@ -154,11 +154,7 @@ def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> Qu
     configs = {ConfigResource(config.resource): config for config in message.configs}
     return QuotaState(
         {resource: dict(config.values) for resource, config in configs.items()},
-        {
-            resource: ledger_from_message(config.ledger)
-            for resource, config in configs.items()
-            if config.HasField("ledger")
-        },
+        {name: ledger_from_message(config.ledger) for name, config in configs.items() if config.HasField("ledger")},
         {resource: config.problem for resource, config in configs.items() if config.problem},
     )
 

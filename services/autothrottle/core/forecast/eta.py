@@ -159,7 +159,9 @@ def _points(sample: Progress, newest: Mapping[Flow, FlowProgress]) -> Mapping[in
         if newest_progress is None or newest_progress.since != progress.since:
             continue
         follower = flow.follower
-        gained[follower] = gained.get(follower, 0) - _gain(progress, newest_progress)
+        copied = newest_progress.bytes_copied - progress.bytes_copied
+        produced = newest_progress.bytes_produced - progress.bytes_produced
+        gained[follower] = gained.get(follower, 0) - (copied - produced)
         if newest_progress.bytes_left > 0:
             active_flows[follower] = active_flows.get(follower, 0) + 1
             if follower not in at or progress.at > at[follower]:
@@ -167,10 +169,6 @@ def _points(sample: Progress, newest: Mapping[Flow, FlowProgress]) -> Mapping[in
     return {
         follower: (ForecastPoint(at[follower], gained[follower]), count) for follower, count in active_flows.items()
     }
-
-
-def _gain(old: FlowProgress, new: FlowProgress) -> int:
-    return (new.bytes_copied - old.bytes_copied) - (new.bytes_produced - old.bytes_produced)
 
 
 def with_topics(samples: Sequence[Progress], whole: Forecast) -> Mapping[str, TopicProgress]:

@@ -201,15 +201,8 @@ def _means(reassignments: Iterable[TopicReassignment]) -> Mapping[Flow, tuple[fl
     """Return flow -> (in-sync followers per copy, replication factor), means over its partitions."""
     rows: dict[Flow, list[tuple[float, int]]] = {}
     for reassignment in reassignments:
-        columns = zip(
-            reassignment.leaders,
-            reassignment.isr,
-            reassignment.adding_replicas,
-            reassignment.removing_replicas,
-            strict=True,
-        )
-        for leader, isr, adding, removing in columns:
-            pending = [b for b in adding if b not in isr]
+        replicas = zip(reassignment.adding_replicas, reassignment.removing_replicas, strict=True)
+        for (_, leader, isr, pending), (adding, removing) in zip(reassignment.rows(), replicas, strict=True):
             if leader == NO_LEADER or not pending:
                 continue
             # The leader's replica list covers all copies: its in-sync followers count once, not once per copy.

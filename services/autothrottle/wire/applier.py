@@ -14,7 +14,7 @@ from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.throttles.changes import Change, Edit
+from autothrottle.core.throttles.changes import Change
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 
@@ -43,11 +43,8 @@ _RESOURCE = re.compile(rf"brokers/(0|[1-9][0-9]{{0,9}})|topics/{TOPIC_NAME}")
 
 
 def change_to_message(change: Change) -> applier_pb2.Change:
-    return applier_pb2.Change(
-        resource=change.resource.path,
-        edits=[SAME_NAMES.to_message(applier_pb2.Edit, edit) for edit in change.edits],
-        ledger=None if change.ledger is None else ledger_to_message(change.ledger),
-    )
+    ledger = None if change.ledger is None else ledger_to_message(change.ledger)
+    return SAME_NAMES.to_message(applier_pb2.Change, change, ledger=ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +104,8 @@ def change_from_message(message: applier_pb2.Change) -> Change:
         if key not in _WRITABLE_KEYS:
             keys = ", ".join(sorted(_WRITABLE_KEYS))
             raise Invalid(f"config key {key!r} is not a throttle key and not a quota; give one of {keys}")
-    return Change(
-        resource=resource_from_path(message.resource),
-        edits=tuple(SAME_NAMES.from_message(Edit, edit) for edit in message.edits),
-        ledger=ledger,
-    )
+    resource = resource_from_path(message.resource)
+    return SAME_NAMES.from_message(Change, message, resource=resource, ledger=ledger)
 
 
 def resource_from_path(path: str) -> ConfigResource:

@@ -31,6 +31,7 @@ from autothrottle.messages import Conversion
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message
+from autothrottle.wire.common import SAME_NAMES
 
 _BYTES_PER_PARTITION = 16
 """Size of a partition in a chunk; converts the size of configs and problems to partitions."""
@@ -662,22 +663,11 @@ def log_sizes_from_messages(messages: Iterable[discovery_pb2.GetLogSizesResponse
 
 
 def settings_to_message(settings: ClusterSettings) -> discovery_pb2.GetFetchSettingsResponse:
-    return discovery_pb2.GetFetchSettingsResponse(
-        brokers=[
-            discovery_pb2.BrokerFetchSettings(
-                broker_id=b, response_max_bytes=broker.response_max_bytes, window_seconds=broker.window_seconds
-            )
-            for b, broker in settings.brokers.items()
-        ],
-        min_in_sync_replicas=settings.min_in_sync_replicas,
-    )
+    kind = discovery_pb2.BrokerFetchSettings
+    brokers = [SAME_NAMES.to_message(kind, broker, broker_id=b) for b, broker in settings.brokers.items()]
+    return discovery_pb2.GetFetchSettingsResponse(brokers=brokers, min_in_sync_replicas=settings.min_in_sync_replicas)
 
 
 def settings_from_message(message: discovery_pb2.GetFetchSettingsResponse) -> ClusterSettings:
-    return ClusterSettings(
-        brokers={
-            broker.broker_id: FetchSettings(broker.response_max_bytes, broker.window_seconds)
-            for broker in message.brokers
-        },
-        min_in_sync_replicas=dict(message.min_in_sync_replicas),
-    )
+    brokers = {broker.broker_id: SAME_NAMES.from_message(FetchSettings, broker) for broker in message.brokers}
+    return ClusterSettings(brokers, dict(message.min_in_sync_replicas))

@@ -107,8 +107,7 @@ def _classified(id: int, mapped: bool, listed: bool, registered: Mapping[int, Pl
 
 def _messages(broker: PlacementBroker, mapped: bool) -> list[str]:
     if broker.missing:
-        text = f"Previous broker {broker.id} missing" if mapped else f"Broker {broker.id} not found in the cluster"
-        return [text]
+        return [f"Previous broker {broker.id} missing" if mapped else f"Broker {broker.id} not found in the cluster"]
     if broker.replace:
         return [f"Broker {broker.id} marked for removal"]
     return [f"New broker {broker.id}"] if broker.new else []

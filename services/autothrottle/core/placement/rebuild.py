@@ -68,7 +68,8 @@ def rebuild(
     if minimal:
         _level(table, options)
     if options.force or options.optimize_leadership:
-        even_leaders(table, _may_lead(table, options))
+        evacuated = options.evacuation.brokers if options.evacuation else frozenset()
+        even_leaders(table, [broker.id not in evacuated for broker in table.brokers])
     after = table.result()
     if options.evacuation is not None:
         after = evacuate_leadership(after, options.evacuation)
@@ -279,11 +280,6 @@ def _level(table: ReplicaTable, options: RebuildOptions) -> None:
         return
     Balancing(table, table.free(), rules).run()
     keep_small_replicas(table, only_back=True)
-
-
-def _may_lead(table: ReplicaTable, options: RebuildOptions) -> list[bool]:
-    evacuated = options.evacuation.brokers if options.evacuation else frozenset()
-    return [broker.id not in evacuated for broker in table.brokers]
 
 
 def substitution_affinities(

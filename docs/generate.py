@@ -48,7 +48,7 @@ def metrics_page(text: str) -> str:
 
 def _metric_row(metric: ExportedMetric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.name}` | {metric.kind.value} | {UNITS[metric.unit]} | {labels} | {metric.help}. |"
+    return f"| `{metric.name}` | {metric.kind} | {UNITS[metric.unit]} | {labels} | {metric.help}. |"
 
 
 UNITS = {"1": "", "s": "seconds", "By": "bytes", "By/s": "bytes per second"}

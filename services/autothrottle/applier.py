@@ -14,9 +14,9 @@ from autothrottle.core.throttles.changes import Change, validate_change
 from autothrottle.messages import refusals_to_messages
 from autothrottle.ports.kafka import ConfigWriter, Reassigner, Term
 from autothrottle.runtime.server import time_left
-from autothrottle.v1 import applier_pb2, applier_pb2_grpc
-from autothrottle.wire.applier import change_from_message, outcome_to_message
-from autothrottle.wire.common import partitions_from_messages, targets_from_messages
+from autothrottle.v1 import applier_pb2, applier_pb2_grpc, types_pb2
+from autothrottle.wire.applier import change_from_message
+from autothrottle.wire.common import SAME_NAMES, partitions_from_messages, targets_from_messages
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ApplierServicer(applier_pb2_grpc.ApplierServiceServicer):
         applied = iter(self._writer.apply(term, valid, time_left(context)) if valid else ())
         log.debug("Term %d: %d changes", request.fence, len(changes))
         outcomes = [next(applied) if isinstance(change, Change) else change for change in changes]
-        return applier_pb2.ApplyResponse(outcomes=map(outcome_to_message, outcomes))
+        return applier_pb2.ApplyResponse(outcomes=SAME_NAMES.to_messages(types_pb2.Outcome, outcomes))
 
     def SubmitReassignments(
         self, request: applier_pb2.SubmitReassignmentsRequest, context: grpc.ServicerContext

@@ -106,7 +106,7 @@ class Conversion:
     converters: Mapping[type, Converter] = field(default_factory=dict)
     """Type -> its own conversion."""
     has_newer_peers: bool = False
-    """True: an enum's number without a member becomes `UNKNOWN`. False: it is a KeyError."""
+    """True: an enum's number without a member becomes `UNKNOWN`. False: the message is refused."""
 
     def to_message(self, kind: type[_Message], value: Any, /, **given: object) -> _Message:
         """Return a message with the fields of a dataclass, or of None; `given` are the others, or replace them."""
@@ -114,8 +114,16 @@ class Conversion:
         fields = _fields(self, dataclass, kind.DESCRIPTOR)
         return kind(**given, **{f.sent: f.encode(getattr(value, f.name)) for f in fields if f.sent not in given})
 
+    def to_messages(self, kind: type[_Message], values: Iterable[Any]) -> Iterator[_Message]:
+        """Yield a message for each dataclass."""
+        return (self.to_message(kind, value) for value in values)
+
     def from_message(self, kind: Callable[..., _T], message: Message, /, **given: object) -> _T:
-        """Return a dataclass with the fields of a message; `given` are the others, or replace them."""
+        """Return a dataclass with the fields of a message; `given` are the others, or replace them.
+
+        Raises:
+            Invalid: an enum's number is unknown to this version.
+        """
         fields = _fields(self, kind, message.DESCRIPTOR)
         return kind(**given, **{f.name: f.decode(message) for f in fields if f.name not in given})
 
@@ -181,7 +189,9 @@ def _enum(described: FieldDescriptor, kind: type[OpenEnum], has_newer_peers: boo
     members = {number: kind[name] for name, number in numbers.items() if name in kind.__members__}
 
     def read(number: int) -> OpenEnum:
-        return members.get(number, kind.UNKNOWN) if has_newer_peers else members[number]
+        if number not in members and not has_newer_peers:
+            raise Invalid(f"{described.full_name} {number} is unknown; update this program")
+        return members.get(number, kind.UNKNOWN)
 
     return Converter(lambda member: numbers[member.name], read)
 

@@ -8,10 +8,11 @@ import grpc
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.ports.telemetry import EventSink, LoadSource
+from autothrottle.ports.telemetry import Event, EventSink, LoadSource
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import metrics_pb2, metrics_pb2_grpc
-from autothrottle.wire.metrics import event_from_message, loads_to_message
+from autothrottle.wire.common import SAME_NAMES
+from autothrottle.wire.metrics import loads_to_message
 
 log = logging.getLogger(__name__)
 
@@ -50,5 +51,5 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServiceServicer):
         if not 0 < len(request.title) <= _MAX_TITLE_LENGTH:
             raise Invalid(f"an event's title has {len(request.title)} characters; give 1 to {_MAX_TITLE_LENGTH}")
         if self._events:
-            self._events.post_event(event_from_message(request), time_left(context))
+            self._events.post_event(SAME_NAMES.from_message(Event, request), time_left(context))
         return metrics_pb2.PostEventResponse()

@@ -11,10 +11,9 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
 from autothrottle.core.placement.leadership import leadership_evacuation
 from autothrottle.core.placement.partition_map import PartitionMap, matching_topics, unmatched_patterns
-from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy
+from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy, steps
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.core.placement.steps import steps
 from autothrottle.ports.placement import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left

@@ -36,7 +36,7 @@ from autothrottle.core.units import MEGABYTE
 from autothrottle.planner.triggers import SPACING
 from autothrottle.v1.planner_pb2 import WatchCyclesRequest
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
-from autothrottle.wire.planner import cycle_from_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
@@ -156,7 +156,7 @@ class RunningServices:
         while not self._closed.wait(0.05):
             with suppress(grpc.RpcError, ValueError):  # ValueError: the channel was closed
                 for sent in stub.WatchCycles(WatchCyclesRequest()):
-                    cycle = cycle_from_message(sent.cycle)
+                    cycle = SAME_NAMES.from_message(Cycle, sent.cycle)
                     with self._lock:
                         known = self._newest
                         if known is None or (known.term, known.number) < (cycle.term, cycle.number):

@@ -37,8 +37,9 @@ from autothrottle.v1 import (
     metrics_pb2_grpc,
     planner_pb2,
     planner_pb2_grpc,
+    types_pb2,
 )
-from autothrottle.wire.applier import change_from_message, outcome_to_message
+from autothrottle.wire.applier import change_from_message
 from autothrottle.wire.common import (
     SAME_NAMES,
     partitions_from_messages,
@@ -47,8 +48,7 @@ from autothrottle.wire.common import (
     to_status,
 )
 from autothrottle.wire.discovery import snapshot_to_chunks
-from autothrottle.wire.metrics import event_from_message, loads_to_message
-from autothrottle.wire.planner import cycle_to_message, state_to_message
+from autothrottle.wire.metrics import loads_to_message
 from autothrottle_lab.servers.processes import free_address
 from tests import builders
 from tests.builders import AT_ONCE, Stopwatch
@@ -130,7 +130,7 @@ class Metrics(metrics_pb2_grpc.MetricsServiceServicer):
 
     def PostEvent(self, request: metrics_pb2.PostEventRequest, context: Any) -> metrics_pb2.PostEventResponse:
         with errors_as_statuses(context):
-            self.metrics.post_event(event_from_message(request), remaining_time(context))
+            self.metrics.post_event(SAME_NAMES.from_message(Event, request), remaining_time(context))
         return metrics_pb2.PostEventResponse()
 
 
@@ -142,7 +142,7 @@ class Applier(applier_pb2_grpc.ApplierServiceServicer):
         with errors_as_statuses(context):
             changes = [change_from_message(change) for change in request.changes]
             outcomes = self.writer.apply(Term(request.fence), changes, remaining_time(context))
-            return applier_pb2.ApplyResponse(outcomes=map(outcome_to_message, outcomes))
+            return applier_pb2.ApplyResponse(outcomes=SAME_NAMES.to_messages(types_pb2.Outcome, outcomes))
         raise AssertionError
 
     def SubmitReassignments(
@@ -205,12 +205,12 @@ class Planner(planner_pb2_grpc.PlannerServiceServicer):
 
     def GetState(self, request: object, context: Any) -> planner_pb2.GetStateResponse:
         remaining_time(context)
-        return state_to_message(self.planner)
+        return SAME_NAMES.to_message(planner_pb2.GetStateResponse, self.planner)
 
     def WatchCycles(self, request: object, context: Any) -> Iterator[Any]:
         context.add_callback(lambda: self.cycles.put(None))
         while cycle := self.cycles.get():
-            yield planner_pb2.WatchCyclesResponse(cycle=cycle_to_message(cycle))
+            yield planner_pb2.WatchCyclesResponse(cycle=SAME_NAMES.to_message(types_pb2.Cycle, cycle))
 
 
 ADD: dict[type, Callable[..., None]] = {

@@ -22,9 +22,10 @@ from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey, parse_value
+from autothrottle.v1 import admin_pb2, types_pb2
 from autothrottle.wire import admin as admin_wire
 from autothrottle.wire import quotas as quotas_wire
-from autothrottle.wire.common import pause_to_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle.wire.discovery import named_snapshot_from_chunks, snapshot_to_chunks
 from tests.fuzz import hostile
 from tests.fuzz.hostile import Choices
@@ -345,7 +346,7 @@ def check_override(data: bytes) -> None:
 
 def check_pause(data: bytes) -> None:
     pause = codec.parse_pause(data, PATH)
-    pause_to_message(pause).SerializeToString()
+    SAME_NAMES.to_message(types_pb2.Pause, pause).SerializeToString()
     codec.format_pause(pause)
 
 
@@ -359,7 +360,7 @@ def check_catch_ups(data: bytes) -> None:
     entries = map_codecs.CATCH_UPS.parse(data, PATH).stored
     require_ids("the catch-ups", entries)
     for catch_up in entries.values():
-        admin_wire.catch_up_to_message(catch_up).SerializeToString()
+        SAME_NAMES.to_message(admin_pb2.CatchUp, catch_up).SerializeToString()
 
 
 def check_temporary_quotas(data: bytes) -> None:
@@ -381,7 +382,7 @@ def check_request_quotas(data: bytes) -> None:
 
 
 def check_member(data: bytes) -> None:
-    admin_wire.member_to_message(parse_member(data)).SerializeToString()
+    SAME_NAMES.to_message(admin_pb2.Member, parse_member(data)).SerializeToString()
 
 
 def check_sizes(data: bytes) -> None:

@@ -36,6 +36,7 @@ from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigRe
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
+from autothrottle.core.exported_metrics import ExportedMetric
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas import entities
@@ -76,6 +77,8 @@ CLIENTS = ("backfill-1", "backfill-2", "customer", "batch-7")
 
 def plain(value: object) -> Any:
     """Return a value without the names of its types and fields, so that a rename changes no digest."""
+    if isinstance(value, ExportedMetric):  # in an earlier tree, unit and kind are fields
+        return value.name, value.help, value.labels, value.unit, getattr(value.kind, "value", value.kind)
     if is_dataclass(value) and not isinstance(value, type):
         return tuple(plain(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, Enum):

@@ -35,13 +35,10 @@ from autothrottle.ports.services import LeadingPlanner
 from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore, RequestQuotaStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
-from autothrottle.v1 import admin_pb2, admin_pb2_grpc
+from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from autothrottle.wire.admin import (
     audit_to_list,
-    catch_up_to_message,
-    estimate_to_message,
     goal_from_message,
-    member_to_message,
     override_from_message,
     override_to_message,
     override_warnings,
@@ -51,15 +48,14 @@ from autothrottle.wire.admin import (
     request_quotas_to_list,
 )
 from autothrottle.wire.common import (
+    SAME_NAMES,
     partitions_from_messages,
     pause_mode_from_number,
-    pause_to_message,
     reassignments_to_list,
     targets_from_messages,
     validate_fields,
     validate_reason,
 )
-from autothrottle.wire.planner import STATE
 
 _TIMEOUT = timedelta(seconds=5)
 
@@ -161,13 +157,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         if not state.leading:
             raise Unavailable(_NO_LEADER)
         overrides, catch_ups = self._overrides.read_overrides(), readable(self._catch_ups.read)
-        return STATE.to_message(
+        return SAME_NAMES.to_message(
             admin_pb2.GetClusterStateResponse,
             state,
             overrides=overrides_to_messages(overrides),
-            members=map(member_to_message, self._membership.members(_TIMEOUT)),
-            pause=None if pause is None else pause_to_message(pause),
-            catch_ups=[catch_up_to_message(catch_up) for _, catch_up in sorted(catch_ups.items())],
+            members=SAME_NAMES.to_messages(admin_pb2.Member, self._membership.members(_TIMEOUT)),
+            pause=None if pause is None else SAME_NAMES.to_message(types_pb2.Pause, pause),
+            catch_ups=SAME_NAMES.to_messages(admin_pb2.CatchUp, (catch_ups[b] for b in sorted(catch_ups))),
             warnings=[*override_warnings(overrides), *unreadable_entries(catch_ups).values()],
         )
 
@@ -196,7 +192,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             self._actions.record(
                 AuditAction.SUBMIT, who, f"Reassignment of {submitted.submitted} partitions submitted{refused}"
             )
-        return STATE.to_message(admin_pb2.SubmitReassignmentResponse, submitted)
+        return SAME_NAMES.to_message(admin_pb2.SubmitReassignmentResponse, submitted)
 
     def CancelReassignment(
         self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
@@ -215,7 +211,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """Estimate a reassignment; changes nothing."""
         validate_fields(request)
         targets, goal = targets_from_messages(request.partitions), goal_from_message(request)
-        return estimate_to_message(self._estimator.estimate(targets, goal, time_left(context)))
+        estimate = self._estimator.estimate(targets, goal, time_left(context))
+        return SAME_NAMES.to_message(admin_pb2.EstimateReassignmentResponse, estimate)
 
     def Pause(self, request: admin_pb2.PauseRequest, context: grpc.ServicerContext) -> admin_pb2.PauseResponse:
         """Store a pause. The leading planner watches the store and acts at once."""
@@ -224,7 +221,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         pause = Pause(mode, author(context), datetime.now(UTC), reason)
         self._pauses.set_pause(pause)
         log_action(AuditAction.PAUSE, pause.author, f"Paused, {mode.value}{f': {reason}' if reason else ''}")
-        return admin_pb2.PauseResponse(pause=pause_to_message(pause))
+        return admin_pb2.PauseResponse(pause=SAME_NAMES.to_message(types_pb2.Pause, pause))
 
     def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
         """Remove the pause. The leading planner watches the store and acts at once."""
@@ -248,7 +245,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             catch_up.broker_id,
             "its replicas are throttled from its start; without replicas the catch-up ends at once",
         )
-        return admin_pb2.StartCatchUpResponse(catch_up=catch_up_to_message(catch_up), warnings=warnings)
+        sent = SAME_NAMES.to_message(admin_pb2.CatchUp, catch_up)
+        return admin_pb2.StartCatchUpResponse(catch_up=sent, warnings=warnings)
 
     def StopCatchUp(
         self, request: admin_pb2.StopCatchUpRequest, context: grpc.ServicerContext

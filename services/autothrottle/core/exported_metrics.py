@@ -7,16 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
-
-class MetricKind(Enum):
-    """How a metric changes."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    """Only grows, from 0 at the start of the process."""
+_UNITS = {"_seconds": "s", "_bytes": "By", "_bytes_per_second": "By/s"}
+"""End of a name -> unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +21,16 @@ class ExportedMetric:
     help: str
     """Its meaning, with the service that exports it and its values if they are not a measurement."""
     labels: tuple[str, ...] = ()
-    unit: str = "1"
-    """Unit in UCUM, as in OTLP: `s`, `By`, `By/s`, or `1` for numbers."""
-    kind: MetricKind = MetricKind.GAUGE
+
+    @property
+    def kind(self) -> str:
+        """Its kind in Prometheus: `counter`, which only grows, from 0 at the start of the process, or `gauge`."""
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    @property
+    def unit(self) -> str:
+        """Its unit in UCUM, as in OTLP: `s`, `By`, `By/s`, or `1` for numbers."""
+        return next((unit for suffix, unit in _UNITS.items() if self.name.endswith(suffix)), "1")
 
     def sample(self, value: float, *labels: object) -> MetricSample:
         """Return a sample; `labels` are the values of the labels, in their order."""
@@ -71,34 +72,25 @@ HEALTH_CHECK = ExportedMetric(
 LOG_DROPS = ExportedMetric(
     "autothrottle_log_lines_dropped_total",
     "Log lines of the process that were not written, because the reader of the log did not accept them",
-    kind=MetricKind.COUNTER,
 )
 
 # The planner.
 LEADER = ExportedMetric("autothrottle_leader", "Whether this planner leads; 1: yes, 0: no")
-CYCLES = ExportedMetric(
-    "autothrottle_cycles_total",
-    "Cycles that this planner ran; result: ok or failed",
-    ("result",),
-    kind=MetricKind.COUNTER,
-)
+CYCLES = ExportedMetric("autothrottle_cycles_total", "Cycles that this planner ran; result: ok or failed", ("result",))
 CONFIG_WRITES = ExportedMetric(
     "autothrottle_config_writes_total",
     "Config changes by this planner, also by ramp steps; resource: brokers, topics or quotas; outcome: applied, "
     "unchanged (already in place) or refused",
     ("resource", "outcome"),
-    kind=MetricKind.COUNTER,
 )
 
 # The planner that leads.
 TERM = ExportedMetric("autothrottle_term", "Number of the leader's term")
 CYCLE_AGE = ExportedMetric(
-    "autothrottle_cycle_age_seconds", "Time since a cycle ended without an error, or since the term began", unit="s"
+    "autothrottle_cycle_age_seconds", "Time since a cycle ended without an error, or since the term began"
 )
-CYCLE_DURATION = ExportedMetric("autothrottle_cycle_duration_seconds", "Duration of the last cycle", unit="s")
-CYCLE_INTERVAL = ExportedMetric(
-    "autothrottle_cycle_interval_seconds", "Configured time between scheduled cycles", unit="s"
-)
+CYCLE_DURATION = ExportedMetric("autothrottle_cycle_duration_seconds", "Duration of the last cycle")
+CYCLE_INTERVAL = ExportedMetric("autothrottle_cycle_interval_seconds", "Configured time between scheduled cycles")
 PAUSED = ExportedMetric("autothrottle_paused", "Whether an operator has paused all decisions; 1: yes, 0: no")
 OVERRIDES = ExportedMetric("autothrottle_overrides", "Active overrides; scope: cluster or broker", ("scope",))
 FOREIGN_THROTTLES = ExportedMetric(
@@ -108,16 +100,13 @@ FOREIGN_THROTTLES = ExportedMetric(
 # The reassignments.
 TOPICS = ExportedMetric("autothrottle_reassigning_topics", "Topics in reassignment")
 BYTES_LEFT = ExportedMetric(
-    "autothrottle_reassignment_left_bytes",
-    "Bytes left to copy; absent: nothing is in reassignment, or unknown",
-    unit="By",
+    "autothrottle_reassignment_left_bytes", "Bytes left to copy; absent: nothing is in reassignment, or unknown"
 )
 ETA = ExportedMetric(
     "autothrottle_reassignment_eta_seconds",
     "Time until the last byte is copied; bound: expected, or the earliest or latest that recent rates allow; absent: "
     "unknown",
     ("bound",),
-    "s",
 )
 INVALID_RESOURCES = ExportedMetric(
     "autothrottle_invalid_resources",
@@ -135,43 +124,34 @@ INEFFECTIVE = ExportedMetric(
 )
 
 # Each broker in each of its roles in the reassignments.
-THROTTLE = ExportedMetric(
-    "autothrottle_throttle_bytes_per_second", "Throttle of the broker in this role", _SIDE, "By/s"
-)
+THROTTLE = ExportedMetric("autothrottle_throttle_bytes_per_second", "Throttle of the broker in this role", _SIDE)
 QUOTA_RATE = ExportedMetric(
     "autothrottle_throttled_replication_bytes_per_second",
     "Throttled replication as the broker's own quota measures it, with the fetches of in-sync replicas in its lists; "
     "absent: the exporter does not report it",
     _SIDE,
-    "By/s",
 )
-CAPACITY = ExportedMetric("autothrottle_capacity_bytes_per_second", "Capacity of the link side", _SIDE, "By/s")
+CAPACITY = ExportedMetric("autothrottle_capacity_bytes_per_second", "Capacity of the link side", _SIDE)
 UTILIZATION = ExportedMetric(
-    "autothrottle_utilization_bytes_per_second",
-    "Measured traffic of the link side, clients and replication",
-    _SIDE,
-    "By/s",
+    "autothrottle_utilization_bytes_per_second", "Measured traffic of the link side, clients and replication", _SIDE
 )
 HEADROOM = ExportedMetric(
     "autothrottle_headroom_bytes_per_second",
     "Share of the link side that the policy gives to replication; absent: no metrics, or an override",
     _SIDE,
-    "By/s",
 )
 CLIENT_LOAD = ExportedMetric(
     "autothrottle_client_load_bytes_per_second",
     "Client load that the policy assumes; absent: no metrics, an override, or the policy headroom",
     _SIDE,
-    "By/s",
 )
 PRODUCE_RATE = ExportedMetric(
     "autothrottle_produce_bytes_per_second",
     "Produce rate to the partitions in reassignment; a throttle below it never lets the reassignment end",
     _SIDE,
-    "By/s",
 )
 METRICS_AGE = ExportedMetric(
-    "autothrottle_metrics_age_seconds", "Age of the newest load metrics of the broker", ("broker_id",), "s"
+    "autothrottle_metrics_age_seconds", "Age of the newest load metrics of the broker", ("broker_id",)
 )
 METRICS_FAILURES = ExportedMetric(
     "autothrottle_metrics_failures", "Consecutive scheduled cycles without load metrics of the broker", ("broker_id",)
@@ -186,7 +166,6 @@ QUEUE_LENGTH = ExportedMetric(
 DECISION_LOG_DROPS = ExportedMetric(
     "autothrottle_decision_log_dropped_total",
     "Cycles missing in the decision log, because the disk was full or too slow",
-    kind=MetricKind.COUNTER,
 )
 
 # The request quotas of every process that serves the API.
@@ -201,7 +180,6 @@ REQUEST_THROTTLE_TIME = ExportedMetric(
     "autothrottle_request_throttle_seconds",
     "Mean delay of the responses to an entity with a request quota, over the same time; the same entities",
     _ENTITY,
-    "s",
 )
 
 METRICS: tuple[ExportedMetric, ...] = tuple(one for one in list(globals().values()) if isinstance(one, ExportedMetric))

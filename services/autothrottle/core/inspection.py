@@ -25,7 +25,7 @@ from autothrottle.core.throttles.guards import large_responses
 from autothrottle.core.throttles.ownership import foreign_throttles
 from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
-from autothrottle.core.units import MEGABYTE, BytesPerSecond
+from autothrottle.core.units import BytesPerSecond, megabytes_per_second
 
 _DIRECTIONS = {ReplicaRole.LEADER: "outbound", ReplicaRole.FOLLOWER: "inbound"}
 _SUBJECT = re.compile(r"broker (\d+)(?: \[(?:leader|follower)\])?:? (?=\S)")
@@ -99,11 +99,11 @@ def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
         capacity, rate = load.capacity.of(role), load.of(role).rate
         option = load.capacity.origin.split()[0] if load.capacity.origin.startswith("--") else "--broker-cap-map"
         fix = f"correct the capacity with {option}, or name the devices of the link with --net-devices"
-        shown = f"capacity of {_megabytes(capacity)}{_origin(load)}"
+        shown = f"capacity of {megabytes_per_second(capacity)}{_origin(load)}"
         if rate > capacity:
-            yield Finding(subject, f"carries {_megabytes(rate)} {way}, more than its {shown}", fix)
+            yield Finding(subject, f"carries {megabytes_per_second(rate)} {way}, more than its {shown}", fix)
         elif capacity < limits.min_rate:
-            value = f"its {way} {shown} is below --min-rate, {_megabytes(limits.min_rate)}"
+            value = f"its {way} {shown} is below --min-rate, {megabytes_per_second(limits.min_rate)}"
             yield Finding(subject, value, f"{fix}, or lower --min-rate")
 
 
@@ -121,7 +121,7 @@ def _origin(load: BrokerLoad) -> str:
 
 def _both(rates: Mapping[ReplicaRole, BytesPerSecond]) -> str:
     """Return the rates of both directions; a common one once."""
-    shown = {role: _megabytes(rate) for role, rate in rates.items()}
+    shown = {role: megabytes_per_second(rate) for role, rate in rates.items()}
     if len({*shown.values()}) == 1:
         return next(iter(shown.values()))
     return ", ".join(f"{shown[role]} {way}" for role, way in _DIRECTIONS.items())
@@ -230,10 +230,6 @@ def snapshot_inspected(snapshot: Snapshot) -> Iterator[Finding]:
 def _resource(path: str) -> str:
     """Return `broker 1003` for the entity path `brokers/1003`; a znode stays as it is."""
     return re.sub(r"^(broker|topic)s/", r"\1 ", path)
-
-
-def _megabytes(rate: BytesPerSecond) -> str:
-    return f"{rate / MEGABYTE:.2f} MB/s"
 
 
 def _some(names: Collection[str]) -> str:

@@ -115,13 +115,11 @@ def throttle_time(observed: float, quota: float, window: float) -> float:
     return min(max(0.0, (observed - quota) / quota * window), SAMPLE_SECONDS)
 
 
+@dataclass(slots=True)
 class _Sample:
-    __slots__ = ("count", "delays", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.count = 0
-        self.delays = 0.0
+    number: int
+    count: int = 0
+    delays: float = 0.0
 
 
 class RequestSensor:

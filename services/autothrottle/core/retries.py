@@ -115,8 +115,5 @@ ACCEPT = Retry(
 )
 CONNECTION_COUNT = Retry("Counting the connections of callers", "The log gets one line in a minute", first=60.0)
 
-RETRIES = (
-    *(CYCLE, SETTINGS, CALL, PROBE, LIMITER, SESSION, OUTCOME, ELECTION, STORED_STATE, CLUSTER),
-    *(LISTS, CONTROLLER, BROKER, DECISION_FILES, ACCEPT, CONNECTION_COUNT),
-)
+RETRIES: tuple[Retry, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Retry))
 """All of them, in the order of the table."""

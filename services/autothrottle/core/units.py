@@ -27,6 +27,15 @@ def without_unit(text: str) -> str:
     return found[1] if found else text
 
 
+def megabytes_per_second(rate: BytesPerSecond) -> str:
+    """Return a rate for messages.
+
+    >>> megabytes_per_second(12_345_678)
+    '12.35 MB/s'
+    """
+    return f"{rate / MEGABYTE:.2f} MB/s"
+
+
 def format_megabytes(rate: BytesPerSecond) -> str:
     """Return a rate or a size as a number of MB, exact and as short as possible.
 

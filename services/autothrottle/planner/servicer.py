@@ -13,9 +13,8 @@ from autothrottle.core.records import Cycle
 from autothrottle.messages import refusals_to_messages
 from autothrottle.planner.loop import Planner
 from autothrottle.runtime.server import encoded_once, time_left
-from autothrottle.v1 import planner_pb2, planner_pb2_grpc
+from autothrottle.v1 import planner_pb2, planner_pb2_grpc, types_pb2
 from autothrottle.wire.common import SAME_NAMES, partitions_from_messages, targets_from_messages, validate_reason
-from autothrottle.wire.planner import cycle_to_message, state_to_message
 
 _POLL = timedelta(seconds=5)
 """How long a watch may outlive its caller if gRPC does not report the disconnect."""
@@ -56,7 +55,7 @@ class PlannerServicer(planner_pb2_grpc.PlannerServiceServicer):
         self, request: planner_pb2.GetStateRequest, context: grpc.ServicerContext
     ) -> planner_pb2.GetStateResponse:
         state = self._planner.state()
-        message = state_to_message(replace(state, last_cycle=None))
+        message = SAME_NAMES.to_message(planner_pb2.GetStateResponse, replace(state, last_cycle=None))
         if state.last_cycle is not None and not request.without_cycle:
             encoded = message.SerializeToString() + self._encoded(state.last_cycle).state
             return encoded_once(planner_pb2.GetStateResponse, encoded)
@@ -101,7 +100,7 @@ class _Encoded:
 
     @staticmethod
     def of(cycle: Cycle) -> _Encoded:
-        message = cycle_to_message(cycle)
+        message = SAME_NAMES.to_message(types_pb2.Cycle, cycle)
         return _Encoded(
             cycle,
             planner_pb2.WatchCyclesResponse(cycle=message).SerializeToString(),

@@ -41,7 +41,7 @@ class Event:
     title: str
     """Without the program's name; the sink prepends `[kafka-autothrottle]`."""
     text: str
-    tags: Sequence[str] = ()
+    tags: tuple[str, ...] = ()
     """`name:value` tags in addition to the configured ones."""
 
 

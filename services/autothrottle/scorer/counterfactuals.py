@@ -1,4 +1,7 @@
-"""Estimates of other settings: `core.scoring.counterfactual` over a grid of settings, as Spark expressions.
+"""Estimates of other settings: each link side's logged decisions, decided again under a grid of settings.
+
+The client load is taken from the log. Replication is assumed to use its whole throttle, up to the link's capacity. So
+the result compares settings, but does not predict durations to the second.
 
 Each combination of recovery and grid cell is a row, so that the work spreads over a cluster.
 """
@@ -11,8 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from autothrottle.core.records import Reason
-from autothrottle.core.scoring.counterfactual import Setting
-from autothrottle.core.scoring.score import OVERRIDES
+from autothrottle.core.scoring.score import OVERRIDES, Setting
 from autothrottle.scorer.expressions import available_rate
 
 _RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
@@ -36,8 +38,9 @@ def sequences(timeline: DataFrame) -> DataFrame:
     """Return one row per recovery, with the ordered stretches of its slowest link side.
 
     Columns: `cluster`, `recovery_id`, `amount`, `growth`, `max_ratio`, `change_threshold` and `interval_seconds` (last
-    logged values), `duration`, `margin` (`core.scoring.counterfactual.forecast_error`), `stretches` (array of structs
-    with the relevant fields of `core.scoring.score.Stretch`).
+    logged values), `duration`, `margin` (bytes/s: the root mean square error of the client load forecasts, because a
+    setting that just fits the logged loads would displace clients at the next ones), `stretches` (array of structs with
+    the relevant columns of `stretches.stretches`).
 
     Args:
         timeline: one row per decision for the slowest link side.
@@ -60,7 +63,9 @@ def sequences(timeline: DataFrame) -> DataFrame:
 def on_grid(sequences_of_recoveries: DataFrame, grid: Sequence[Setting] = GRID) -> DataFrame:
     """Return one row per recovery and grid cell, and one per recovery for the logged settings.
 
-    Adds `ratio`, `threshold`, `every`, `is_logged`, and the fields of `core.scoring.counterfactual.Estimate`.
+    Adds `ratio`, `threshold`, `every`, `is_logged`, `estimated_seconds` (inf: never), `harmed_bytes` (client bytes that
+    replication would have displaced, with a client load that is higher than logged by `margin`), `client_bytes` and
+    `writes` (number of throttle changes).
 
     Args:
         sequences_of_recoveries: result of `sequences`.
@@ -159,7 +164,7 @@ def _seconds() -> Column:
 def surface(estimates: DataFrame) -> DataFrame:
     """Return one row per cluster and grid cell: the estimate for all recoveries together.
 
-    Columns: the fields of `core.scoring.counterfactual.Cell`.
+    Columns: the fields of `core.scoring.score.Cell`.
 
     Args:
         estimates: result of `on_grid`.

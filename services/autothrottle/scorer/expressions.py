@@ -1,4 +1,4 @@
-"""The rules of `core.scoring.score` as Spark columns. A property test verifies that both agree."""
+"""The causes of lost time and the bound as Spark columns. A property test compares them with plain Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def available_rate(capacity: Column, client: Column, ratio: float | Column, min_
 
 
 def unused(ratio: float) -> Mapping[Cause, Column]:
-    """Return `core.scoring.score.unused` for rows with the fields of a `Stretch`: cause -> bytes/s."""
+    """Return cause -> unused part of the available rate, bytes/s; the sum is `available_rate - achieved`.
+
+    A negative value offsets another cause, for example if the rate was above the available rate. Each row is a result
+    of `stretches.stretches`; `ratio` is the reference share, in (0, 1].
+    """
     capacity, client, forecast, headroom = (F.col(name) for name in ("capacity", "client", "forecast", "headroom"))
     decided, min_rate = F.col("decided"), F.col("min_rate")
     applied = F.coalesce(F.col("applied"), decided)

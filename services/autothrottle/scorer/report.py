@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from autothrottle.core.scoring.counterfactual import Cell, recommended
+from autothrottle.core.scoring.score import Cell, Recommendation, recommended
 from autothrottle.core.units import MEGABYTE
 from autothrottle.scorer import counterfactuals, scores, svg
 
@@ -82,7 +82,7 @@ def gather(tables: Mapping[str, DataFrame]) -> Results:
         worst=sorted(worst, key=lambda row: (row["cluster"], row["rank"])),
         quality=sorted(_rows(quality), key=_sort_key),
         surface=[asdict(cell) for cell in sorted(cells, key=Cell.order)],
-        recommendations=[asdict(recommendation) for recommendation in recommended(cells)],
+        recommendations=[_recommendation_row(each) for each in recommended(cells)],
         timelines=_timelines(timeline, shown),
         **whole,
     )
@@ -96,6 +96,13 @@ def _whole(recoveries: DataFrame) -> DataFrame:
         F.min("efficiency").alias("worst_efficiency"),
         F.coalesce(F.sum("copies"), F.lit(0)).alias("copies"),
     )
+
+
+def _recommendation_row(recommendation: Recommendation) -> Row:
+    best, logged = recommendation
+    row = {name: value for name, value in asdict(best).items() if name != "is_logged"}
+    today = {"seconds": logged.estimated_seconds, "harmed_share": logged.harmed_share, "writes": logged.writes}
+    return row | {f"today_{name}": value for name, value in today.items()}
 
 
 def _sort_key(row: Row) -> tuple[str, str]:

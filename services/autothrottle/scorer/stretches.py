@@ -46,11 +46,12 @@ def in_recoveries(decisions: DataFrame, recoveries: DataFrame) -> DataFrame:
 def stretches(decisions: DataFrame, ratio: float) -> DataFrame:
     """Return one row per decision without duplicates: the stretch until the next decision of the same link side.
 
-    Adds the fields of `core.scoring.score.Stretch`: `seconds`, `capacity`, `client`, `forecast`, `headroom`, `decided`,
-    `applied`, `achieved`, `min_rate` (all but the first in bytes/s); `behind` (seconds by which the next decision is
-    earlier, because the clocks of two leaders differ); `budget` (bytes/s); `used` (total traffic of the link,
-    bytes/s; null: unknown); `is_first` and `is_last` of the link side; `records` (of the link side so far, including
-    duplicates). If log sizes are unknown, the throttle counts as achieved.
+    Adds `seconds` (>= 0); in bytes/s `capacity`, `client` (actual mean client load), `forecast` (client load that the
+    decision assumed; null: no metrics), `headroom` (rate from the headroom alone; null: no metrics, or under an
+    override), `decided`, `applied` (throttle in force; null: none), `achieved` (mean replication), `min_rate` (the
+    floor), `budget`, and `used` (total traffic of the link; null: unknown); `behind` (seconds by which the next
+    decision is earlier, because the clocks of two leaders differ); `is_first` and `is_last` of the link side; `records`
+    (of the link side so far, including duplicates). If log sizes are unknown, the throttle counts as achieved.
 
     The client load of a stretch is the next cycle's measurement. Without metrics it is the last known load, otherwise
     the first known one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Goal
-from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
 from autothrottle.core.operators.overrides import (
     Overrides,
@@ -16,7 +15,6 @@ from autothrottle.core.operators.overrides import (
     validate_rate,
 )
 from autothrottle.core.operators.stored_map import unreadable_entries
-from autothrottle.core.records import CatchUp, Estimate
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates, in_order, validate_request_quota_entity
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import SAME_NAMES, expire_time_from_message
@@ -86,14 +84,6 @@ def _record_to_message(record: StoredAuditRecord) -> admin_pb2.AuditRecord:
     )
 
 
-def catch_up_to_message(catch_up: CatchUp) -> admin_pb2.CatchUp:
-    return SAME_NAMES.to_message(admin_pb2.CatchUp, catch_up)
-
-
-def member_to_message(member: Member) -> admin_pb2.Member:
-    return SAME_NAMES.to_message(admin_pb2.Member, member)
-
-
 def request_quotas_to_list(rates: RequestRates) -> admin_pb2.ListRequestQuotasResponse:
     """Return the response to a list request."""
     return admin_pb2.ListRequestQuotasResponse(
@@ -124,7 +114,3 @@ def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:
     except (ValueError, OverflowError) as error:
         raise Invalid(f"within is not a valid duration: {error}; give 1 s to 365 days") from error
     return Goal(max_ratio=request.max_ratio or None, within=within)
-
-
-def estimate_to_message(estimate: Estimate) -> admin_pb2.EstimateReassignmentResponse:
-    return SAME_NAMES.to_message(admin_pb2.EstimateReassignmentResponse, estimate)

@@ -14,8 +14,7 @@ from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import entity_of_path, validate_entity
 from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.records import Outcome
-from autothrottle.core.throttles.changes import Change, Edit
+from autothrottle.core.throttles.changes import Change
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 
@@ -44,11 +43,8 @@ _RESOURCE = re.compile(rf"brokers/(0|[1-9][0-9]{{0,9}})|topics/{TOPIC_NAME}")
 
 
 def change_to_message(change: Change) -> applier_pb2.Change:
-    return applier_pb2.Change(
-        resource=change.resource.path,
-        edits=[SAME_NAMES.to_message(applier_pb2.Edit, edit) for edit in change.edits],
-        ledger=None if change.ledger is None else ledger_to_message(change.ledger),
-    )
+    ledger = None if change.ledger is None else ledger_to_message(change.ledger)
+    return SAME_NAMES.to_message(applier_pb2.Change, change, ledger=ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +101,11 @@ def change_from_message(message: applier_pb2.Change) -> Change:
     """
     ledger = ledger_from_message(message.ledger) if message.HasField("ledger") else None
     for key in [edit.key for edit in message.edits] + list(ledger.keys if ledger else ()):
-        _validate_key(key)
-    return Change(
-        resource=resource_from_path(message.resource),
-        edits=tuple(SAME_NAMES.from_message(Edit, edit) for edit in message.edits),
-        ledger=ledger,
-    )
+        if key not in _WRITABLE_KEYS:
+            keys = ", ".join(sorted(_WRITABLE_KEYS))
+            raise Invalid(f"config key {key!r} is not a throttle key and not a quota; give one of {keys}")
+    resource = resource_from_path(message.resource)
+    return SAME_NAMES.from_message(Change, message, resource=resource, ledger=ledger)
 
 
 def resource_from_path(path: str) -> ConfigResource:
@@ -130,13 +125,6 @@ def resource_from_path(path: str) -> ConfigResource:
     if resource.type is ResourceType.BROKER:
         validate_broker_id(resource.broker_id)
     return resource
-
-
-def _validate_key(key: str) -> None:
-    if key not in _WRITABLE_KEYS:
-        raise Invalid(
-            f"config key {key!r} is not a throttle key and not a quota; give one of {', '.join(sorted(_WRITABLE_KEYS))}"
-        )
 
 
 def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:
@@ -160,19 +148,3 @@ def ledger_from_message(message: types_pb2.LedgerEntry, current: Mapping[str, st
         value = (current or {}).get(name)
         keys[name] = replace(record, written=value) if value is not None and record.written == value else record
     return LedgerEntry(keys, message.term, message.cycle)
-
-
-def outcome_to_message(outcome: Outcome) -> types_pb2.Outcome:
-    return SAME_NAMES.to_message(types_pb2.Outcome, outcome)
-
-
-def outcome_from_message(message: types_pb2.Outcome) -> Outcome:
-    """Convert a message to an outcome.
-
-    Raises:
-        Invalid: its status is unknown to this version.
-    """
-    try:
-        return SAME_NAMES.from_message(Outcome, message)
-    except KeyError:
-        raise Invalid(f"status {message.status} of {message.resource} is unknown; update this program") from None

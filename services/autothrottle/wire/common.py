@@ -1,4 +1,4 @@
-"""Conversions that several services share: times, errors, callers, pauses, reassignments, and request validation."""
+"""Conversions that several services share: errors, callers, pauses and reassignments, and request validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import NoReturn
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from autothrottle.core.cluster.flows import Progress, TopicProgress
@@ -20,7 +19,7 @@ from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicRe
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import remainder
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets, partitions, targets
-from autothrottle.core.records import Pause, PauseMode
+from autothrottle.core.records import PauseMode
 from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion
 from autothrottle.v1 import admin_pb2, discovery_pb2, quotas_pb2, types_pb2
 
@@ -30,27 +29,6 @@ SAME_NAMES = Conversion()
 # Times.
 
 
-def time_to_message(time: datetime) -> Timestamp:
-    """Convert a time, in UTC.
-
-    >>> time_to_message(datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC))
-    seconds: 1
-    nanos: 5000
-    <BLANKLINE>
-    """
-    message = Timestamp()
-    message.FromDatetime(time)
-    return message
-
-
-def optional_time(time: datetime | None) -> Timestamp | None:
-    return None if time is None else time_to_message(time)
-
-
-def time_from_message(message: Timestamp) -> datetime:
-    return message.ToDatetime(tzinfo=UTC)
-
-
 def expire_time_from_message(message: admin_pb2.Override | quotas_pb2.Quota) -> datetime | None:
     """Return the expire time of a request; None: it has none.
 
@@ -58,7 +36,7 @@ def expire_time_from_message(message: admin_pb2.Override | quotas_pb2.Quota) -> 
         Invalid: the seconds or the nanoseconds are out of range.
     """
     try:
-        return time_from_message(message.expire_time) if message.HasField("expire_time") else None
+        return message.expire_time.ToDatetime(tzinfo=UTC) if message.HasField("expire_time") else None
     except (ValueError, OverflowError) as error:
         raise Invalid(f"expire_time is not a valid time: {error}; give one in UTC, before the year 10000") from error
 
@@ -197,19 +175,6 @@ def _validate_count(count: int, at_most: int = MAX_PARTITIONS) -> None:
 
 
 # Pauses.
-
-
-def pause_to_message(pause: Pause) -> types_pb2.Pause:
-    return SAME_NAMES.to_message(types_pb2.Pause, pause)
-
-
-def pause_from_message(message: types_pb2.Pause) -> Pause:
-    """Convert a message to a pause.
-
-    Raises:
-        Invalid: its mode is unknown to this version.
-    """
-    return SAME_NAMES.from_message(Pause, message, mode=pause_mode_from_number(message.mode))
 
 
 def pause_mode_from_number(number: int) -> PauseMode:

@@ -16,7 +16,6 @@ from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
@@ -28,10 +27,11 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
 )
 from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.messages import Conversion
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message
-from autothrottle.wire.common import optional_time, time_from_message, time_to_message
+from autothrottle.wire.common import SAME_NAMES
 
 _BYTES_PER_PARTITION = 16
 """Size of a partition in a chunk; converts the size of configs and problems to partitions."""
@@ -170,19 +170,20 @@ def named_snapshot_from_chunks(
     Raises:
         Incomplete: the chunks do not form one snapshot, or they are the difference from another one.
     """
-    header = GetSnapshotResponse()
-    base = NO_SNAPSHOT
-    received = _ReceivedParts()
-    for number, chunk in enumerate(chunks):
-        if bool(chunk.version > 0) is not (number == 0):
-            raise _not_one_snapshot(number, chunk.version)
-        if number == 0:
-            header, base = chunk, _base(chunk, last)
-            received.begin(base.snapshot)
+    stream = iter(chunks)
+    header = next(stream, None)
+    if header is None:
+        raise Incomplete("the stream of a snapshot ended before its first chunk; request the snapshot again")
+    base = _base(header, last)
+    received = _ReceivedParts(base.snapshot)
+    for number, chunk in enumerate(chain([header], stream), start=1):
+        if bool(chunk.version > 0) is not (number == 1):
+            raise Incomplete(
+                f"chunk {number} of a snapshot has version {chunk.version}; only the first chunk has a version, which "
+                "is > 0. Request the snapshot again"
+            )
         received.absorb(chunk)
     received.end_topic()
-    if header.version == 0:
-        raise Incomplete("the stream of a snapshot ended before its first chunk; request the snapshot again")
     snapshot = Snapshot(
         version=header.version,
         brokers=frozenset(header.broker_ids),
@@ -203,10 +204,10 @@ def named_snapshot_from_chunks(
 class _ReceivedParts:
     """The parts of a snapshot as far as they are received. Each chunk is converted at once, so that it can be freed."""
 
-    def __init__(self) -> None:
-        self.throttles: dict[ConfigResource, Mapping[str, str]] = {}
-        self.ledger: dict[ConfigResource, LedgerEntry] = {}
-        self.unreadable: dict[ConfigResource, Problem] = {}
+    def __init__(self, base: Snapshot) -> None:
+        """Start from the configs of the snapshot that the stream is a difference from."""
+        self.throttles, self.ledger = dict(base.throttles), dict(base.ledger)
+        self.unreadable = dict(base.unreadable_configs)
         self.reassignments: dict[str, TopicReassignment] = {}
         self._topic: list[discovery_pb2.TopicReassignment] = []
         """The parts of the topic whose last part may not have come yet."""
@@ -215,11 +216,6 @@ class _ReceivedParts:
         self.assignments: dict[TopicPartition, Assignment] = {}
         self.problems: list[Problem] = []
         self.progress: discovery_pb2.Progress | None = None
-
-    def begin(self, base: Snapshot) -> None:
-        """Start from the configs of the snapshot that the stream is a difference from."""
-        self.throttles, self.ledger = dict(base.throttles), dict(base.ledger)
-        self.unreadable = dict(base.unreadable_configs)
 
     def end_topic(self) -> None:
         """Convert the last topic, while the sender encodes the next ones."""
@@ -236,15 +232,28 @@ class _ReceivedParts:
                 self.end_topic()
             self._topic.append(part)
         for config in chunk.throttles:
-            _merge_config(config, self.throttles, self.ledger, self.unreadable)
+            self._absorb_config(config)
         for listed in chunk.replicas:
-            _merge_replicas(listed, self.replicas.setdefault(listed.broker_id, {}))
+            topics = self.replicas.setdefault(listed.broker_id, {})
+            if listed.topic:
+                topics[listed.topic] = topics.get(listed.topic, ()) + tuple(listed.partitions)
         for placed in chunk.assignments:
             self.assignments.update(assignments_from_message(placed))
         self.problems += [Problem(p.path, p.reason, p.topic) for p in chunk.problems]
         if chunk.HasField("progress"):
             self.progress = self.progress or discovery_pb2.Progress()
             self.progress.MergeFrom(chunk.progress)
+
+    def _absorb_config(self, message: discovery_pb2.ResourceThrottles) -> None:
+        resource = ConfigResource(message.resource)
+        for entries in (self.throttles, self.ledger, self.unreadable):
+            entries.pop(resource, None)
+        if message.values:
+            self.throttles[resource] = dict(message.values)
+        if message.HasField("ledger"):
+            self.ledger[resource] = ledger_from_message(message.ledger, self.throttles.get(resource, {}))
+        if message.unreadable_path or message.unreadable_reason:
+            self.unreadable[resource] = Problem(message.unreadable_path, message.unreadable_reason)
 
 
 def _base(header: GetSnapshotResponse, last: NamedSnapshot) -> NamedSnapshot:
@@ -272,53 +281,20 @@ def _reassignments(
     return tuple(reassignment for _, reassignment in sorted(current.items()))
 
 
-def _not_one_snapshot(number: int, version: int) -> Incomplete:
-    return Incomplete(
-        f"chunk {number + 1} of a snapshot has version {version}; only the first chunk has a version, which is > 0. "
-        "Request the snapshot again"
-    )
-
-
-def _merge_config(
-    message: discovery_pb2.ResourceThrottles,
-    throttles: dict[ConfigResource, Mapping[str, str]],
-    ledger: dict[ConfigResource, LedgerEntry],
-    unreadable: dict[ConfigResource, Problem],
-) -> None:
-    resource = ConfigResource(message.resource)
-    for entries in (throttles, ledger, unreadable):
-        entries.pop(resource, None)
-    if message.values:
-        throttles[resource] = dict(message.values)
-    if message.HasField("ledger"):
-        ledger[resource] = ledger_from_message(message.ledger, throttles.get(resource, {}))
-    if message.unreadable_path or message.unreadable_reason:
-        unreadable[resource] = Problem(message.unreadable_path, message.unreadable_reason)
-
-
-def _merge_replicas(message: discovery_pb2.BrokerReplicas, topics: dict[str, tuple[int, ...]]) -> None:
-    if message.topic:
-        topics[message.topic] = topics.get(message.topic, ()) + tuple(message.partitions)
-
-
 # Reassignments and assignments as columns.
+
+
+_LISTS = ("isr", "adding_replicas", "removing_replicas")
+"""Columns of a reassignment with a list for each partition; an assignment has its replicas, too."""
 
 
 def reassignment_to_message(reassignment: TopicReassignment, part: slice) -> discovery_pb2.TopicReassignment:
     """Convert some partitions of a topic's reassignment."""
-    isr = reassignment.isr[part]
-    adding = reassignment.adding_replicas[part]
-    removing = reassignment.removing_replicas[part]
     return discovery_pb2.TopicReassignment(
         topic=reassignment.topic,
         partitions=reassignment.partitions[part],
         leaders=reassignment.leaders[part],
-        isr_counts=map(len, isr),
-        isr=chain.from_iterable(isr),
-        adding_counts=map(len, adding),
-        adding_replicas=chain.from_iterable(adding),
-        removing_counts=map(len, removing),
-        removing_replicas=chain.from_iterable(removing),
+        **_packed({name: getattr(reassignment, name)[part] for name in _LISTS}),
     )
 
 
@@ -336,18 +312,9 @@ def reassignment_from_parts(
         Incomplete: the columns differ in length.
     """
     whole = parts[0] if len(parts) == 1 else _joined(parts)
-    length = len(whole.partitions)
-    if len(whole.leaders) != length:
-        raise _uneven(topic, "leaders", len(whole.leaders), length)
     pool = SharedValues() if pool is None else pool
-    return TopicReassignment(
-        topic=topic,
-        partitions=pool[tuple(whole.partitions)],
-        leaders=tuple(map(pool.__getitem__, whole.leaders)),
-        isr=_unpacked(topic, "isr", whole.isr_counts, whole.isr, length, pool),
-        adding_replicas=_unpacked(topic, "adding", whole.adding_counts, whole.adding_replicas, length, pool),
-        removing_replicas=_unpacked(topic, "removing", whole.removing_counts, whole.removing_replicas, length, pool),
-    )
+    leaders, *lists = _columns(whole, _LISTS, pool)
+    return TopicReassignment(topic, pool[tuple(whole.partitions)], tuple(map(pool.__getitem__, leaders)), *lists)
 
 
 def assignments_to_messages(
@@ -359,24 +326,14 @@ def assignments_to_messages(
         topics.setdefault(topic, []).append((partition, placed))
     for topic, rows in topics.items():
         for part in slices(len(rows), limit):
-            yield _assignment_columns(topic, rows[part])
-
-
-def _assignment_columns(topic: str, rows: Sequence[tuple[int, Assignment]]) -> discovery_pb2.TopicAssignment:
-    assignments = [placed for _, placed in rows]
-    return discovery_pb2.TopicAssignment(
-        topic=topic,
-        partitions=[partition for partition, _ in rows],
-        leaders=[placed.leader for placed in assignments],
-        replicas_counts=[len(placed.replicas) for placed in assignments],
-        replicas=chain.from_iterable(placed.replicas for placed in assignments),
-        isr_counts=[len(placed.isr) for placed in assignments],
-        isr=chain.from_iterable(placed.isr for placed in assignments),
-        adding_counts=[len(placed.adding_replicas) for placed in assignments],
-        adding_replicas=chain.from_iterable(placed.adding_replicas for placed in assignments),
-        removing_counts=[len(placed.removing_replicas) for placed in assignments],
-        removing_replicas=chain.from_iterable(placed.removing_replicas for placed in assignments),
-    )
+            yield discovery_pb2.TopicAssignment(
+                topic=topic,
+                partitions=[partition for partition, _ in rows[part]],
+                leaders=[placed.leader for _, placed in rows[part]],
+                **_packed(
+                    {name: [getattr(placed, name) for _, placed in rows[part]] for name in ("replicas", *_LISTS)}
+                ),
+            )
 
 
 def assignments_from_message(message: discovery_pb2.TopicAssignment) -> Iterator[tuple[TopicPartition, Assignment]]:
@@ -385,20 +342,9 @@ def assignments_from_message(message: discovery_pb2.TopicAssignment) -> Iterator
     Raises:
         Incomplete: the columns differ in length.
     """
-    topic, length, pool = message.topic, len(message.partitions), SharedValues()
-    if len(message.leaders) != length:
-        raise _uneven(topic, "leaders", len(message.leaders), length)
-    columns = zip(
-        message.partitions,
-        _unpacked(topic, "replicas", message.replicas_counts, message.replicas, length, pool),
-        message.leaders,
-        _unpacked(topic, "isr", message.isr_counts, message.isr, length, pool),
-        _unpacked(topic, "adding", message.adding_counts, message.adding_replicas, length, pool),
-        _unpacked(topic, "removing", message.removing_counts, message.removing_replicas, length, pool),
-        strict=True,
-    )
-    for partition, *placed in columns:
-        yield (topic, partition), Assignment(*placed)
+    columns = _columns(message, ("replicas", *_LISTS), SharedValues())
+    for partition, leader, replicas, *lists in zip(message.partitions, *columns, strict=True):
+        yield (message.topic, partition), Assignment(replicas, leader, *lists)
 
 
 def _joined(parts: Sequence[discovery_pb2.TopicReassignment]) -> discovery_pb2.TopicReassignment:
@@ -408,25 +354,44 @@ def _joined(parts: Sequence[discovery_pb2.TopicReassignment]) -> discovery_pb2.T
     return whole
 
 
-def _unpacked(
-    topic: str, column: str, counts: Sequence[int], values: Sequence[int], length: int, pool: SharedValues
-) -> tuple[tuple[int, ...], ...]:
-    edges = list(accumulate(counts, initial=0))
-    if len(counts) != length:
-        raise _uneven(topic, f"{column}_counts", len(counts), length)
-    if edges[-1] != len(values) or min(counts, default=0) < 0:
-        raise _uneven(topic, column, len(values), edges[-1])
-    flat = tuple(map(pool.__getitem__, values))
+def _short(column: str) -> str:
+    """Return the name of a column of lists in the name of its counts: `adding` for `adding_replicas`."""
+    return column.removesuffix("_replicas")
+
+
+def _packed(lists: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Any]:
+    """Return two columns for each column of lists: their values one after the other, and the length of each list."""
+    values = {column: chain.from_iterable(rows) for column, rows in lists.items()}
+    return values | {f"{_short(column)}_counts": map(len, rows) for column, rows in lists.items()}
+
+
+def _columns(
+    message: discovery_pb2.TopicReassignment | discovery_pb2.TopicAssignment, lists: Iterable[str], pool: SharedValues
+) -> Iterator[Any]:
+    """Yield the column of leaders and the columns of lists, each with a value for every partition."""
+    _check_length(message.topic, "leaders", len(message.leaders), len(message.partitions))
+    yield message.leaders
+    for column in lists:
+        short = _short(column)
+        counts, values = getattr(message, f"{short}_counts"), getattr(message, column)
+        _check_length(message.topic, f"{short}_counts", len(counts), len(message.partitions))
+        _check_length(message.topic, short, len(values), sum(counts), min(counts, default=0) >= 0)
+        yield _unpacked(counts, tuple(map(pool.__getitem__, values)), pool)
+
+
+def _unpacked(counts: Sequence[int], values: tuple[int, ...], pool: SharedValues) -> tuple[tuple[int, ...], ...]:
     if len(set(counts)) == 1 and (count := counts[0]):
-        rows = zip(*[iter(flat)] * count, strict=True)  # the usual case: all partitions have the same count
+        rows = zip(*[iter(values)] * count, strict=True)  # the usual case: all partitions have the same count
         return tuple(map(pool.__getitem__, rows)) if count == 1 else tuple(rows)
-    return tuple([pool[flat[start:end]] for start, end in pairwise(edges)])
+    return tuple([pool[values[start:end]] for start, end in pairwise(accumulate(counts, initial=0))])
 
 
-def _uneven(topic: str, column: str, length: int, expected: int) -> Incomplete:
-    return Incomplete(
-        f"the column {column} of topic {topic} has {length} values instead of {expected}; request the snapshot again"
-    )
+def _check_length(topic: str, column: str, length: int, expected: int, is_valid: bool = True) -> None:
+    if length != expected or not is_valid:
+        raise Incomplete(
+            f"the column {column} of topic {topic} has {length} values instead of {expected}; "
+            "request the snapshot again"
+        )
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
@@ -469,6 +434,10 @@ _GROWTH = (
 _GROWTH_MARKS = ("growth_recent_ages_us", "growth_recent_led_before", "growth_recent_received_before")
 
 
+_TIMES = Conversion(names={Progress: {"at": "read_time"}, BrokerLogSizes: {"at": "time"}})
+"""Converts the times of a progress and of log sizes."""
+
+
 def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[discovery_pb2.Progress]:
     """Yield the messages that together form one progress; the first has the read time and the ETA.
 
@@ -476,12 +445,7 @@ def progress_to_messages(progress: Progress, rows_per_message: int) -> Iterator[
         progress: the progress to send.
         rows_per_message: maximum number of flows, topics, brokers or earlier counts in a message, > 0.
     """
-    yield discovery_pb2.Progress(
-        read_time=optional_time(progress.at),
-        eta=optional_time(progress.eta),
-        eta_low=optional_time(progress.eta_low),
-        eta_high=optional_time(progress.eta_high),
-    )
+    yield _TIMES.to_message(discovery_pb2.Progress, progress, topics=())
     flows, growth = progress.flows.items(), progress.growth.items()
     tables: dict[tuple[str, ...], Iterator[tuple[object, ...]]] = {
         _FLOWS: (
@@ -516,16 +480,14 @@ def progress_from_message(whole: discovery_pb2.Progress) -> Progress:
     Raises:
         Incomplete: a column is too short or too long.
     """
-    return Progress(
+    return _TIMES.from_message(
+        Progress,
+        whole,
         flows=dict(_flows(whole)),
         topics={
             topic: TopicProgress(copied, bytes_left, *map(_time, etas))
             for topic, copied, bytes_left, *etas in _rows(whole, _TOPICS)
         },
-        at=time_from_message(whole.read_time) if whole.HasField("read_time") else None,
-        eta=time_from_message(whole.eta) if whole.HasField("eta") else None,
-        eta_low=time_from_message(whole.eta_low) if whole.HasField("eta_low") else None,
-        eta_high=time_from_message(whole.eta_high) if whole.HasField("eta_high") else None,
         growth=dict(_growth(whole)),
     )
 
@@ -667,9 +629,10 @@ def log_sizes_to_messages(sizes: LogSizes) -> Iterator[discovery_pb2.GetLogSizes
         topics: dict[str, dict[int, int]] = {}
         for (topic, partition), size in logs.sizes.items():
             topics.setdefault(topic, {})[partition] = size
-        yield discovery_pb2.GetLogSizesResponse(
+        yield _TIMES.to_message(
+            discovery_pb2.GetLogSizesResponse,
+            logs,
             broker_id=broker_id,
-            time=time_to_message(logs.at),
             topics=[
                 discovery_pb2.TopicLogSizes(topic=topic, partitions=rows.keys(), sizes=rows.values())
                 for topic, rows in topics.items()
@@ -697,27 +660,16 @@ def log_sizes_from_messages(messages: Iterable[discovery_pb2.GetLogSizesResponse
                     f"broker {message.broker_id} has {len(topic.sizes)} sizes for {len(topic.partitions)} logs; retry"
                 )
             sizes.update({(topic.topic, p): size for p, size in zip(topic.partitions, topic.sizes, strict=True)})
-        brokers[message.broker_id] = BrokerLogSizes(time_from_message(message.time), sizes)
+        brokers[message.broker_id] = _TIMES.from_message(BrokerLogSizes, message, sizes=sizes)
     return LogSizes(brokers, problems)
 
 
 def settings_to_message(settings: ClusterSettings) -> discovery_pb2.GetFetchSettingsResponse:
-    return discovery_pb2.GetFetchSettingsResponse(
-        brokers=[
-            discovery_pb2.BrokerFetchSettings(
-                broker_id=b, response_max_bytes=broker.response_max_bytes, window_seconds=broker.window_seconds
-            )
-            for b, broker in settings.brokers.items()
-        ],
-        min_in_sync_replicas=settings.min_in_sync_replicas,
-    )
+    kind = discovery_pb2.BrokerFetchSettings
+    brokers = [SAME_NAMES.to_message(kind, broker, broker_id=b) for b, broker in settings.brokers.items()]
+    return discovery_pb2.GetFetchSettingsResponse(brokers=brokers, min_in_sync_replicas=settings.min_in_sync_replicas)
 
 
 def settings_from_message(message: discovery_pb2.GetFetchSettingsResponse) -> ClusterSettings:
-    return ClusterSettings(
-        brokers={
-            broker.broker_id: FetchSettings(broker.response_max_bytes, broker.window_seconds)
-            for broker in message.brokers
-        },
-        min_in_sync_replicas=dict(message.min_in_sync_replicas),
-    )
+    brokers = {broker.broker_id: SAME_NAMES.from_message(FetchSettings, broker) for broker in message.brokers}
+    return ClusterSettings(brokers, dict(message.min_in_sync_replicas))

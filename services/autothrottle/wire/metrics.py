@@ -13,7 +13,6 @@ from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization, by_broker, check_load
 from autothrottle.core.units import MAX_RATE
 from autothrottle.messages import Conversion
-from autothrottle.ports.telemetry import Event
 from autothrottle.v1 import metrics_pb2, types_pb2
 
 _MAX_WARNINGS = 100
@@ -50,18 +49,12 @@ def _quota_rates_to_messages(
     warnings: list[str] = []
     for side, measured in rates.items():
         try:
-            messages.append(_quota_rate_to_message(side, _checked_quota_rate(side, measured)))
+            checked = _LOAD.to_message(metrics_pb2.Utilization, _checked_quota_rate(side, measured))
+            role = types_pb2.ReplicaRole.Value(f"REPLICA_ROLE_{side[1].name}")
+            messages.append(metrics_pb2.QuotaRate(broker_id=side[0], role=role, measured=checked))
         except FIELD_ERRORS:
             warnings.append(f"broker {side[0]} [{side[1].value}]: its quota rate is out of range and ignored")
     return messages, warnings
-
-
-def _quota_rate_to_message(side: LinkSide, measured: Utilization) -> metrics_pb2.QuotaRate:
-    return metrics_pb2.QuotaRate(
-        broker_id=side[0],
-        role=types_pb2.ReplicaRole.Value(f"REPLICA_ROLE_{side[1].name}"),
-        measured=_LOAD.to_message(metrics_pb2.Utilization, measured),
-    )
 
 
 def _quota_rates(message: metrics_pb2.GetLoadsResponse) -> dict[LinkSide, Utilization]:
@@ -112,11 +105,3 @@ def _load_to_message(load: BrokerLoad) -> metrics_pb2.BrokerLoad:
 def _load_from_message(message: metrics_pb2.BrokerLoad) -> BrokerLoad:
     capacity = Capacity(message.outbound_capacity_bytes_per_second, message.inbound_capacity_bytes_per_second)
     return _LOAD.from_message(BrokerLoad, message, capacity=capacity)
-
-
-def event_to_message(event: Event) -> metrics_pb2.PostEventRequest:
-    return metrics_pb2.PostEventRequest(title=event.title, text=event.text, tags=event.tags)
-
-
-def event_from_message(message: metrics_pb2.PostEventRequest) -> Event:
-    return Event(message.title, message.text, tuple(message.tags))

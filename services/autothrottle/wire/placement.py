@@ -19,6 +19,7 @@ from autothrottle.core.placement.plan import (
 from autothrottle.core.placement.statistics import PlacementStatistics
 from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import placement_pb2, types_pb2
+from autothrottle.wire.common import SAME_NAMES
 
 MAX_BROKERS = 10_000
 """Limit of the listed brokers of one request."""
@@ -46,15 +47,12 @@ def rebuild_options(request: placement_pb2.RebuildRequest) -> RebuildOptions:
     factor = request.partition_size_factor or 1.0
     if not 0 < factor <= MAX_SIZE_FACTOR:
         raise Invalid(f"partition_size_factor {factor} must be in (0, {MAX_SIZE_FACTOR}]; give 1.2 for 20 % of growth")
-    return RebuildOptions(
+    return SAME_NAMES.from_message(
+        RebuildOptions,
+        request,
         strategy=_STRATEGIES[request.strategy],
         optimization=Optimization.MINIMAL if request.minimal else Optimization.DISTRIBUTION,
-        force=request.force,
-        replication_factor=request.replication_factor,
-        substitution_affinity=request.substitution_affinity,
         partition_size_factor=factor,
-        optimize_leadership=request.optimize_leadership,
-        allow_fewer_racks=request.allow_fewer_racks,
     )
 
 
@@ -67,11 +65,7 @@ def rebalance_options(request: placement_pb2.RebalanceRequest) -> RebalanceOptio
     threshold = request.storage_threshold
     if not (math.isfinite(threshold) and 0 <= threshold < 1):
         raise Invalid(f"storage_threshold {threshold} must be in [0, 1); give 0.2 for 20 %")
-    return RebalanceOptions(
-        storage_threshold=threshold or None,
-        locality_scoped=request.locality_scoped,
-        allow_fewer_racks=request.allow_fewer_racks,
-    )
+    return SAME_NAMES.from_message(RebalanceOptions, request, storage_threshold=threshold or None)
 
 
 def brokers_of_scope(scope: placement_pb2.PlacementScope, by_default: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_senten
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import discovery_pb2, quotas_pb2
 from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
-from autothrottle.wire.common import SAME_NAMES, expire_time_from_message, optional_time
+from autothrottle.wire.common import SAME_NAMES, expire_time_from_message
 
 
 def entity_from_message(message: quotas_pb2.QuotaEntity) -> ClientQuotaEntity:
@@ -27,15 +27,11 @@ def entity_from_message(message: quotas_pb2.QuotaEntity) -> ClientQuotaEntity:
     Raises:
         Invalid: a part is given as a name and as the default, or the entity is not valid.
     """
-    return validate_entity(
-        ClientQuotaEntity(
-            name_or_default("user", message.user if message.HasField("user") else None, message.default_user),
-            name_or_default(
-                "client-id", message.client_id if message.HasField("client_id") else None, message.default_client_id
-            ),
-            name_or_default("ip", message.ip if message.HasField("ip") else None, message.default_ip),
-        )
-    )
+    parts = []
+    for part in ("user", "client_id", "ip"):
+        name = getattr(message, part) if message.HasField(part) else None
+        parts.append(name_or_default(part.replace("_", "-"), name, getattr(message, f"default_{part}")))
+    return validate_entity(ClientQuotaEntity(*parts))
 
 
 def entity_to_message(entity: ClientQuotaEntity) -> quotas_pb2.QuotaEntity:
@@ -71,12 +67,12 @@ def keys_from_names(names: Iterable[str]) -> tuple[QuotaKey, ...]:
 def quota_to_message(
     entity: ClientQuotaEntity, values: QuotaValues, temporary: TemporaryQuota | None = None
 ) -> quotas_pb2.Quota:
-    return quotas_pb2.Quota(
+    return SAME_NAMES.to_message(
+        quotas_pb2.Quota,
+        temporary,
         entity=entity_to_message(entity),
         values=values_to_message(values),
         etag=quota_etag(values),
-        expire_time=optional_time(temporary.expire_time) if temporary else None,
-        until_recovered=temporary is not None and temporary.until_recovered,
     )
 
 
@@ -158,11 +154,7 @@ def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> Qu
     configs = {ConfigResource(config.resource): config for config in message.configs}
     return QuotaState(
         {resource: dict(config.values) for resource, config in configs.items()},
-        {
-            resource: ledger_from_message(config.ledger)
-            for resource, config in configs.items()
-            if config.HasField("ledger")
-        },
+        {name: ledger_from_message(config.ledger) for name, config in configs.items() if config.HasField("ledger")},
         {resource: config.problem for resource, config in configs.items() if config.problem},
     )
 

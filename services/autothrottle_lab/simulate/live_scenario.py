@@ -17,7 +17,7 @@ from autothrottle.core.errors import Missing
 from autothrottle.core.records import Decision
 from autothrottle.core.units import MEGABYTE
 from autothrottle.v1 import admin_pb2
-from autothrottle.wire.planner import decision_from_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle_lab.simulate.scenario_text import SMALLEST, broker_lines, fitting, reassignment_lines
 
 _PATIENCE = timedelta(seconds=30)
@@ -66,7 +66,8 @@ def scenario_text(
             "no log sizes yet. Fix: start discovery with --bootstrap-servers, or retry in a few seconds"
         )
     counts = fitting([max(path.partitions, 1) for path in paths])
-    decisions = {(d.broker_id, d.role): d for d in map(decision_from_message, state.last_cycle.decisions)}
+    decided = (SAME_NAMES.from_message(Decision, decision) for decision in state.last_cycle.decisions)
+    decisions = {(decision.broker_id, decision.role): decision for decision in decided}
     lines = [
         f"# Bytes left to copy at {now:%Y-%m-%dT%H:%M:%SZ}. The client load stays as in the planner's last cycle.",
         "# A link side that took no part has no client load and the capacity of the other side.",

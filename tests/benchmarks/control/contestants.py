@@ -8,20 +8,17 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.policy.headroom import headroom
-from autothrottle.core.policy.interface import PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.policy.interface import Policy, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.units import MEGABYTE
 from tests.benchmarks.control.fleet import BEGIN, Foresight
 from tests.benchmarks.control.links import Array
 
 
 @dataclass(frozen=True)
-class OriginalPolicy:
+class OriginalPolicy(Policy):
     """The formula of the original program. It subtracts the newest throttle from an old utilization (defect D24)."""
 
-    name, fixed_rate = "original", None
-
-    def observe(self, seen: PolicyObservation) -> OriginalPolicy:
-        return self
+    name = "original"
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         return {
@@ -39,7 +36,7 @@ class OriginalPolicy:
 
 
 @dataclass(frozen=True)
-class OraclePolicy:
+class OraclePolicy(Policy):
     """Knows the mean client load until the next cycle, and the read rates of in-sync followers."""
 
     foresight: Foresight
@@ -51,14 +48,14 @@ class OraclePolicy:
     open_leaders: Mapping[int, float] = field(default_factory=dict)
     """Leader -> MB/s that in-sync followers read of partitions in reassignment."""
 
-    name, fixed_rate = "oracle", None
+    name = "oracle"
 
-    def observe(self, seen: PolicyObservation) -> OraclePolicy:
+    def observe(self, observation: PolicyObservation) -> OraclePolicy:
         leaders: dict[int, float] = {}
-        for topic in seen.snapshot.reassignments:
+        for topic in observation.snapshot.reassignments:
             for partition, leader in zip(topic.partitions, topic.leaders, strict=True):
                 leaders[leader] = leaders.get(leader, 0.0) + float(self.in_sync[partition])
-        return replace(self, second=round((seen.now - BEGIN).total_seconds()), open_leaders=leaders)
+        return replace(self, second=round((observation.now - BEGIN).total_seconds()), open_leaders=leaders)
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         clients = self.foresight(self.second, self.second + self.interval) * MEGABYTE

@@ -1,4 +1,4 @@
-"""Spark's expressions agree with core's functions."""
+"""Spark's expressions agree with the rules in Python."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from autothrottle.core.scoring.bound import LinkSideDemand, bound_seconds, link_side_seconds
-from autothrottle.core.scoring.counterfactual import Setting, estimate
-from autothrottle.core.scoring.score import Cause, Stretch, unused
+from autothrottle.core.scoring.score import Cause, Setting
 from autothrottle.scorer.counterfactuals import on_grid, sequences
 from autothrottle.scorer.expressions import beyond, reached
 from autothrottle.scorer.schema import schema_of
 from autothrottle.scorer.stretches import with_causes
-from tests.unit.autothrottle.core.scoring.test_score import stretches
+from tests.unit.autothrottle.core.scoring.rules import Stretch, estimate, unused
+from tests.unit.autothrottle.core.scoring.test_rules import stretches
 
 EXAMPLES = 3
 """Each example is a batch of many cases, because a Spark job takes a second whatever its size."""
@@ -28,7 +28,7 @@ GRID = (Setting(0.5, 0.0), Setting(0.9, 0.1), Setting(1.0, 0.3), Setting(0.9, 0.
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(stretches(), min_size=50, max_size=100), st.floats(0.01, 1))
-def test_causes_in_spark_equal_those_of_core(spark: SparkSession, cases: list[Stretch], ratio: float) -> None:
+def test_causes_in_spark_equal_the_rules(spark: SparkSession, cases: list[Stretch], ratio: float) -> None:
     rows = [{"id": i, **asdict(case)} for i, case in enumerate(cases)]
     schema = schema_of(Stretch).add("id", "long")
     found = spark.createDataFrame(rows, schema).transform(with_causes, ratio).collect()
@@ -42,7 +42,7 @@ PIECES = st.lists(st.tuples(st.floats(0.1, 100), st.floats(-10, 100)), min_size=
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(PIECES, st.floats(0, 5000)), min_size=20, max_size=40))
-def test_link_side_times_in_spark_equal_those_of_core(
+def test_link_side_times_in_spark_equal_the_rules(
     spark: SparkSession, cases: list[tuple[list[tuple[float, float]], float]]
 ) -> None:
     rows = []
@@ -81,7 +81,7 @@ def test_link_side_times_in_spark_equal_those_of_core(
         max_size=20,
     )
 )
-def test_estimates_in_spark_equal_those_of_core(
+def test_estimates_in_spark_equal_the_rules(
     spark: SparkSession, cases: list[tuple[list[Stretch], float, float]]
 ) -> None:
     rows = [

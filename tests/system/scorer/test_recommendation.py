@@ -6,7 +6,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.scoring.counterfactual import TOLERATED_HARM
+from autothrottle.core.scoring.score import TOLERATED_HARM
 from autothrottle.scorer.counterfactuals import GRID
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery
 from tests.builders import limits

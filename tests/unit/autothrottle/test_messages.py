@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
 from autothrottle.core.records import (
     CatchUp,
@@ -79,6 +80,6 @@ def test_a_renamed_field_goes_both_ways() -> None:
     assert conversion.from_message(Pause, sent) == pause
 
 
-def test_a_number_without_a_member_is_a_key_error_for_services() -> None:
-    with pytest.raises(KeyError):
+def test_services_refuse_a_number_without_a_member() -> None:
+    with pytest.raises(Invalid, match=r"Pause\.mode 9 is unknown"):
         Conversion().from_message(Pause, types_pb2.Pause(mode=9))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from autothrottle.core.records import Outcome, OutcomeStatus, Pause, Reason
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
-from autothrottle.wire.planner import cycle_to_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle_client import (
     AdminClient,
     AuditAction,
@@ -129,7 +129,7 @@ def test_a_cycle_message_keeps_every_field_role_and_reason() -> None:
     record = builders.cycle_record(
         3, 7, topics=["a", "b"], decisions=decisions, outcomes=outcomes, findings=["x"], error="e"
     )
-    cycle = from_message(Cycle, cycle_to_message(record))
+    cycle = from_message(Cycle, SAME_NAMES.to_message(types_pb2.Cycle, record))
     assert (cycle.term, cycle.number, cycle.start_time, cycle.end_time) == (3, 7, record.start_time, record.end_time)
     assert (cycle.reason, cycle.sentence, cycle.error) == (record.reason, record.sentence, record.error)
     assert (cycle.topics, cycle.findings) == (record.topics, record.findings)
@@ -321,7 +321,7 @@ def test_an_invalid_pause_is_refused(
 def test_a_cycle_message_keeps_pause_and_shadow(mode: PauseMode) -> None:
     pause = Pause(mode, "operator", builders.NOON, "why")
     record = replace(builders.cycle_record(), pause=pause, shadow=True)
-    cycle = from_message(Cycle, cycle_to_message(record))
+    cycle = from_message(Cycle, SAME_NAMES.to_message(types_pb2.Cycle, record))
     assert cycle.shadow and cycle.pause is not None
     assert (cycle.pause.mode.value, cycle.pause.author) == (mode.value, "operator")
     assert (cycle.pause.time, cycle.pause.reason) == (builders.NOON, "why")

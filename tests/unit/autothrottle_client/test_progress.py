@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.wire.planner import cycle_to_message
+from autothrottle.v1 import types_pb2
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle_client import ClusterState, Cycle, tables
 from autothrottle_client.model import from_message
 from tests import builders
@@ -40,9 +41,9 @@ def test_the_state_shows_bytes_left_while_reassignments_are_ongoing(one: Cycle, 
 
 def test_the_client_decodes_bytes_left_and_eta_of_the_planner() -> None:
     record = builders.cycle_record(bytes_left=7, eta=NOON)
-    read = from_message(Cycle, cycle_to_message(record))
+    read = from_message(Cycle, SAME_NAMES.to_message(types_pb2.Cycle, record))
     assert (read.bytes_left, read.eta) == (7, NOON)
-    nothing = from_message(Cycle, cycle_to_message(builders.cycle_record()))
+    nothing = from_message(Cycle, SAME_NAMES.to_message(types_pb2.Cycle, builders.cycle_record()))
     assert (nothing.bytes_left, nothing.eta) == (None, None)
 
 

@@ -28,7 +28,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from autothrottle import __version__
 from autothrottle.adapters.tracing.exports import OutageLog, restore_library_log, silence_library
-from autothrottle.core.exported_metrics import ExportedMetric, MetricKind, SampleSource, series_of
+from autothrottle.core.exported_metrics import ExportedMetric, SampleSource, series_of
 
 _MAX_POINTS = 10_000
 """Points in one request: about 1.5 MB. A collector accepts 4 MB."""
@@ -89,7 +89,7 @@ class OtlpMetrics:
 
 
 def _metric(metric: ExportedMetric, points: list[NumberDataPoint]) -> Metric:
-    if metric.kind is MetricKind.COUNTER:
+    if metric.kind == "counter":
         data: Sum | Gauge = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
     else:
         data = Gauge(points)

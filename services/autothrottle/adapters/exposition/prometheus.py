@@ -29,7 +29,7 @@ class PrometheusText(Collector):
 
     def collect(self) -> Iterable[Metric]:
         for metric, series in series_of(self._source, self._cluster).items():
-            family = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
+            family = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind)
             for labels, value in series:
                 family.add_sample(metric.name, labels, value)
             yield family

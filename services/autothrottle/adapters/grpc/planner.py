@@ -13,7 +13,6 @@ from autothrottle.messages import partitions_to_messages, refusals_from_messages
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle.wire.common import SAME_NAMES
-from autothrottle.wire.planner import state_from_message
 from autothrottle_client.replicas import Connection, Replica, check_health
 
 
@@ -74,6 +73,7 @@ class PlannerServiceClient(ServiceClient[PlannerServiceStub]):
         request = planner_pb2.GetStateRequest(without_cycle=not with_cycle)
 
         def fetch(replica: Replica, seconds: float) -> PlannerState:
-            return state_from_message(PlannerServiceStub(replica.channel).GetState(request, timeout=seconds))
+            response = PlannerServiceStub(replica.channel).GetState(request, timeout=seconds)
+            return SAME_NAMES.from_message(PlannerState, response)
 
         return self._replicas.leader_state(fetch, timeout)

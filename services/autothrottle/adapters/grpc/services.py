@@ -26,8 +26,9 @@ from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
 from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
-from autothrottle.wire.applier import change_parts, outcome_from_message
-from autothrottle.wire.metrics import event_to_message, loads_from_message
+from autothrottle.wire.applier import change_parts
+from autothrottle.wire.common import SAME_NAMES
+from autothrottle.wire.metrics import loads_from_message
 from autothrottle_client.replicas import Connection, Replica, Rpc, check_health
 
 _NOT_REPEATABLE = (
@@ -63,7 +64,8 @@ class MetricsClient(ServiceClient[MetricsServiceStub]):
         return loads_from_message(self._unary(lambda metrics: metrics.GetLoads, request, timeout))
 
     def post_event(self, event: Event, timeout: timedelta) -> None:
-        self._unary(lambda metrics: metrics.PostEvent, event_to_message(event), timeout)
+        request = SAME_NAMES.to_message(metrics_pb2.PostEventRequest, event)
+        self._unary(lambda metrics: metrics.PostEvent, request, timeout)
 
 
 class ApplierClient(ServiceClient[ApplierServiceStub]):
@@ -106,7 +108,7 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
             raise Incomplete(
                 f"applier sent {len(response.outcomes)} outcomes for {len(messages)} changes; read the values back"
             )
-        return tuple(map(outcome_from_message, response.outcomes))
+        return tuple(SAME_NAMES.from_message(Outcome, outcome) for outcome in response.outcomes)
 
     def submit_reassignments(
         self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta

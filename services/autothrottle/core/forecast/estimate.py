@@ -9,8 +9,10 @@ Source: KIP-73 (MoveRatio, MoveTime).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import compress
+from typing import Any
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
@@ -19,7 +21,10 @@ from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicR
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.eta import LONGEST, move_ratio, move_time, needed_rate
 from autothrottle.core.records import Decision, Estimate, LinkSideEstimate
-from autothrottle.core.units import MEGABYTE, BytesPerSecond
+from autothrottle.core.units import BytesPerSecond, megabytes_per_second
+
+_COLUMNS = ("partitions", "leaders", "isr", "adding_replicas", "removing_replicas")
+"""Columns of a `TopicReassignment`."""
 
 _SHOWN = 10
 """Number of link sides that the warnings name."""
@@ -77,18 +82,10 @@ def restricted_to(
     """Return the reassignments restricted to the chosen partitions."""
     restricted = []
     for reassignment in reassignments:
-        rows = [n for n, partition in enumerate(reassignment.partitions) if (reassignment.topic, partition) in chosen]
-        if rows:
-            restricted.append(
-                TopicReassignment(
-                    topic=reassignment.topic,
-                    partitions=tuple(reassignment.partitions[n] for n in rows),
-                    leaders=tuple(reassignment.leaders[n] for n in rows),
-                    isr=tuple(reassignment.isr[n] for n in rows),
-                    adding_replicas=tuple(reassignment.adding_replicas[n] for n in rows),
-                    removing_replicas=tuple(reassignment.removing_replicas[n] for n in rows),
-                )
-            )
+        is_chosen = [(reassignment.topic, partition) in chosen for partition in reassignment.partitions]
+        columns: dict[str, Any] = {name: tuple(compress(getattr(reassignment, name), is_chosen)) for name in _COLUMNS}
+        if columns["partitions"]:
+            restricted.append(replace(reassignment, **columns))
     return tuple(restricted)
 
 
@@ -214,16 +211,11 @@ def _warnings(sides: Sequence[LinkSideEstimate], goal: Goal) -> list[str]:
             warnings.append(f"{where}: its capacity is unknown, and so are its rate and time; check its metrics")
         elif side.seconds is None:
             warnings.append(
-                f"{where}: at {_megabytes(rate)} it would never end, because clients produce "
-                f"{_megabytes(side.produced_bytes_per_second)}; give it a higher rate"
+                f"{where}: at {megabytes_per_second(rate)} it would never end, because clients produce "
+                f"{megabytes_per_second(side.produced_bytes_per_second)}; give it a higher rate"
             )
         elif goal != Goal() and headroom is not None and rate > headroom:
-            warnings.append(
-                f"{where}: {_megabytes(rate)} is more than the {_megabytes(headroom)} that clients leave now"
-            )
+            free = megabytes_per_second(headroom)
+            warnings.append(f"{where}: {megabytes_per_second(rate)} is more than the {free} that clients leave now")
     more = len(warnings) - _SHOWN
     return [*warnings[:_SHOWN], f"and {more} more link sides with such problems"] if more > 0 else warnings
-
-
-def _megabytes(rate: BytesPerSecond) -> str:
-    return f"{rate / MEGABYTE:.2f} MB/s"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import stdev
+from typing import NamedTuple, TypeVar
 
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress, TopicProgress, link_sides_of
 from autothrottle.core.units import BytesPerSecond
@@ -31,6 +32,8 @@ _SPANS = 2
 _DEVIATIONS = 2.0
 """Half width of the interval, in standard errors of the mean rate."""
 
+_Time = TypeVar("_Time", datetime, timedelta)
+
 Rates = Mapping[LinkSide, BytesPerSecond]
 """Link side -> its throttle, bytes/s."""
 
@@ -39,8 +42,7 @@ LONGEST = timedelta(days=365)
 """A longer duration counts as infinite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """An ETA with its interval, UTC."""
 
     eta: datetime | None = None
@@ -71,12 +73,11 @@ def forecast(points: Sequence[ForecastPoint], bytes_left: int) -> Forecast:
         return Forecast()
     newest = points[-1]
     mean = _rate(points[0], newest)
-    error = _standard_error(points)
-    return Forecast(
-        eta=_end(newest.at, bytes_left, mean),
-        low=None if error is None else _end(newest.at, bytes_left, mean + _DEVIATIONS * error),
-        high=None if error is None else _end(newest.at, bytes_left, mean - _DEVIATIONS * error),
-    )
+    eta, error = _end(newest.at, bytes_left, mean), _standard_error(points)
+    if error is None:
+        return Forecast(eta)
+    low, high = (_end(newest.at, bytes_left, mean + sign * _DEVIATIONS * error) for sign in (1, -1))
+    return Forecast(eta, low, high)
 
 
 def _end(at: datetime, bytes_left: int, rate: float) -> datetime | None:
@@ -100,15 +101,10 @@ def _standard_error(points: Sequence[ForecastPoint]) -> float | None:
 
 def last_of(forecasts: Iterable[Forecast]) -> Forecast:
     """Return the end of the last of these forecasts; a value that is unknown in one of them is unknown."""
-    forecasts = list(forecasts)
-    return Forecast(
-        eta=_last([forecast.eta for forecast in forecasts]),
-        low=_last([forecast.low for forecast in forecasts]),
-        high=_last([forecast.high for forecast in forecasts]),
-    )
+    return Forecast(*map(_last, zip(*forecasts, strict=True)))
 
 
-def _last(times: Sequence[datetime | None]) -> datetime | None:
+def _last(times: Sequence[_Time | None]) -> _Time | None:
     finite_times = [time for time in times if time is not None]
     return max(finite_times) if finite_times and len(finite_times) == len(times) else None
 
@@ -163,7 +159,9 @@ def _points(sample: Progress, newest: Mapping[Flow, FlowProgress]) -> Mapping[in
         if newest_progress is None or newest_progress.since != progress.since:
             continue
         follower = flow.follower
-        gained[follower] = gained.get(follower, 0) - _gain(progress, newest_progress)
+        copied = newest_progress.bytes_copied - progress.bytes_copied
+        produced = newest_progress.bytes_produced - progress.bytes_produced
+        gained[follower] = gained.get(follower, 0) - (copied - produced)
         if newest_progress.bytes_left > 0:
             active_flows[follower] = active_flows.get(follower, 0) + 1
             if follower not in at or progress.at > at[follower]:
@@ -171,10 +169,6 @@ def _points(sample: Progress, newest: Mapping[Flow, FlowProgress]) -> Mapping[in
     return {
         follower: (ForecastPoint(at[follower], gained[follower]), count) for follower, count in active_flows.items()
     }
-
-
-def _gain(old: FlowProgress, new: FlowProgress) -> int:
-    return (new.bytes_copied - old.bytes_copied) - (new.bytes_produced - old.bytes_produced)
 
 
 def with_topics(samples: Sequence[Progress], whole: Forecast) -> Mapping[str, TopicProgress]:
@@ -190,15 +184,9 @@ def with_topics(samples: Sequence[Progress], whole: Forecast) -> Mapping[str, To
             for sample in samples
             if sample.at is not None and topic in sample.topics
         ]
-        end = forecast(points, progress.bytes_left)
-        if progress.bytes_left == 0:
-            end = Forecast(newest.at, newest.at, newest.at)
-        topics[topic] = replace(
-            progress,
-            eta=_earlier(end.eta, whole.eta),
-            eta_low=_earlier(end.low, whole.low),
-            eta_high=_earlier(end.high, whole.high),
-        )
+        end = forecast(points, progress.bytes_left) if progress.bytes_left else Forecast(*[newest.at] * 3)
+        eta, low, high = map(_earlier, end, whole)
+        topics[topic] = replace(progress, eta=eta, eta_low=low, eta_high=high)
     return topics
 
 
@@ -219,13 +207,10 @@ def static_end(progress: Progress, moving: Collection[Flow], rates: Rates) -> da
     counts = [progress.flows.get(flow) for flow in moving]
     if any(count is None or count.at - count.since >= 2 * SHORTEST_SPAN for count in counts):
         return None
-    traffic = {side: progress.link_traffic[side] for side in link_sides_of(moving) if side in rates}
-    times = [
-        move_time(link_traffic.bytes_left, rates[side], round(link_traffic.produced))
-        for side, link_traffic in traffic.items()
-    ]
-    finite_times = [time for time in times if time is not None]
-    return progress.at + max(finite_times) if progress.at and finite_times and len(finite_times) == len(times) else None
+    traffic = [(progress.link_traffic[side], rates[side]) for side in link_sides_of(moving) if side in rates]
+    times = [move_time(part.bytes_left, rate, round(part.produced)) for part, rate in traffic]
+    longest = _last(times)
+    return progress.at + longest if progress.at and longest is not None else None
 
 
 def move_ratio(partitions: int, total_partitions: int) -> float:

@@ -111,12 +111,10 @@ def with_static_eta(remainder: Remainder | None, snapshot: Snapshot, rates: Rate
 def _offline(reassignments: Iterable[TopicReassignment]) -> int:
     """Return the number of offline partitions that are still to be copied."""
     return sum(
-        leader == NO_LEADER and any(b not in isr for b in adding)
+        leader == NO_LEADER and bool(pending)
         for reassignment in reassignments
         if NO_LEADER in reassignment.leaders
-        for leader, isr, adding in zip(
-            reassignment.leaders, reassignment.isr, reassignment.adding_replicas, strict=True
-        )
+        for _, leader, _, pending in reassignment.rows()
     )
 
 

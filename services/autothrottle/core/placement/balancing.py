@@ -27,7 +27,6 @@ class _Exchange(NamedTuple):
     """A move, or a swap if `incoming` is not negative."""
 
     gain: int
-    cost: int
     outgoing: int
     """Partition whose replica moves from the fuller to the emptier broker."""
     incoming: int
@@ -78,7 +77,7 @@ class Balancing:
         self._weights = weights = table.sizes if weights is None else weights
         self._table = table
         self._rules = rules
-        self._active = [broker for broker in range(table.count) if table.stays[broker]]
+        self._active = table.staying
         self._level = sum(free[broker] for broker in self._active) // max(len(self._active), 1)
         self.excess = [self._level - each for each in free]
         self._slack = int((rules.tolerance or 0) * self._level)
@@ -252,10 +251,13 @@ class Balancing:
         middle = bisect_left(replicas, (gap // 2, 0))
         for size, partition in replicas[max(middle - _NEIGHBOURS, 0) : middle + _NEIGHBOURS]:
             gain = size * (gap - size)
-            if gain > 0 and (best is None or gain > best.gain) and self._allowed(partition, full, empty):
-                cost = self._cost(partition, full, empty)
-                if self._affordable(cost):
-                    best = _Exchange(gain, cost, partition, -1)
+            is_better = gain > 0 and (best is None or gain > best.gain)
+            if (
+                is_better
+                and self._allowed(partition, full, empty)
+                and self._affordable(self._cost(partition, full, empty))
+            ):
+                best = _Exchange(gain, partition, -1)
         return best
 
     def _best_swap(self, full: int, empty: int, gap: int, best: _Exchange | None) -> _Exchange | None:
@@ -273,7 +275,7 @@ class Balancing:
                 if self._allowed(partition, full, empty) and self._allowed(other, empty, full):
                     cost = self._cost(partition, full, empty) + self._cost(other, empty, full)
                     if self._affordable(cost):
-                        best = _Exchange(gain, cost, partition, other)
+                        best = _Exchange(gain, partition, other)
                         if gain >= enough:
                             return best
         return best

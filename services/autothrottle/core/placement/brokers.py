@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autothrottle.core.placement.partition_map import PartitionReplicas
 
@@ -100,21 +100,14 @@ def _listed(
 
 def _classified(id: int, mapped: bool, listed: bool, registered: Mapping[int, PlacementBroker]) -> PlacementBroker:
     broker = registered.get(id)
-    return PlacementBroker(
-        id=id,
-        rack=broker.rack if broker else "",
-        storage_free=broker.storage_free if broker else None,
-        replace=mapped and (broker is None or not listed),
-        missing=broker is None,
-        new=not mapped and broker is not None,
-        cordoned=broker is not None and broker.cordoned,
-    )
+    if broker is None:
+        return PlacementBroker(id, replace=mapped, missing=True)
+    return replace(broker, replace=mapped and not listed, new=not mapped)
 
 
 def _messages(broker: PlacementBroker, mapped: bool) -> list[str]:
     if broker.missing:
-        text = f"Previous broker {broker.id} missing" if mapped else f"Broker {broker.id} not found in the cluster"
-        return [text]
+        return [f"Previous broker {broker.id} missing" if mapped else f"Broker {broker.id} not found in the cluster"]
     if broker.replace:
         return [f"Broker {broker.id} marked for removal"]
     return [f"New broker {broker.id}"] if broker.new else []

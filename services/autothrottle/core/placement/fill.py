@@ -74,20 +74,13 @@ class _CountFill:
         self._position = position
         self._pairs = pairs
         self._totals = table.loads()
-        self._loads = self._totals if position else self._leaders()
+        self._loads = self._totals if position else table.leaders()
         self._groups = [[broker for broker in group if table.receives[broker]] for group in table.groups]
         self._tiers: list[list[int]] = [[] for _ in self._groups]
         self._levels = [0] * len(self._groups)
         self._rounds = position << 16
         for group in range(len(self._groups)):
             self._refresh(group)
-
-    def _leaders(self) -> list[int]:
-        leaders = [0] * self._table.count
-        for replicas in self._table.sets:
-            if replicas and replicas[0] != HOLE:
-                leaders[replicas[0]] += 1
-        return leaders
 
     def _refresh(self, group: int) -> None:
         brokers, loads = self._groups[group], self._loads
@@ -128,7 +121,9 @@ class _CountFill:
                         if shared < least:
                             least, chosen, home = shared, broker, group
             if chosen < 0 or (levels[home] > level):
-                chosen = self._lowest(others, crowded_racks)
+                # The least loaded broker of all that fit.
+                fitting = allowed_brokers(table, partition)
+                chosen = min(fitting, key=lambda broker: (loads[broker], totals[broker], broker), default=-1)
                 if chosen < 0:
                     continue
                 home = racks[chosen] if table.brokers[chosen].rack else rackless
@@ -146,16 +141,6 @@ class _CountFill:
             if not tier:
                 self._refresh(home)
 
-    def _lowest(self, others: list[int], crowded_racks: list[int]) -> int:
-        """Return the least loaded broker of all that fit; -1: none fits."""
-        table, loads, totals = self._table, self._loads, self._totals
-        fitting = [
-            broker
-            for broker in range(table.count)
-            if table.receives[broker] and broker not in others and table.racks[broker] not in crowded_racks
-        ]
-        return min(fitting, key=lambda broker: (loads[broker], totals[broker], broker), default=-1)
-
 
 def fill_by_storage(table: ReplicaTable, free: list[int], whole_partitions: bool) -> None:
     """Fill the holes with the brokers of most free storage, largest partitions first.
@@ -165,30 +150,19 @@ def fill_by_storage(table: ReplicaTable, free: list[int], whole_partitions: bool
         free: free storage of each broker without the holes, bytes; it is updated.
         whole_partitions: fill all holes of a partition before the next one, rather than position by position.
     """
-    order = [holes_by_position(table)] if not whole_partitions else [[_with_holes(table)]]
-    for positions in order:
-        fill = _StorageFill(table, free)
-        for partitions in positions:
-            sizes = table.sizes
-            for partition in sorted(partitions, key=lambda each: -sizes[each]):
-                replicas = table.sets[partition]
-                for _ in range(replicas.count(HOLE) if whole_partitions else 1):
-                    fill.fill(partition)
+    fill, sizes = _StorageFill(table, free), table.sizes
+    with_holes = [partition for partition, replicas in enumerate(table.sets) if HOLE in replicas]
+    for partitions in [with_holes] if whole_partitions else holes_by_position(table):
+        for partition in sorted(partitions, key=lambda each: -sizes[each]):
+            for _ in range(table.sets[partition].count(HOLE) if whole_partitions else 1):
+                fill.fill(partition)
 
 
 def allowed_brokers(table: ReplicaTable, partition: int, holes: int = 0) -> list[int]:
     """Return the brokers that may join a set by the rules on brokers and racks; `holes`: slots left out of the set."""
     replicas = [broker for broker in table.sets[partition] if broker != HOLE]
     racks = table.crowded_racks(len(table.sets[partition]) + holes, replicas)
-    return [
-        broker
-        for broker in range(table.count)
-        if table.receives[broker] and broker not in replicas and table.racks[broker] not in racks
-    ]
-
-
-def _with_holes(table: ReplicaTable) -> list[int]:
-    return [partition for partition, replicas in enumerate(table.sets) if HOLE in replicas]
+    return [broker for broker in table.receivers if broker not in replicas and table.racks[broker] not in racks]
 
 
 class _StorageFill:

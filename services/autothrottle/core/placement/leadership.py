@@ -6,42 +6,20 @@ import re
 from collections.abc import Iterable, Sequence
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.placement.even_counts import even_counts
-from autothrottle.core.placement.partition_map import Compile, PartitionMap, matching_topics
+from autothrottle.core.placement.partition_map import Compile, PartitionMap, PartitionReplicas, matching_topics
 from autothrottle.core.placement.plan import LeadershipEvacuation
+from autothrottle.core.placement.replica_counts import even_counts
+from autothrottle.core.placement.replica_table import ReplicaTable
 
 _SWEEPS = 8
 
 
-def optimize_leadership(partitions: PartitionMap, excluded: frozenset[int] = frozenset()) -> PartitionMap:
-    """Return the map with the numbers of leaders as even as the replica sets allow.
+def even_leaders(table: ReplicaTable, may_lead: list[bool]) -> None:
+    """Reorder the replica sets until the numbers of leaders are as even as they can be.
 
     A new leader changes places with the old one. No order with a smaller spread exists.
-
-    Args:
-        partitions: the map.
-        excluded: brokers that get no further leaders.
     """
-    ids = sorted({broker for entry in partitions for broker in entry.replicas})
-    index = {broker: number for number, broker in enumerate(ids)}
-    sets = [[index[broker] for broker in entry.replicas] for entry in partitions]
-    even_leaders(sets, [broker >= 0 and broker not in excluded for broker in ids])
-    return tuple(
-        entry
-        if index[entry.replicas[0]] == replicas[0]
-        else entry._replace(replicas=tuple(ids[b] for b in replicas))
-        if replicas
-        else entry
-        for entry, replicas in zip(partitions, sets, strict=True)
-    )
-
-
-def even_leaders(sets: list[list[int]], may_lead: list[bool]) -> None:
-    """Reorder replica sets of broker indices until the numbers of leaders are as even as they can be."""
-    loads = [0] * len(may_lead)
-    for replicas in sets:
-        if replicas:
-            loads[replicas[0]] += 1
+    sets, loads = table.sets, table.leaders()
     leading = [load for load, may in zip(loads, may_lead, strict=True) if may]
     if not leading:
         return
@@ -62,15 +40,11 @@ def even_leaders(sets: list[list[int]], may_lead: list[bool]) -> None:
         _lead(sets[partition], leader)
 
     even_counts(loads, led, options, move)
-    _even_followers(sets, loads, may_lead)
+    _even_followers(sets, loads, table.loads(), may_lead)
 
 
-def _even_followers(sets: list[list[int]], loads: list[int], may_lead: list[bool]) -> None:
+def _even_followers(sets: list[list[int]], loads: list[int], totals: list[int], may_lead: list[bool]) -> None:
     """Give the extra leader of two brokers to the one with more replicas, so that it has fewer followers."""
-    totals = [0] * len(loads)
-    for replicas in sets:
-        for broker in replicas:
-            totals[broker] += 1
     for replicas in sets:
         for broker in replicas[1:]:
             old = replicas[0]
@@ -130,15 +104,18 @@ def evacuate_leadership(partitions: PartitionMap, evacuation: LeadershipEvacuati
         Invalid: every replica of a partition is on an evacuated broker.
     """
     return tuple(
-        entry._replace(replicas=_evacuated(entry.topic, entry.partition, entry.replicas, evacuation.brokers))
+        entry._replace(replicas=_evacuated(entry, evacuation.brokers))
         if entry.topic in evacuation.topics and entry.replicas[:1] and entry.replicas[0] in evacuation.brokers
         else entry
         for entry in partitions
     )
 
 
-def _evacuated(topic: str, partition: int, replicas: tuple[int, ...], brokers: frozenset[int]) -> tuple[int, ...]:
+def _evacuated(entry: PartitionReplicas, brokers: frozenset[int]) -> tuple[int, ...]:
+    replicas = entry.replicas
     for position, broker in enumerate(replicas):
         if broker not in brokers:
             return (broker, *replicas[1:position], replicas[0], *replicas[position + 1 :])
-    raise Invalid(f"all replicas of {topic} p{partition} are on evacuated brokers; evacuate fewer brokers at once")
+    raise Invalid(
+        f"all replicas of {entry.topic} p{entry.partition} are on evacuated brokers; evacuate fewer brokers at once"
+    )

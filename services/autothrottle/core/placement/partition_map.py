@@ -47,15 +47,11 @@ def ordered(partitions: Iterable[PartitionReplicas]) -> PartitionMap:
     Raises:
         Invalid: the map lists a partition twice.
     """
-    result = tuple(sorted(partitions, key=_key))
+    result = tuple(sorted(partitions, key=lambda entry: entry.key))
     for previous, entry in pairwise(result):
         if previous.partition == entry.partition and previous.topic == entry.topic:
             raise Invalid(f"the map lists {previous.topic} p{previous.partition} twice; remove one of them")
     return result
-
-
-def _key(entry: PartitionReplicas) -> TopicPartitionKey:
-    return entry.topic, entry.partition
 
 
 def settled(

@@ -29,7 +29,7 @@ def build_plan(
     With `new_racks`, no replica that joins a set may share a rack; otherwise a set may share as much as before.
     """
     mapped = {broker for replicas in table.home for broker in replicas}
-    target = [broker for broker in range(table.count) if table.stays[broker]]
+    target = table.staying
     free = [broker.storage_free for broker in table.brokers]
     has_sizes = all(free[broker] is not None for broker in target)
     final = _final_free(table, new_map) if has_sizes else []
@@ -160,11 +160,10 @@ def copied_bytes(old_map: PartitionMap, new_map: PartitionMap) -> int:
 
 def least_bytes(table: ReplicaTable) -> int:
     """Return the least bytes that must be copied to make free storage equal; racks and sizes are ignored."""
-    target = [broker for broker in range(table.count) if table.stays[broker]]
     gone = sum(
         (entry.size or 0) * sum(not table.stays[broker] for broker in set(replicas))
         for entry, replicas in zip(table.partitions, table.home, strict=True)
     )
-    free = [table.brokers[broker].storage_free or 0 for broker in target]
-    level = (sum(free) - gone) / max(len(target), 1)
+    free = [table.brokers[broker].storage_free or 0 for broker in table.staying]
+    level = (sum(free) - gone) / max(len(free), 1)
     return round(sum(max(0.0, each - level) for each in free))

@@ -38,8 +38,7 @@ def rebalance(
     Raises:
         Invalid: a broker leaves or is missing, or sizes or free storage are missing.
     """
-    options = options or RebalanceOptions()
-    return _levelled(partitions, brokers, options)
+    return _levelled(partitions, brokers, options or RebalanceOptions())
 
 
 def scale(
@@ -80,7 +79,7 @@ def _levelled(
         keep_small_replicas(table, only_back=True)
     moved = relocations(table.partitions, table.result())
     if options.optimize_leadership:
-        even_leaders(table.sets, [True] * table.count)
+        even_leaders(table, [True] * table.count)
     plan = build_plan(table, table.result(), check_range=True)
     spread = plan.new_statistics.storage
     exhausted = () if moved else _exhausted(table, free, targets, options)

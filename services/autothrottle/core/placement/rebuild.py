@@ -70,7 +70,8 @@ def rebuild(
     if minimal:
         _level(table, options)
     if options.force or options.optimize_leadership:
-        even_leaders(table.sets, _may_lead(table, options))
+        evacuated = options.evacuation.brokers if options.evacuation else frozenset()
+        even_leaders(table, [broker.id not in evacuated for broker in table.brokers])
     after = table.result()
     if options.evacuation is not None:
         after = evacuate_leadership(after, options.evacuation)
@@ -170,9 +171,8 @@ def _place(table: ReplicaTable, options: RebuildOptions) -> list[str]:
 
 
 def _is_measured(table: ReplicaTable) -> bool:
-    return all(entry.size is not None for entry in table.partitions) and all(
-        broker.storage_free is not None for broker, stays in zip(table.brokers, table.stays, strict=True) if stays
-    )
+    has_free = all(table.brokers[broker].storage_free is not None for broker in table.staying)
+    return has_free and all(entry.size is not None for entry in table.partitions)
 
 
 def _swap(table: ReplicaTable) -> bool:
@@ -230,12 +230,17 @@ def _limits(table: ReplicaTable) -> FreeLimits:
 
 
 def _mean_free(table: ReplicaTable) -> float:
-    return max(0.0, fmean([free for free, stays in zip(table.free(), table.stays, strict=True) if stays] or [0]))
+    return max(0.0, fmean(_staying_free(table) or [0]))
 
 
 def _range(table: ReplicaTable) -> int:
-    free = [each for each, stays in zip(table.free(), table.stays, strict=True) if stays]
+    free = _staying_free(table)
     return max(free, default=0) - min(free, default=0)
+
+
+def _staying_free(table: ReplicaTable) -> list[int]:
+    free = table.free()
+    return [free[broker] for broker in table.staying]
 
 
 def _drop_holes(table: ReplicaTable, free: Sequence[int] | None = None) -> list[str]:
@@ -277,11 +282,6 @@ def _level(table: ReplicaTable, options: RebuildOptions) -> None:
         return
     Balancing(table, table.free(), rules).run()
     keep_small_replicas(table, only_back=True)
-
-
-def _may_lead(table: ReplicaTable, options: RebuildOptions) -> list[bool]:
-    evacuated = options.evacuation.brokers if options.evacuation else frozenset()
-    return [broker.id not in evacuated for broker in table.brokers]
 
 
 def substitution_affinities(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from autothrottle.core.placement.balancing import Balancing, MoveRules
-from autothrottle.core.placement.even_counts import even_counts
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
 _UNLIMITED = MoveRules(budget=float("inf"))
@@ -30,8 +29,8 @@ class FreeLimits:
         It does not become larger than before the plan, unless it is already.
         """
         free = table.free()
-        old = [broker.storage_free or 0 for broker, stays in zip(table.brokers, table.stays, strict=True) if stays]
-        new = [free_bytes for free_bytes, stays in zip(free, table.stays, strict=True) if stays]
+        old = [table.brokers[broker].storage_free or 0 for broker in table.staying]
+        new = [free[broker] for broker in table.staying]
         if not new:
             return cls(free)
         side = max(min(room, max(old) - min(old) - max(new) + min(new)), 0) / 2
@@ -64,15 +63,10 @@ def even_replicas(table: ReplicaTable, only_moved: bool, limits: FreeLimits | No
     if only_moved:
         for broker, partitions in enumerate(items):
             partitions.sort(key=lambda each: table.sets[each][0] == broker)
-    receivers = [broker for broker in range(table.count) if table.receives[broker]]
 
     def options(partition: int, source: int) -> Iterable[int]:
-        size = sizes[partition]
-        return (
-            broker
-            for broker in receivers
-            if table.fits(partition, source, broker) and limits.allow(size, source, broker)
-        )
+        fitting = (broker for broker in table.receivers if table.fits(partition, source, broker))
+        return (broker for broker in fitting if limits.allow(sizes[partition], source, broker))
 
     def move(partition: int, source: int, destination: int) -> None:
         table.move(partition, source, destination)
@@ -103,14 +97,9 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
 
     Replicas that the plan does not move stay, and each broker keeps its number of replicas.
     """
-    sizes, sets = table.sizes, table.sets
-    loads, leaders = table.loads(), [0] * table.count
-    receivers = [broker for broker in range(table.count) if table.receives[broker]]
-    staying = [load for load, stays in zip(loads, table.stays, strict=True) if stays]
+    sizes, loads = table.sizes, table.loads()
+    staying = [loads[broker] for broker in table.staying]
     led, followed = moved_replicas(table)
-    for replicas in sets:
-        if replicas and replicas[0] != HOLE:
-            leaders[replicas[0]] += 1
     counts = FreeLimits([-load for load in loads], -max(staying, default=0), -min(staying, default=0))
     partners: dict[tuple[int, int], int] = {}
 
@@ -125,7 +114,7 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
         return None
 
     def options(partition: int, source: int) -> Iterable[int]:
-        for broker in receivers:
+        for broker in table.receivers:
             if table.fits(partition, source, broker):
                 follower = partner(partition, source, broker)
                 if follower is not None:
@@ -144,10 +133,86 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
         followed[source].append(other)
         limits.move(sizes[partition] - sizes[other], source, destination)
 
-    even_counts(leaders, led, options, move)
+    even_counts(table.leaders(), led, options, move)
 
 
 def level_counts(table: ReplicaTable) -> None:
     """Make the numbers of replicas even by few moves from the current map."""
     Balancing(table, [-load for load in table.loads()], _UNLIMITED, [1] * len(table.sets)).drain()
     even_replicas(table, only_moved=False)
+
+
+# Evening out counts along chains of moves: of leaderships within replica sets, or of replicas.
+
+
+def even_counts(
+    loads: list[int],
+    items: list[list[int]],
+    options: Callable[[int, int], Iterable[int]],
+    move: Callable[[int, int, int], None],
+) -> None:
+    """Move items until no chain of moves leads from a broker to one with at least two items fewer.
+
+    Then no assignment is more even: neither the most nor the fewest items of a broker can improve.
+
+    Source: Harvey, Ladner, Lovasz, Tamir: Semi-matchings for bipartite graphs and load balancing (2003).
+
+    Args:
+        loads: count of each broker; it is updated.
+        items: the items of each broker that can move; they are updated.
+        options: (item, its broker) -> the brokers that can take it.
+        move: called with each item, its broker and its new broker.
+    """
+    settled = [False] * len(loads)
+    while not all(settled):
+        rest = [broker for broker, done in enumerate(settled) if not done]
+        start = max(rest, key=loads.__getitem__)
+        if loads[start] - min(loads[broker] for broker in rest) < 2:
+            return
+        path, reached = _path(start, loads, items, options, settled)
+        if len({item for _, item, _ in path}) < len(path):
+            # One item would move twice at once, and the options know only its current place.
+            path, reached = [], [start]
+        if not path:
+            # Nothing that this broker reaches helps any broker with as many items or fewer.
+            for broker in reached:
+                settled[broker] = True
+            continue
+        for source, item, destination in path:
+            items[source].remove(item)
+            items[destination].append(item)
+            move(item, source, destination)
+        loads[start] -= 1
+        loads[path[0][2]] += 1
+
+
+def _path(
+    start: int,
+    loads: list[int],
+    items: list[list[int]],
+    options: Callable[[int, int], Iterable[int]],
+    settled: list[bool],
+) -> tuple[list[tuple[int, int, int]], list[int]]:
+    """Return the moves to a broker with two items fewer, last move first; and the brokers reached on the way."""
+    limit = loads[start] - 2
+    origin: dict[int, tuple[int, int]] = {start: (-1, -1)}
+    queue = [start]
+    for source in queue:
+        for item in items[source]:
+            for broker in options(item, source):
+                if broker in origin or settled[broker]:
+                    continue
+                origin[broker] = (source, item)
+                if loads[broker] <= limit:
+                    return _moves(broker, origin), queue
+                queue.append(broker)
+    return [], queue
+
+
+def _moves(end: int, origin: dict[int, tuple[int, int]]) -> list[tuple[int, int, int]]:
+    moves = []
+    while origin[end][0] >= 0:
+        source, item = origin[end]
+        moves.append((source, item, end))
+        end = source
+    return moves

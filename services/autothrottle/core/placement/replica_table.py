@@ -38,6 +38,8 @@ class ReplicaTable:
         self.index = {broker.id: index for index, broker in enumerate(self.brokers)}
         self.receives = [broker.receives for broker in self.brokers]
         self.stays = [not (broker.replace or broker.missing) for broker in self.brokers]
+        self.staying = [broker for broker, stays in enumerate(self.stays) if stays]
+        self.receivers = [broker for broker, receives in enumerate(self.receives) if receives]
         self.racks, self.groups, self.rackless = _racks(self.brokers)
         index = self.index
         self.sets = [[index[id] for id in entry.replicas] for entry in self.partitions]
@@ -45,13 +47,11 @@ class ReplicaTable:
         # Replicas that stay when only moved ones may be placed elsewhere.
         self.fixed = list(self.home)
         self.sizes = _sizes(self.partitions, size_factor)
-        self.receiving_racks = frozenset(self.racks[broker] for broker in range(self.count) if self.receives[broker])
+        self.receiving_racks = frozenset(self.racks[broker] for broker in self.receivers)
         self._min_rack_ids = min_rack_ids
         self.allow_fewer_racks = allow_fewer_racks
         self._open_racks = all(
-            self.receives[broker] or self.racks[broker] in self.receiving_racks
-            for broker in range(self.count)
-            if self.stays[broker]
+            self.receives[broker] or self.racks[broker] in self.receiving_racks for broker in self.staying
         )
 
     @property
@@ -79,9 +79,7 @@ class ReplicaTable:
             return used
         if self._min_rack_ids > 0 or not used:
             return []
-        fewest = min(
-            (used.count(self.racks[b]) for b in range(self.count) if self.receives[b] and b not in replicas), default=0
-        )
+        fewest = min((used.count(self.racks[b]) for b in self.receivers if b not in replicas), default=0)
         return [rack for rack in set(used) if used.count(rack) > fewest]
 
     def fits(self, partition: int, source: int, destination: int) -> bool:
@@ -113,6 +111,14 @@ class ReplicaTable:
         replicas = self.sets[partition]
         replicas[replicas.index(source)] = destination
 
+    def leaders(self) -> list[int]:
+        """Return the number of partitions that each broker leads."""
+        leaders = [0] * self.count
+        for replicas in self.sets:
+            if replicas and replicas[0] != HOLE:
+                leaders[replicas[0]] += 1
+        return leaders
+
     def loads(self) -> list[int]:
         """Return the number of replicas of each broker."""
         loads = [0] * self.count
@@ -128,7 +134,7 @@ class ReplicaTable:
         Raises:
             Invalid: the free storage of a broker that stays is unknown.
         """
-        unknown = [each.id for each in self.brokers if each.storage_free is None and not (each.replace or each.missing)]
+        unknown = [self.brokers[each].id for each in self.staying if self.brokers[each].storage_free is None]
         if unknown:
             raise Invalid(f"free storage of brokers {unknown} is unknown; fetch metrics, or use placement by count")
         free = [each.storage_free or 0 for each in self.brokers]

@@ -55,12 +55,12 @@ def keep_small_replicas(table: ReplicaTable, only_back: bool) -> None:
     With `only_back`, replicas return to the brokers from which they moved, so that fewer bytes are copied.
     """
     loads, home, sizes = table.loads(), table.home, table.sizes
-    active = [broker for broker in range(table.count) if table.stays[broker]]
+    active = table.staying
     few = _FEW_REPLICAS * sum(loads) / max(len(active), 1)
     sparse = [
         broker
-        for broker in active
-        if table.receives[broker] and 0 < loads[broker] < few and not (only_back and table.brokers[broker].new)
+        for broker in table.receivers
+        if 0 < loads[broker] < few and not (only_back and table.brokers[broker].new)
     ]
     if not sparse:
         return

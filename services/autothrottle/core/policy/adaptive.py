@@ -33,7 +33,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, LinkTraffic
 from autothrottle.core.cluster.snapshot import flows, in_sync_followers, link_sides_without_counts
 from autothrottle.core.policy.headroom import headroom_rate
-from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.measurements import ClientLoad, Experience
 from autothrottle.core.policy.required_rates import Work, bottlenecks, needs
@@ -114,20 +114,13 @@ class _Headroom:
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptivePolicy:
+class AdaptivePolicy(Policy):
     """Learns from every cycle; immutable, `observe` returns a new policy."""
 
+    name = "adaptive"
     experience: Experience = field(default_factory=Experience)
     tuning: Tuning = field(default_factory=Tuning)
     """The tuning for metrics that are a minute old or older."""
-
-    @property
-    def name(self) -> str:
-        return "adaptive"
-
-    @property
-    def fixed_rate(self) -> None:
-        return None
 
     def observe(self, observation: PolicyObservation) -> AdaptivePolicy:
         return replace(self, experience=self.experience.observe(observation))

@@ -8,32 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
-from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
+from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.traffic.loads import Utilization
 from autothrottle.core.traffic.replication import Replication
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
 
 @dataclass(frozen=True, slots=True)
-class HeadroomPolicy:
+class HeadroomPolicy(Policy):
     """A share of the free capacity; the client load is utilization minus replication in the same interval."""
 
-    @property
-    def name(self) -> str:
-        return "headroom"
-
-    @property
-    def fixed_rate(self) -> None:
-        return None
-
-    def observe(self, observation: PolicyObservation) -> HeadroomPolicy:
-        """Return the policy unchanged: it does not learn."""
-        return self
+    name = "headroom"
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         replication = _replication(policy_input.snapshot)
@@ -55,9 +43,7 @@ def headroom_rate(
         replication: recently copied bytes; None: log sizes are not read.
     """
     ratio, previous = limits.max_ratio(side_input.role), side_input.previous
-    estimate = _estimate(
-        history, replication, side_input.broker_id, side_input.role, side_input.used, side_input.current
-    )
+    estimate = _estimate(side_input, history, replication)
     measured = headroom(estimate.utilization, estimate.likely, side_input.capacity, ratio, limits.floor)
     if previous is not None and measured > previous:
         # A raise relies only on certain replication. Mistaking slow replication for a low client load would cause a
@@ -83,29 +69,22 @@ class _ReplicationEstimate:
 
 
 def _estimate(
-    history: ThrottleHistory,
-    replication: Replication | None,
-    broker_id: int,
-    role: ReplicaRole,
-    used: Utilization,
-    current: BytesPerSecond | None,
+    side_input: LinkSideInput, history: ThrottleHistory, replication: Replication | None
 ) -> _ReplicationEstimate:
     """Estimate replication from the bytes copied, or the idle load if it was unthrottled, or the throttle."""
-    copied = replication and replication.copied(broker_id, role, used.start, used.end)
-    if copied and not history.was_unthrottled(broker_id, role, copied.until, used.end):
+    side, used = side_input.side, side_input.used
+    copied = replication and replication.copied(*side, used.start, used.end)
+    if copied and not history.was_unthrottled(*side, copied.until, used.end):
         mean = copied.mean(used.start, used.end)
         if mean is not None:
             return _ReplicationEstimate(used.rate, mean, mean)
-    if history.was_unthrottled(broker_id, role, used.start, used.end):
+    if history.was_unthrottled(*side, used.start, used.end):
         # For some seconds replication ran at link speed, which looks like client load in the metrics.
-        idle = history.idle_loads.get((broker_id, role))
-        return (
-            _ReplicationEstimate(min(idle, used.rate), 0, 0)
-            if idle is not None
-            else _ReplicationEstimate(used.rate, 0, 0, True)
-        )
-    throttle = history.mean(broker_id, role, used.start, used.end, current)
-    return _ReplicationEstimate(used.rate, throttle, throttle - history.doubt(broker_id, role, used.start, used.end))
+        idle = history.idle_loads.get(side)
+        utilization = used.rate if idle is None else min(idle, used.rate)
+        return _ReplicationEstimate(utilization, 0, 0, is_upper_bound=idle is None)
+    throttle = history.mean(*side, used.start, used.end, side_input.current)
+    return _ReplicationEstimate(used.rate, throttle, throttle - history.doubt(*side, used.start, used.end))
 
 
 def _replication(snapshot: Snapshot) -> Replication | None:

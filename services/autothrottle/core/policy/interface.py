@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
@@ -77,19 +77,20 @@ class RateProposal:
 class Policy(Protocol):
     """Decides how much of each link replication may take; immutable, contains everything that it has learned."""
 
-    @property
-    def name(self) -> str:
-        """The value of `--policy`."""
-        ...
+    name: ClassVar[str]
+    """The value of `--policy`."""
 
     @property
     def fixed_rate(self) -> BytesPerSecond | None:
         """The rate of every link side, whatever its load, bytes/s; None: the rates follow from the loads."""
-        ...
+        return None
 
     def observe(self, observation: PolicyObservation) -> Policy:
-        """Return the policy after learning from a cycle; called once a cycle, before `propose`."""
-        ...
+        """Return the policy after learning from a cycle; called once a cycle, before `propose`.
+
+        By default it is unchanged.
+        """
+        return self
 
     def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
         """Return the rate of each link side in `policy_input.sides`; pure."""

@@ -259,17 +259,15 @@ def _gains(old: Mapping[Flow, FlowProgress], new: Mapping[Flow, FlowProgress]) -
             times[follower] = count.at.timestamp()
         if latest.get(leader, 0.0) < times[follower]:
             latest[leader] = times[follower]
-    at = {(b, ReplicaRole.LEADER): t for b, t in latest.items()} | {
-        (b, ReplicaRole.FOLLOWER): t for b, t in times.items()
-    }
+    at = _by_link_side({ReplicaRole.LEADER: latest, ReplicaRole.FOLLOWER: times})
     return _Gains(_by_link_side(copied), _by_link_side(produced), at, matched)
 
 
-def _by_link_side(amounts: Mapping[ReplicaRole, Mapping[int, int]]) -> dict[LinkSide, int]:
-    return {(broker_id, role): amount for role, brokers in amounts.items() for broker_id, amount in brokers.items()}
-
-
 _Value = TypeVar("_Value")
+
+
+def _by_link_side(values: Mapping[ReplicaRole, Mapping[int, _Value]]) -> dict[LinkSide, _Value]:
+    return {(broker_id, role): value for role, brokers in values.items() for broker_id, value in brokers.items()}
 
 
 def _without(values: Mapping[LinkSide, _Value], unknown: Collection[LinkSide]) -> Mapping[LinkSide, _Value]:
@@ -284,14 +282,8 @@ def _extended(
     unknown: Collection[LinkSide] = (),
 ) -> dict[LinkSide, CumulativeSeries]:
     """Return each series with one more point; a link side that no longer has a flow gains nothing."""
-    extended = {
-        side: old if side in unknown else old.plus(at, 0.0) for side, old in series.items() if side not in gains
-    }
-    extended = {
-        side: extended_series
-        for side, extended_series in extended.items()
-        if extended_series.counts[0] != extended_series.counts[-1]
-    }
+    idle = {side: old if side in unknown else old.plus(at, 0.0) for side, old in series.items() if side not in gains}
+    extended = {side: points for side, points in idle.items() if points.counts[0] != points.counts[-1]}
     for side, gained in gains.items():
         extended[side] = series.get(side, CumulativeSeries()).plus(times[side], gained)
     return extended

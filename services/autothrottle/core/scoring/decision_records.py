@@ -195,9 +195,10 @@ def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: s
         reassignment_id: id of the reassignment in progress; "": none.
     """
     outcomes = {outcome.resource: outcome for outcome in cycle.record.outcomes}
-    byte_counts, replicated = _byte_counts(cycle.copied), _replicated(cycle)
+    unknown = link_sides_without_counts(cycle.copied, running_flows)
+    replication = Replication(cycle.copied.progress or Progress(), unknown)
     return tuple(
-        _decision_record(cycle, settings, reassignment_id, decision, outcomes, byte_counts, replicated)
+        _decision_record(cycle, settings, reassignment_id, decision, outcomes, replication)
         for decision in cycle.record.decisions
     )
 
@@ -208,15 +209,16 @@ def _decision_record(
     reassignment_id: str,
     decision: Decision,
     outcomes: Mapping[ConfigResource, Outcome],
-    byte_counts: Mapping[LinkSide, tuple[int, int]],
-    replicated: Mapping[LinkSide, BytesPerSecond],
+    replication: Replication,
 ) -> DecisionRecord:
     record, limits = cycle.record, settings.limits
     side = (decision.broker_id, decision.role)
     load = cycle.loads.brokers.get(decision.broker_id)
     used = load.of(decision.role) if load else None
+    mean = replication.mean(*side, used.start, used.end) if used else None
+    throttle = decision.current_rate_bytes_per_second
     outcome = outcomes.get(ConfigResource.broker(decision.broker_id))
-    copied, bytes_left = byte_counts.get(side, (None, None))
+    traffic = None if side in replication.unknown else replication.progress.link_traffic.get(side)
     return DecisionRecord(
         schema_version=SCHEMA_VERSION,
         cluster=settings.cluster,
@@ -233,18 +235,16 @@ def _decision_record(
         utilization=used.rate if used else None,
         measured_from=used.start if used else None,
         measured_to=used.end if used else None,
-        replication=replicated.get(side),
-        mean_throttle=cycle.history.mean(*side, used.start, used.end, decision.current_rate_bytes_per_second)
-        if used
-        else None,
-        standing=decision.current_rate_bytes_per_second,
+        replication=mean.rate if mean else None,
+        mean_throttle=cycle.history.mean(*side, used.start, used.end, throttle) if used else None,
+        standing=throttle,
         headroom=decision.headroom_bytes_per_second,
         rate_decided=decision.rate_bytes_per_second,
-        rate_applied=cycle.written.get(side, decision.current_rate_bytes_per_second),
+        rate_applied=cycle.written.get(side, throttle),
         reason=decision.reason.value,
         outcome=outcome.status.value if outcome else "",
-        bytes_landed=copied,
-        bytes_left=bytes_left,
+        bytes_landed=traffic.bytes_copied if traffic else None,
+        bytes_left=traffic.bytes_left if traffic else None,
         eta=record.eta,
         policy=settings.policy,
         max_ratio=limits.max_ratio(decision.role),
@@ -254,31 +254,6 @@ def _decision_record(
         interval_seconds=settings.interval.total_seconds(),
         shadow=record.shadow,
     )
-
-
-def _replicated(cycle: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
-    """Return link side -> mean replication in the interval of its load, bytes/s; absent: unknown."""
-    unknown = link_sides_without_counts(cycle.copied, running_flows)
-    replication = Replication(cycle.copied.progress or Progress(), unknown)
-    rates: dict[LinkSide, BytesPerSecond] = {}
-    for decision in cycle.record.decisions:
-        if (load := cycle.loads.brokers.get(decision.broker_id)) is not None:
-            used = load.of(decision.role)
-            mean = replication.mean(decision.broker_id, decision.role, used.start, used.end)
-            if mean is not None:
-                rates[decision.broker_id, decision.role] = mean.rate
-    return rates
-
-
-def _byte_counts(snapshot: Snapshot) -> Mapping[LinkSide, tuple[int, int]]:
-    """Return link side -> (bytes copied, bytes left) over its flows; absent: one of them is unknown."""
-    unknown = link_sides_without_counts(snapshot, running_flows)
-    traffic = snapshot.progress.link_traffic if snapshot.progress else {}
-    return {
-        side: (link_traffic.bytes_copied, link_traffic.bytes_left)
-        for side, link_traffic in traffic.items()
-        if side not in unknown
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -49,15 +49,12 @@ class BrokerMatching:
         >>> BrokerMatching(registered={1: ["b1.example"], 2: ["b2.example"]}).broker_of({"instance": "b2.example:9100"})
         2
         """
-        for rule in (self._mapped, self._labelled, self._reported, self._registered):
-            broker_id = rule(labels)
-            if broker_id is not None:
-                return broker_id
-        return None
+        results = (rule(labels) for rule in (self._mapped, self._labelled, self._hosted))
+        return next((broker_id for broker_id in results if broker_id is not None), None)
 
     def _mapped(self, labels: Mapping[str, str]) -> int | None:
-        values = labels.values() if self.by_value else ()
-        return next((self.by_value[key] for value in values for key in _keys(value) if key in self.by_value), None)
+        keys = (key for value in labels.values() for key in (value, host_of(value))) if self.by_value else ()
+        return next((self.by_value[key] for key in keys if key in self.by_value), None)
 
     def _labelled(self, labels: Mapping[str, str]) -> int | None:
         found = self.label and self.label.pattern.fullmatch(labels.get(self.label.name, ""))
@@ -66,35 +63,22 @@ class BrokerMatching:
         except Invalid:
             return None
 
-    def _reported(self, labels: Mapping[str, str]) -> int | None:
-        return _found(labels, self._brokers_by_reported_host)
-
-    def _registered(self, labels: Mapping[str, str]) -> int | None:
-        return _found(labels, self._brokers_by_registered_host)
+    def _hosted(self, labels: Mapping[str, str]) -> int | None:
+        hosts = [host_of(labels[name]) for name in HOST_LABELS if name in labels]
+        return next((brokers[host] for brokers in self._brokers_by_host for host in hosts if host in brokers), None)
 
     @cached_property
-    def _brokers_by_reported_host(self) -> Mapping[str, int]:
-        return _unique((host_of(address), broker_id) for address, broker_id in self.reported.items())
-
-    @cached_property
-    def _brokers_by_registered_host(self) -> Mapping[str, int]:
-        return _unique((host_of(host), broker_id) for broker_id, hosts in self.registered.items() for host in hosts)
+    def _brokers_by_host(self) -> Sequence[Mapping[str, int]]:
+        """Host -> its broker: by the addresses in `kafka_broker_info`, then by the registrations."""
+        registered = ((host, broker_id) for broker_id, hosts in self.registered.items() for host in hosts)
+        return _unique(self.reported.items()), _unique(registered)
 
 
-def _keys(value: str) -> tuple[str, str]:
-    return value, host_of(value)
-
-
-def _found(labels: Mapping[str, str], brokers: Mapping[str, int]) -> int | None:
-    hosts = (host_of(labels[name]) for name in HOST_LABELS if name in labels) if brokers else ()
-    return next((brokers[host] for host in hosts if host in brokers), None)
-
-
-def _unique(pairs: Iterable[tuple[str, int]]) -> Mapping[str, int]:
+def _unique(addresses: Iterable[tuple[str, int]]) -> Mapping[str, int]:
     """Return host -> its only broker; a host of several brokers, such as a load balancer, is left out."""
     brokers: dict[str, set[int]] = {}
-    for host, broker_id in pairs:
-        brokers.setdefault(host, set()).add(broker_id)
+    for address, broker_id in addresses:
+        brokers.setdefault(host_of(address), set()).add(broker_id)
     return {host: next(iter(ids)) for host, ids in brokers.items() if len(ids) == 1}
 
 

@@ -91,26 +91,24 @@ class Exporter:
         common = set.intersection(*(set(name.labels) for name in names))
         values = {label: dict.fromkeys(re.escape(name.labels[label]) for name in names) for label in sorted(common)}
         where = {**self.where, **{label: "|".join(texts) for label, texts in values.items()}}
-        matchers = [f'__name__=~"{metrics}"', *(_matcher(*pair) for pair in where.items())]
-        return f"{{{','.join([*matchers, *([selector] if selector else [])])}}}[{window_seconds}s]"
+        matchers = [f'__name__=~"{metrics}"', *(_matcher(*pair) for pair in where.items()), selector]
+        return f"{_vector_selector(matchers)}[{window_seconds}s]"
 
     def devices_query(self, selector: str = "") -> str:
         """Return the PromQL query for speeds and facts of devices; "": the exporter does not report them."""
         if not self.speed:
             return ""
         names = f'__name__=~"{"|".join((self.speed, *(fact for fact in self.facts if fact != ADDRESSES)))}"'
-        matchers = [names, _matcher(self.device_label, self.where[self.device_label])]
-        further = [selector] if selector else []
+        devices = _vector_selector([names, _matcher(self.device_label, self.where[self.device_label]), selector])
         # A bridge has the address of a host, and its bytes do not count.
-        addresses = [f'__name__="{ADDRESSES}"', 'scope!="link-local"']
-        queries = [matchers, addresses] if ADDRESSES in self.facts else [matchers]
-        return " or ".join(f"{{{','.join([*labels, *further])}}}" for labels in queries)
+        addresses = _vector_selector([f'__name__="{ADDRESSES}"', 'scope!="link-local"', selector])
+        return f"{devices} or {addresses}" if ADDRESSES in self.facts else devices
 
     def quota_rates_query(self, window_seconds: int, selector: str = "") -> str:
         """Return the PromQL query for the throttled replication in the brokers' quotas, as `query`."""
         names = dict.fromkeys(name.metric for series in self.quota_rates.values() for name in series)
-        matchers = [f'__name__=~"{"|".join(names)}"', *([selector] if selector else [])]
-        return f"{{{','.join(matchers)}}}[{window_seconds}s]"
+        matchers = [f'__name__=~"{"|".join(names)}"', selector]
+        return f"{_vector_selector(matchers)}[{window_seconds}s]"
 
     def quota_role(self, labels: Mapping[str, str]) -> ReplicaRole | None:
         """Return the role whose quota a series with these labels, its `__name__` among them, measures; None: none."""
@@ -178,6 +176,11 @@ class Exporter:
         return {label: re.compile(pattern.removeprefix("!")) for label, pattern in self.where.items()}
 
 
+def _vector_selector(matchers: Iterable[str]) -> str:
+    """Return the PromQL selector of series with these matchers; empty ones are left out."""
+    return f"{{{','.join(filter(None, matchers))}}}"
+
+
 def _matcher(label: str, pattern: str) -> str:
     escaped = pattern.removeprefix("!").replace("\\", "\\\\").replace('"', '\\"')
     return f'{label}{"!~" if pattern.startswith("!") else "=~"}"{escaped}"'
@@ -238,8 +241,10 @@ EXPORTERS: Mapping[str, Exporter] = {
 }
 """Name of the preset -> the metrics of the exporter."""
 
-_SERIES_NAME = re.compile(r"\s*([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
-_LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"([^"\\]*)"\s*(?:,|$)')
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*=\s*"[^"\\{}]*"\s*'
+_ONE_SERIES = rf"\s*{_NAME}\s*(?:\{{(?:{_LABEL},)*(?:{_LABEL}|\s*)\}}\s*)?"
+_SERIES_NAMES = re.compile(rf"(?:{_ONE_SERIES},)*(?:{_ONE_SERIES}|\s*)")
 
 
 def parse_series_names(text: str, option_name: str) -> tuple[SeriesName, ...]:
@@ -251,28 +256,12 @@ def parse_series_names(text: str, option_name: str) -> tuple[SeriesName, ...]:
     Raises:
         Invalid: the text has another form.
     """
-    names = []
-    rest = text.strip()
-    while rest:
-        match = _SERIES_NAME.match(rest)
-        labels = match and _labels(match[2] or "")
-        if not match or labels is None:
-            raise Invalid(f'{option_name} is {text[:100]!r}; give names of series, such as a_total,b_count{{name="x"}}')
-        names.append(SeriesName(match[1], labels))
-        rest = rest[match.end() :]
-    return tuple(names)
-
-
-def _labels(text: str) -> dict[str, str] | None:
-    """Return the labels of `label="value",label="value"`; None: the text has another form."""
-    labels = {}
-    while text.strip():
-        match = _LABEL.match(text)
-        if not match:
-            return None
-        labels[match[1]] = match[2]
-        text = text[match.end() :]
-    return labels
+    if not _SERIES_NAMES.fullmatch(text):
+        raise Invalid(f'{option_name} is {text[:100]!r}; give names of series, such as a_total,b_count{{name="x"}}')
+    series = re.findall(rf"({_NAME})\s*(?:\{{(.*?)\}})?", text, re.DOTALL)
+    return tuple(
+        SeriesName(name, dict(re.findall(r'(\w+)\s*=\s*"(.*?)"', labels, re.DOTALL))) for name, labels in series
+    )
 
 
 FREE_STORAGE_QUERY = 'node_filesystem_avail_bytes{mountpoint="/data"}'

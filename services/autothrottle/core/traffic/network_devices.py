@@ -146,11 +146,8 @@ class _Below:
 
     @classmethod
     def of(cls, names: frozenset[str], reported: Mapping[str, _Facts], nics: frozenset[str]) -> _Below:
-        addresses: dict[str, set[str]] = {}
-        for name in nics:
-            addresses.setdefault(reported.get(name, _Facts()).address, set()).add(name)
-        addresses.pop("", None)
-        by_address = {address: frozenset(members) for address, members in addresses.items()}
+        addresses = _by_address({name: reported.get(name, _Facts()) for name in nics})
+        by_address = {address: frozenset(members) for address, members in addresses.items() if address}
         return cls(names, reported, nics, {facts.index: name for name, facts in reported.items()}, by_address)
 
     def carriers(self, device: str) -> frozenset[str]:
@@ -226,11 +223,8 @@ def _is_nic(name: str, device: _Facts) -> bool:
 def _functions_below(nics: Mapping[str, _Facts], devices: Mapping[str, _Facts]) -> set[str]:
     """Return the NICs whose bytes another NIC with the same address counts, too."""
     bonded = {device.address for name, device in devices.items() if name not in nics and not device.is_stacked}
-    peers: dict[str, list[str]] = {}
-    for name, nic in nics.items():
-        peers.setdefault(nic.address, []).append(name)
     below = set()
-    for address, names in peers.items():
+    for address, names in _by_address(nics).items():
         functions = {name for name in names if _ACCELERATED_FUNCTION.fullmatch(name)}
         above = [name for name in names if name not in functions]
         if not address:
@@ -242,6 +236,14 @@ def _functions_below(nics: Mapping[str, _Facts], devices: Mapping[str, _Facts]) 
             first = min(above, key=lambda name: (len(name), name))
             below |= set() if may_be_bonded else {*above} - {first}
     return below
+
+
+def _by_address(devices: Mapping[str, _Facts]) -> dict[str, list[str]]:
+    """Return hardware address, or "", -> the devices that have it."""
+    names: dict[str, list[str]] = {}
+    for name, device in devices.items():
+        names.setdefault(device.address, []).append(name)
+    return names
 
 
 def _facts(series: Iterable[Series]) -> dict[str, _Facts]:

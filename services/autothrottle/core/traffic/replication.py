@@ -168,16 +168,16 @@ def ingress(samples: Sequence[Progress], reassignments: Iterable[TopicReassignme
     found: dict[LinkSide, float] = {}
     factors: dict[LinkSide, list[float]] = {}
     unknown: set[LinkSide] = set()
-    for flow, mean in _means(reassignments).items():
+    for flow, (in_sync_per_copy, replication_factor) in _means(reassignments).items():
         leader, follower = flow.sides
         rate = growth.get(flow)
         if rate is None:
             unknown |= {leader, follower}
             continue
         found[follower] = found.get(follower, 0.0) + rate
-        found[leader] = found.get(leader, 0.0) + rate * (1 + mean.in_sync_per_copy)
+        found[leader] = found.get(leader, 0.0) + rate * (1 + in_sync_per_copy)
         for side in (leader, follower):
-            factors.setdefault(side, []).append(mean.replication_factor)
+            factors.setdefault(side, []).append(replication_factor)
     return {
         side: Ingress(round(rate), sum(factors[side]) / len(factors[side]))
         for side, rate in found.items()
@@ -197,26 +197,12 @@ def link_side_growth(samples: Sequence[Progress]) -> Mapping[LinkSide, float]:
     return {(broker_id, role): rate for role, found in sides for broker_id, rate in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """Means over the partitions of one flow."""
-
-    in_sync_per_copy: float
-    replication_factor: float
-
-
-def _means(reassignments: Iterable[TopicReassignment]) -> Mapping[Flow, _Means]:
+def _means(reassignments: Iterable[TopicReassignment]) -> Mapping[Flow, tuple[float, float]]:
+    """Return flow -> (in-sync followers per copy, replication factor), means over its partitions."""
     rows: dict[Flow, list[tuple[float, int]]] = {}
     for reassignment in reassignments:
-        columns = zip(
-            reassignment.leaders,
-            reassignment.isr,
-            reassignment.adding_replicas,
-            reassignment.removing_replicas,
-            strict=True,
-        )
-        for leader, isr, adding, removing in columns:
-            pending = [b for b in adding if b not in isr]
+        replicas = zip(reassignment.adding_replicas, reassignment.removing_replicas, strict=True)
+        for (_, leader, isr, pending), (adding, removing) in zip(reassignment.rows(), replicas, strict=True):
             if leader == NO_LEADER or not pending:
                 continue
             # The leader's replica list covers all copies: its in-sync followers count once, not once per copy.
@@ -225,8 +211,8 @@ def _means(reassignments: Iterable[TopicReassignment]) -> Mapping[Flow, _Means]:
             for follower in pending:
                 rows.setdefault(Flow(leader, follower), []).append((in_sync, factor))
     return {
-        flow: _Means(sum(in_sync for in_sync, _ in found) / len(found), sum(factor for _, factor in found) / len(found))
-        for flow, found in rows.items()
+        flow: (sum(in_sync for in_sync, _ in pairs) / len(pairs), sum(factor for _, factor in pairs) / len(pairs))
+        for flow, pairs in rows.items()
     }
 
 

@@ -87,10 +87,8 @@ class HostSeries:
 
     def _fastest(self, label: str, devices: Collection[str]) -> Capacity | None:
         """Return the speed of the fastest of these devices; None: unknown."""
-        speeds = [(s.newest, s.labels.get(label, "")) for s in self.speeds if _is_of(s, label, devices)]
-        speed, device = max(
-            ((speed, device) for speed, device in speeds if 1 <= speed <= MAX_LINK_RATE), default=(0, "")
-        )
+        series = [s for s in self.speeds if _is_of(s, label, devices) and 1 <= s.newest <= MAX_LINK_RATE]
+        speed, device = max(((s.newest, s.labels.get(label, "")) for s in series), default=(0, ""))
         return Capacity(round(speed), round(speed), f"the speed of {device or 'its network device'}") if speed else None
 
     def _findings(self, label: str, counted: Collection[str], links: LinkDevices, now: float) -> list[str]:
@@ -254,14 +252,7 @@ def with_quota_rates(loads: Loads, series: Mapping[int, Sequence[Series]], expor
     warnings = []
     for broker_id, role in product(sorted(series), ReplicaRole):
         try:
-            rate = newest_rate(
-                [
-                    quota_series
-                    for quota_series in series[broker_id]
-                    if exporter.quota_role(quota_series.labels) is role
-                ],
-                now,
-            )
+            rate = newest_rate([s for s in series[broker_id] if exporter.quota_role(s.labels) is role], now)
         except Invalid as error:
             warnings.append(f"broker {broker_id} [{role.value}]: the series of its quota rate {error}; it is ignored")
         else:

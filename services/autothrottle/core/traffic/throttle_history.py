@@ -144,9 +144,4 @@ class ThrottleHistory:
 
 
 def _value_at(steps: _Steps, when: datetime) -> BytesPerSecond:
-    value = steps[0][1]
-    for since, rate in steps:
-        if since > when:
-            break
-        value = rate
-    return value
+    return next((rate for since, rate in reversed(steps) if since <= when), steps[0][1])

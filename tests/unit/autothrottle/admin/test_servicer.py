@@ -32,7 +32,7 @@ from autothrottle.v1 import (
     planner_pb2_grpc,
     types_pb2,
 )
-from autothrottle.wire.admin import member_to_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle.wire.discovery import NO_SNAPSHOT, NamedSnapshot, named_snapshot_from_chunks
 from tests import builders
 from tests.builders import eventually, mb, snapshot_from_chunks
@@ -315,7 +315,7 @@ def test_the_state_lists_the_members_and_is_unavailable_while_they_cannot_be_rea
     for one in ones:
         MemoryMembership(led.members).join(one)
     state = admin(led).GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)
-    assert list(state.members) == [member_to_message(one) for one in reversed(ones)]
+    assert list(state.members) == [SAME_NAMES.to_message(admin_pb2.Member, one) for one in reversed(ones)]
     led.members.unavailable(True)
     stub = admin(led)
     assert code_of(lambda: stub.GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)) is UNAVAILABLE

@@ -6,9 +6,7 @@ import re
 
 import pytest
 
-from autothrottle.core.exported_metrics import METRICS, ExportedMetric, MetricKind
-
-UNITS = {"s": "_seconds", "By": "_bytes", "By/s": "_bytes_per_second"}
+from autothrottle.core.exported_metrics import METRICS, ExportedMetric
 
 LABELS = {
     "service",
@@ -32,10 +30,23 @@ LABELS = {
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_names_have_the_prefix_the_base_unit_and_bounded_labels(metric: ExportedMetric) -> None:
     assert re.fullmatch(r"autothrottle_[a-z_]+", metric.name)
-    assert metric.unit == "1" or metric.name.endswith(UNITS[metric.unit])
-    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     assert LABELS.issuperset(metric.labels)
     assert metric.help[0].isupper() and not metric.help.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "kind"),
+    [
+        ("autothrottle_cycle_age_seconds", "s", "gauge"),
+        ("autothrottle_reassignment_left_bytes", "By", "gauge"),
+        ("autothrottle_throttle_bytes_per_second", "By/s", "gauge"),
+        ("autothrottle_request_rate", "1", "gauge"),
+        ("autothrottle_cycles_total", "1", "counter"),
+    ],
+)
+def test_the_name_tells_the_unit_and_the_kind(name: str, unit: str, kind: str) -> None:
+    (metric,) = (metric for metric in METRICS if metric.name == name)
+    assert (metric.unit, metric.kind) == (unit, kind)
 
 
 def test_no_two_metrics_share_a_name() -> None:

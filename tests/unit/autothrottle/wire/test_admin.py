@@ -14,14 +14,13 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
-from autothrottle.core.records import AuditAction
+from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2 import Override as Message
 from autothrottle.wire.admin import (
     audit_to_list,
-    member_to_message,
     override_from_message,
     override_to_message,
     overrides_to_list,
@@ -29,7 +28,7 @@ from autothrottle.wire.admin import (
     request_quota_entity_from_message,
     request_quotas_to_list,
 )
-from autothrottle.wire.common import pause_from_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle_client.model import ClusterState, from_message
 from tests.builders import NOON
 from tests.unit.autothrottle.wire.strategies import broker_ids, int64, pauses, text, times
@@ -130,11 +129,11 @@ def test_audit_record_round_trips(record: StoredAuditRecord) -> None:
     after = override_from_message(sent.after) if sent.HasField("after") else None
     assert before == (None if record.before is None else (record.broker_id, record.before))
     assert after == (None if record.after is None else (record.broker_id, record.after))
-    assert (pause_from_message(sent.pause) if sent.HasField("pause") else None) == record.pause
+    assert (SAME_NAMES.from_message(Pause, sent.pause) if sent.HasField("pause") else None) == record.pause
 
 
 def test_client_reads_a_member_as_it_was_sent() -> None:
     sent = Member("run", ("discovery", "planner"), "1.2.3", "unix:/run/a.sock", "host1", 2**22, NOON)
-    response = admin_pb2.GetClusterStateResponse(members=[member_to_message(sent)])
+    response = admin_pb2.GetClusterStateResponse(members=[SAME_NAMES.to_message(admin_pb2.Member, sent)])
     (read,) = from_message(ClusterState, response).members
     assert dataclasses.astuple(read) == dataclasses.astuple(sent)

@@ -19,10 +19,9 @@ from autothrottle.wire.applier import (
     change_to_message,
     ledger_from_message,
     ledger_to_message,
-    outcome_from_message,
-    outcome_to_message,
     resource_from_path,
 )
+from autothrottle.wire.common import SAME_NAMES
 from tests import builders
 from tests.unit.autothrottle.wire import strategies
 
@@ -35,8 +34,8 @@ def test_change_round_trips(change: Change) -> None:
 
 @given(strategies.outcomes)
 def test_outcome_round_trips(outcome: Outcome) -> None:
-    raw = outcome_to_message(outcome).SerializeToString()
-    assert outcome_from_message(types_pb2.Outcome.FromString(raw)) == outcome
+    raw = SAME_NAMES.to_message(types_pb2.Outcome, outcome).SerializeToString()
+    assert SAME_NAMES.from_message(Outcome, types_pb2.Outcome.FromString(raw)) == outcome
 
 
 @given(strategies.ledger_entries)
@@ -100,8 +99,8 @@ def test_only_throttle_keys_can_be_in_the_ledger() -> None:
 
 
 def test_outcome_without_a_status_is_refused() -> None:
-    with pytest.raises(Invalid, match="status 0 of brokers/1 is unknown"):
-        outcome_from_message(types_pb2.Outcome(resource="brokers/1"))
+    with pytest.raises(Invalid, match=r"Outcome\.status 0 is unknown"):
+        SAME_NAMES.from_message(Outcome, types_pb2.Outcome(resource="brokers/1"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import grpc
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core import errors
+from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, NotLeader
+from autothrottle.core.operators.overrides import StoredOverride
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets
-from autothrottle.core.records import Pause, PauseMode, Submission
+from autothrottle.core.records import Basis, Cycle, Decision, Pause, PauseMode, PlannerState, Reason, Submission
 from autothrottle.messages import (
     CODES,
     LEADER_ADDRESS,
@@ -23,24 +26,21 @@ from autothrottle.messages import (
     refusals_to_messages,
     targets_to_messages,
 )
-from autothrottle.v1 import discovery_pb2, planner_pb2, types_pb2
+from autothrottle.v1 import admin_pb2, discovery_pb2, planner_pb2, types_pb2
 from autothrottle.v1.admin_pb2 import ListReassignmentsResponse
 from autothrottle.wire.common import (
     MAX_MESSAGE_BYTES,
     MAX_SNAPSHOT_PARTITIONS,
     SAME_NAMES,
     caller,
+    expire_time_from_message,
     forwarded_metadata,
     partitions_from_messages,
     partitions_from_topics,
     partitions_to_topics,
-    pause_from_message,
     pause_mode_from_number,
-    pause_to_message,
     reassignments_to_list,
     targets_from_messages,
-    time_from_message,
-    time_to_message,
     to_status,
 )
 from tests import builders
@@ -53,14 +53,19 @@ from tests.unit.autothrottle.wire.strategies import int32, text, topic_names
 
 @given(strategies.times)
 def test_times_round_trip_to_the_microsecond_in_utc(time: datetime) -> None:
-    received = time_from_message(time_to_message(time))
+    received = expire_time_from_message(SAME_NAMES.to_message(admin_pb2.Override, override(time)))
     assert received == time
     assert received.tzinfo is UTC
 
 
 def test_times_of_other_zones_keep_their_instant() -> None:
     time = datetime(2026, 11, 2, 13, 30, tzinfo=timezone(timedelta(hours=1)))
-    assert time_from_message(time_to_message(time)) == datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
+    message = SAME_NAMES.to_message(admin_pb2.Override, override(time))
+    assert expire_time_from_message(message) == datetime(2026, 11, 2, 12, 30, tzinfo=UTC)
+
+
+def override(expire_time: datetime) -> StoredOverride:
+    return StoredOverride(1, expire_time=expire_time)
 
 
 # Errors.
@@ -155,13 +160,13 @@ def test_non_ascii_names_are_escaped() -> None:
 
 @given(strategies.pauses)
 def test_pause_round_trips(pause: Pause) -> None:
-    raw = pause_to_message(pause).SerializeToString()
-    assert pause_from_message(types_pb2.Pause.FromString(raw)) == pause
+    raw = SAME_NAMES.to_message(types_pb2.Pause, pause).SerializeToString()
+    assert SAME_NAMES.from_message(Pause, types_pb2.Pause.FromString(raw)) == pause
 
 
 @pytest.mark.parametrize("mode", PauseMode)
 def test_every_pause_mode_maps_to_the_proto_name(mode: PauseMode) -> None:
-    assert types_pb2.Pause.Mode.Name(pause_to_message(Pause(mode)).mode) == f"MODE_{mode.name}"
+    assert types_pb2.Pause.Mode.Name(SAME_NAMES.to_message(types_pb2.Pause, Pause(mode)).mode) == f"MODE_{mode.name}"
 
 
 @pytest.mark.parametrize("number", [0, 3])
@@ -246,3 +251,48 @@ def test_reassignment_list_has_progress_of_each_topic() -> None:
     assert listed.eta.ToDatetime(tzinfo=NOON.tzinfo) == NOON + timedelta(minutes=7)
     unknown = reassignments_to_list(builders.snapshot(known))
     assert not unknown.topics[0].HasField("bytes_left") and not unknown.HasField("eta")
+
+
+@given(strategies.cycles)
+def test_cycle_round_trips(cycle: Cycle) -> None:
+    raw = SAME_NAMES.to_message(types_pb2.Cycle, cycle).SerializeToString()
+    assert SAME_NAMES.from_message(Cycle, types_pb2.Cycle.FromString(raw)) == cycle
+
+
+@given(strategies.states)
+def test_planner_state_round_trips(state: PlannerState) -> None:
+    raw = SAME_NAMES.to_message(planner_pb2.GetStateResponse, state).SerializeToString()
+    assert SAME_NAMES.from_message(PlannerState, planner_pb2.GetStateResponse.FromString(raw)) == state
+
+
+def test_current_throttle_of_zero_differs_from_none() -> None:
+    sent = SAME_NAMES.to_message(types_pb2.Decision, builders.decision(current=0))
+    assert SAME_NAMES.from_message(Decision, sent).current_rate_bytes_per_second == 0
+
+
+@pytest.mark.parametrize("role", ReplicaRole)
+@pytest.mark.parametrize("reason", Reason)
+def test_every_role_and_reason_maps_to_the_proto_name(role: ReplicaRole, reason: Reason) -> None:
+    message = SAME_NAMES.to_message(types_pb2.Decision, builders.decision(role=role, reason=reason))
+    assert types_pb2.ReplicaRole.Name(message.role) == f"REPLICA_ROLE_{role.name}"
+    assert types_pb2.Decision.Reason.Name(message.reason) == f"REASON_{reason.name}"
+
+
+@pytest.mark.parametrize("basis", Basis)
+def test_every_basis_maps_to_the_proto_name(basis: Basis) -> None:
+    message = SAME_NAMES.to_message(types_pb2.Decision, replace(builders.decision(), basis=basis))
+    assert types_pb2.Decision.Basis.Name(message.basis) == f"BASIS_{basis.name}"
+
+
+def test_decision_with_an_unknown_basis_is_refused() -> None:
+    message = SAME_NAMES.to_message(types_pb2.Decision, builders.decision())
+    message.basis = 99  # type: ignore[assignment]
+    with pytest.raises(Invalid, match=r"Decision\.basis 99 is unknown"):
+        SAME_NAMES.from_message(Decision, message)
+
+
+def test_decision_without_a_role_is_refused() -> None:
+    message = SAME_NAMES.to_message(types_pb2.Decision, builders.decision())
+    message.ClearField("role")
+    with pytest.raises(Invalid, match=r"Decision\.role 0 is unknown"):
+        SAME_NAMES.from_message(Decision, message)

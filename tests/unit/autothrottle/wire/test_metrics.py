@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.ports.telemetry import Event
+from autothrottle.v1 import metrics_pb2
 from autothrottle.v1.metrics_pb2 import GetLoadsResponse
-from autothrottle.wire.metrics import event_from_message, event_to_message, loads_from_message, loads_to_message
+from autothrottle.wire.common import SAME_NAMES
+from autothrottle.wire.metrics import loads_from_message, loads_to_message
 from tests.builders import load
 from tests.unit.autothrottle.wire import strategies
 
@@ -27,7 +29,7 @@ def test_loads_round_trip(loads: Loads) -> None:
 
 def test_event_round_trips() -> None:
     event = Event("Broker 1001", "throttled", ("name:a", "term:3"))
-    assert event_from_message(event_to_message(event)) == event
+    assert SAME_NAMES.from_message(Event, SAME_NAMES.to_message(metrics_pb2.PostEventRequest, event)) == event
 
 
 _GOOD = {1: load(1, 5, 6), 2: load(2, 7, 8)}

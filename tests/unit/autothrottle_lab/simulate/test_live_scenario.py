@@ -16,9 +16,9 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Missing
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.runtime.server import ServiceServer
-from autothrottle.v1 import admin_pb2
+from autothrottle.v1 import admin_pb2, types_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
-from autothrottle.wire.planner import cycle_to_message
+from autothrottle.wire.common import SAME_NAMES
 from autothrottle_lab.simulate.live_scenario import scenario_text
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from autothrottle_lab.simulate.scenario_text import fitting
@@ -83,7 +83,8 @@ def test_reassignment_larger_than_the_limit_becomes_a_readable_scenario(tmp_path
         replace(builders.decision(*side), utilization_bytes_per_second=mb(10), capacity_bytes_per_second=mb(100))
         for side in loads
     ]
-    state = admin_pb2.GetClusterStateResponse(last_cycle=cycle_to_message(builders.cycle_record(decisions=decisions)))
+    cycle = SAME_NAMES.to_message(types_pb2.Cycle, builders.cycle_record(decisions=decisions))
+    state = admin_pb2.GetClusterStateResponse(last_cycle=cycle)
     paths = [
         admin_pb2.ReassignmentPath(leader=1001, follower=1003, partitions=40_000, bytes_left=80 * GB),
         admin_pb2.ReassignmentPath(leader=1002, follower=1003, partitions=20_000, bytes_left=20 * GB),

@@ -10,20 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.leadership import optimize_leadership
-from autothrottle.core.placement.partition_map import PartitionReplicas
+from autothrottle.core.placement.partition_map import PartitionReplicas, ordered
 from autothrottle.core.placement.plan import (
     Optimization,
     PlacementPlan,
     RebalanceOptions,
     RebuildOptions,
     Strategy,
+    chunks,
     explain,
 )
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.statistics import statistics
-from autothrottle.core.placement.steps import chunks
 from tests.examples import examples
 
 Cluster = tuple[list[PlacementBroker], list[PartitionReplicas]]
@@ -211,9 +210,10 @@ def test_decommissions_move_only_the_leaving_replicas(cluster: Cluster) -> None:
 @given(clusters())
 @settings(max_examples=examples(20, 400), deadline=None)
 def test_optimized_leadership_moves_no_replica_and_is_not_less_even(cluster: Cluster) -> None:
-    _, partitions = cluster
-    before = tuple(partitions)
-    after = optimize_leadership(before)
+    brokers, partitions = cluster
+    before = ordered(partitions)
+    staying = [PlacementBroker(b.id, b.rack, b.storage_free) for b in brokers]
+    after = rebuild(before, staying, RebuildOptions(optimize_leadership=True)).new_map
     assert [sorted(entry.replicas) for entry in after] == [sorted(entry.replicas) for entry in before]
     ids = sorted({id for entry in before for id in entry.replicas})
     assert statistics(after, ids).leader_spread <= max(1, statistics(before, ids).leader_spread)

@@ -10,7 +10,6 @@ import pytest
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker, select_brokers
-from autothrottle.core.placement.leadership import optimize_leadership
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, matching_topics, settled
 from autothrottle.core.placement.plan import (
     LeadershipEvacuation,
@@ -19,10 +18,11 @@ from autothrottle.core.placement.plan import (
     RebalanceOptions,
     RebuildOptions,
     Strategy,
+    chunks,
+    phased,
 )
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.core.placement.steps import chunks, phased
 
 MIB, GB = 1 << 20, 1 << 30
 STORAGE = RebuildOptions(strategy=Strategy.STORAGE)
@@ -96,7 +96,6 @@ def test_offline_replicas_and_empty_maps_are_planned() -> None:
     """An offline replica, -1, ended the program with a nil pointer, an empty map with an index out of range."""
     plan = rebuild(partitions((-1, 1)), brokers(1, 2))
     assert sets_of(plan) == [(2, 1)]
-    assert optimize_leadership(()) == ()
     assert rebuild((), brokers(1), RebuildOptions(optimize_leadership=True)).new_map == ()
 
 

@@ -17,7 +17,7 @@ from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
-from autothrottle.core.policy.margin import LEAST, MOST
+from autothrottle.core.policy.measurements import LEAST_SPREAD, MOST_SPREAD
 from autothrottle.core.policy.required_rates import Work, needs
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.records import Basis, Decision, Reason
@@ -136,8 +136,8 @@ def test_margin_learns_the_forecast_error() -> None:
         assert isinstance(world.policy, AdaptivePolicy)
         return world.policy.experience.spread.sigma
 
-    assert learned(steady(mb(50))) == LEAST
-    assert 0.1 < learned(swinging) <= MOST
+    assert learned(steady(mb(50))) == LEAST_SPREAD
+    assert 0.1 < learned(swinging) <= MOST_SPREAD
 
 
 def test_margin_is_larger_on_a_temporarily_full_link_than_on_a_permanently_full_one() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.policy.margin import LEAST, MOST, ErrorSpread
+from autothrottle.core.policy.measurements import LEAST_SPREAD, MOST_SPREAD, ErrorSpread
 
 
 def seen(*intervals: list[float]) -> ErrorSpread:
@@ -17,13 +17,13 @@ def seen(*intervals: list[float]) -> ErrorSpread:
 
 def test_clients_above_their_forecast_widen_the_margin_but_clients_below_do_not() -> None:
     assert seen(*[[0.1]] * 40).sigma == 0.1
-    assert seen(*[[-0.1]] * 40).sigma == LEAST
+    assert seen(*[[-0.1]] * 40).sigma == LEAST_SPREAD
 
 
 def test_outliers_of_an_hour_are_forgotten_in_the_next_hours() -> None:
     wild = [[0.1]] * 30
     assert seen(*wild).sigma > 0.09
-    assert seen(*wild, *[[0.0]] * 60).sigma == LEAST
+    assert seen(*wild, *[[0.0]] * 60).sigma == LEAST_SPREAD
 
 
 def test_interval_weighs_the_same_for_any_number_of_link_sides() -> None:
@@ -34,4 +34,4 @@ def test_interval_weighs_the_same_for_any_number_of_link_sides() -> None:
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=5), max_size=20))
 def test_margin_stays_within_its_bounds(intervals: list[list[float]]) -> None:
-    assert LEAST <= seen(*intervals).sigma <= MOST
+    assert LEAST_SPREAD <= seen(*intervals).sigma <= MOST_SPREAD

@@ -1,0 +1,97 @@
+"""The rules of scores and estimates for one link side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autothrottle.core.records import Reason
+from autothrottle.core.scoring.bound import available_rate
+from autothrottle.core.scoring.score import REFERENCE_RATIO, Cause, Setting
+from tests.unit.autothrottle.core.scoring.rules import Stretch, estimate, forecast_error, unused
+
+RATES = st.floats(0, 1e9)
+PIECES = st.lists(
+    st.tuples(st.floats(0.1, 100), st.just(0.0) | st.floats(0.001, 100)), min_size=1, max_size=20
+)  # (seconds, rate)
+REASONS = st.sampled_from([reason.value for reason in Reason])
+
+
+def stretches(shortest: float = 0.0) -> st.SearchStrategy[Stretch]:
+    """A strategy for arbitrary stretches."""
+    return st.builds(
+        Stretch,
+        seconds=st.floats(shortest, 1e4),
+        capacity=st.floats(1, 1e9),
+        client=RATES,
+        forecast=st.none() | RATES,
+        headroom=st.none() | RATES,
+        decided=RATES,
+        applied=st.none() | RATES,
+        achieved=RATES,
+        reason=REASONS,
+        min_rate=RATES,
+    )
+
+
+def steady(reason: Reason, decided: float, headroom: float | None = 72.0) -> Stretch:
+    """A link of 100 with clients at 20, so that the available rate is 72, and a decided and an achieved rate."""
+    forecast = None if headroom is None else 20.0
+    return Stretch(10, 100, 20, forecast, headroom, decided, decided, decided, reason.value)
+
+
+@given(stretches(), st.floats(0.01, 1))
+def test_causes_add_up_to_the_unused_available_rate(stretch: Stretch, ratio: float) -> None:
+    whole = available_rate(stretch.capacity, stretch.client, ratio, stretch.min_rate)
+    assert sum(unused(stretch, ratio).values()) == pytest.approx(whole - stretch.achieved, abs=1e-3, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("stretch", "cause", "lost"),
+    [
+        (steady(Reason.CLUSTER_OVERRIDE, 36), Cause.OVERRIDE, 36),
+        (steady(Reason.MINIMUM, 10, headroom=None), Cause.FAIL_SAFE, 62),
+        (steady(Reason.KEPT, 50, headroom=None), Cause.FAIL_SAFE, 22),
+        (steady(Reason.HEADROOM, 36, headroom=36), Cause.HEADROOM_UNUSED, 36),
+        (steady(Reason.UNCHANGED, 65), Cause.CHANGE_THRESHOLD, 7),
+        (Stretch(10, 100, 20, 40.0, 54.0, 54, 54, 54, "headroom"), Cause.METRICS_LATE, 18),
+        (Stretch(10, 100, 20, 20.0, 72.0, 72, 30, 30, "headroom"), Cause.NOT_APPLIED, 42),
+        (Stretch(10, 100, 20, 20.0, 72.0, 72, 72, 50, "headroom"), Cause.ELSEWHERE, 22),
+    ],
+)
+def test_one_fault_has_one_cause(stretch: Stretch, cause: Cause, lost: float) -> None:
+    found = {name: amount for name, amount in unused(stretch, REFERENCE_RATIO).items() if abs(amount) > 1e-9}
+    assert found == {cause: pytest.approx(lost)}
+
+
+def seen(client: float, forecast: float | None = None) -> Stretch:
+    """Ten seconds of a link of 100 with this client load."""
+    return Stretch(10, 100, client, client if forecast is None else forecast, 50, 50, 50, 50, Reason.HEADROOM.value)
+
+
+LOADS = [seen(20), seen(40), seen(60), seen(10), seen(50), seen(30)]
+
+
+def test_longer_interval_decides_less_often() -> None:
+    writes = [estimate(LOADS, 1e9, 0, Setting(0.9, 0.0, every)).writes for every in (1, 2, 3, 6)]
+    assert writes == [6, 3, 2, 1]
+
+
+@given(st.lists(stretches(0.1), min_size=1, max_size=8), st.integers(1, 4))
+def test_only_an_override_changes_a_rate_between_decisions(logged: Sequence[Stretch], every: int) -> None:
+    logged = [replace(stretch, reason=Reason.HEADROOM.value) for stretch in logged]
+    writes = estimate(logged, 1e9, 0, Setting(0.9, 0.0, every)).writes
+    assert writes <= -(-len(logged) // every)
+
+
+def test_rate_that_just_fits_badly_forecast_loads_is_a_risk() -> None:
+    steady, jumping = [seen(40)] * 4, [seen(40, forecast=20), seen(40, forecast=60)] * 2
+    assert (forecast_error(steady), forecast_error(jumping)) == (0.0, 20.0)
+    setting = Setting(0.9, 1.0)  # constantly 54 or 72
+    assert estimate(steady, 1e9, 0, setting).harmed_bytes == 0.0
+    # On a link of 100, a possible client load of 60 and a rate of 72 exceed it by 32.
+    assert estimate(jumping, 1e9, 0, setting).harmed_bytes == pytest.approx(32 * 40)

@@ -10,10 +10,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from itertools import islice
+from itertools import count, islice
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -115,13 +115,13 @@ class ZnodeMirror:
 
     def data(self, path: str) -> bytes | None:
         """The data of a node; None: the node does not exist or has null data (not the same as empty data)."""
-        node: Node | None = self._values.get((Part.DATA, path))
+        node = self.node(path)
         return node[0] if node else None
 
-    def written_by(self, path: str) -> int:
-        """The zxid of the last write of a node's data; 0: the node does not exist."""
+    def node(self, path: str) -> Node | None:
+        """A node whose data is mirrored; None: it does not exist."""
         node: Node | None = self._values.get((Part.DATA, path))
-        return node[1] if node else 0
+        return node
 
     def children(self, path: str) -> tuple[str, ...]:
         """Names of a node's children; empty if the node does not exist."""
@@ -319,17 +319,26 @@ class ParsedNodes:
 
 
 class FollowedNode:
-    """Reads one node and notifies watchers of its changes. Thread-safe."""
+    """Reads a node, or a node and its children, and notifies watchers of their changes. Thread-safe.
 
-    def __init__(self, client: KazooClient, path: str, name: str, timeout: timedelta) -> None:
+    Concurrent callers share reads: one caller reads for all callers that were waiting when its read began.
+    """
+
+    def __init__(
+        self, client: KazooClient, path: str, name: str, timeout: timedelta, with_children: bool = False
+    ) -> None:
         """Start to follow the node; `name` describes its content in messages."""
-        self._client, self._path, self._name = client, path, name
+        self._client, self._path, self._name, self._with_children = client, path, name, with_children
         self._timeout = timeout.total_seconds()
         self._lock = threading.Lock()
+        self._tickets = count(1)
+        self._newest_ticket = self._served = 0
+        self._last: Mapping[str, Node] = {}
+        self.published: Mapping[str, Node] = {}
+        """What was read when the watchers were last notified."""
         self._notifier = ChangeNotifier(name, self._refresh)
-        self._published: tuple[bytes | None, int] = (None, 0)
         self._mirror = ZnodeMirror(client, self._notifier.fire)
-        self._mirror.track([(Part.DATA, path)])
+        self._mirror.track((part, path) for part in (Part if with_children else (Part.DATA,)))
 
     def close(self) -> None:
         """Stop following the node."""
@@ -340,32 +349,34 @@ class FollowedNode:
         """Call `notify` after every change, from another thread."""
         return self._notifier.watch(notify)
 
-    @property
-    def last_data(self) -> bytes | None:
-        """The node's data when the watchers were last notified; None: it did not exist, or held no data."""
-        return self._published[0]
-
-    def read(self) -> tuple[bytes | None, int]:
-        """Return the node's data and the zxid of its last write; 0: the node does not exist.
-
-        A node may exist and hold no data at all: zkCli creates such nodes.
+    def read(self) -> Mapping[str, Node]:
+        """Return path -> node for all that exist. A node may exist and hold no data: zkCli creates such nodes.
 
         Raises:
             Unavailable: ZooKeeper does not answer in time.
         """
-        with self._lock, translated_errors(f"reading the {self._name}"):
-            self._mirror.sync(self._timeout)
-            return self._read_changed()
+        self._newest_ticket = ticket = next(self._tickets)
+        with self._lock:
+            if ticket > self._served:
+                # Callers with tickets up to this one asked before this read begins.
+                newest = self._newest_ticket
+                with translated_errors(f"reading the {self._name}"):
+                    self._mirror.sync(self._timeout)
+                    self._last = self._read_changed()
+                self._served = newest
+            return self._last
 
     def _refresh(self) -> bool:
         if not self._client.connected:
             return False  # the mirror reports the connection; until then kazoo would collect the requests
         with self._lock, translated_errors(f"reading the {self._name}"):
             current = self._read_changed()
-        published, self._published = self._published, current
+        published, self.published = self.published, current
         return current != published
 
-    def _read_changed(self) -> tuple[bytes | None, int]:
+    def _read_changed(self) -> Mapping[str, Node]:
         while self._mirror.read_changed(self._timeout):
-            pass
-        return self._mirror.data(self._path), self._mirror.written_by(self._path)
+            if self._with_children:
+                self._mirror.track_children(self._path)
+        paths = [self._path, *(f"{self._path}/{name}" for name in self._mirror.children(self._path))]
+        return {path: node for path in paths if (node := self._mirror.node(path)) is not None}

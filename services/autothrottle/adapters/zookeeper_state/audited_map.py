@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import NoNodeError
+from kazoo.client import KazooClient
 
+from autothrottle.adapters.zookeeper.bulk import Node
 from autothrottle.adapters.zookeeper.map_codecs import MapCodec, MapContent
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
-from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
+from autothrottle.adapters.zookeeper_state.audit import AuditTrail, NodeEdit, StoredNode
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.audited_maps import without_entry, without_purged
@@ -26,8 +25,6 @@ from autothrottle.core.operators.stored_map import StoredMap
 from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)
-
-_NOTHING = "nothing was written"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -47,10 +44,9 @@ class ZooKeeperAuditedMap(Generic[K, V]):
             codec: reads and writes the node.
             timeout: for each operation.
         """
-        self._client, self._own, self._codec, self._kind = client, own, codec, codec.kind
+        self._codec, self._kind = codec, codec.kind
         self._path = own.audited_map(codec.node)
         self._trail = AuditTrail(client, own, timeout)
-        self._timeout = timeout.total_seconds()
         self._node = FollowedNode(client, self._path, self._kind.name, timeout)
 
     def close(self) -> None:
@@ -58,7 +54,7 @@ class ZooKeeperAuditedMap(Generic[K, V]):
         self._node.close()
 
     def read(self) -> StoredMap[K, V]:
-        return self._codec.parse(self._node.read()[0], self._path).stored
+        return self._content(self._node.read()).stored
 
     def put(self, key: K, entry: V, who: str = "") -> None:
         record = self._kind.put_record(key, entry, who)
@@ -80,7 +76,7 @@ class ZooKeeperAuditedMap(Generic[K, V]):
         def publish() -> None:
             nonlocal last
             try:
-                content = self._codec.parse(self._node.last_data, self._path)
+                content = self._content(self._node.published)
             except Incomplete as error:
                 log.warning("The last %s stay in effect: %s", self._kind.name, error)
                 return
@@ -90,6 +86,9 @@ class ZooKeeperAuditedMap(Generic[K, V]):
             notify(last)
 
         return self._node.watch(publish)
+
+    def _content(self, nodes: Mapping[str, Node]) -> MapContent[K, V]:
+        return self._codec.parse(nodes[self._path][0] if nodes else None, self._path)
 
     def _edit(
         self,
@@ -105,33 +104,10 @@ class ZooKeeperAuditedMap(Generic[K, V]):
             fence: the term that must continue; None: the change belongs to no term.
         """
 
-        def attempt() -> bool | None:
-            end = self._trail.end() if record else None
-            content, version = self._current()
+        def edit(node: StoredNode | None) -> NodeEdit | None:
+            content = self._codec.parse(node.data if node else None, self._path)
             entries = change(content.stored)
-            if entries == content.stored:
-                return False
-            check = None if fence is None else term_check(self._client, self._own, fence, self._timeout, _NOTHING)
-            write = self._write(self._codec.format(entries, content), version, check)
-            if record and end:
-                return None if self._trail.commit(write, end, record, check) is None else True
-            return None if committed(write, self._timeout, check, _NOTHING) is None else True
+            return None if entries == content.stored else NodeEdit(self._codec.format(entries, content), record)
 
         with translated_errors(f"changing the {self._kind.name}"):
-            return self._trail.retry(attempt)
-
-    def _current(self) -> tuple[MapContent[K, V], int | None]:
-        try:
-            data, stat = self._client.get_async(self._path).get(timeout=self._timeout)
-        except NoNodeError:
-            return self._codec.parse(None, self._path), None
-        return self._codec.parse(data, self._path), stat.version
-
-    def _write(self, data: bytes, version: int | None, check: FenceCheck | None) -> TransactionRequest:
-        """Return the write that succeeds if the node still has this version and the term continues."""
-        change = self._client.transaction() if check is None else check.begin(self._client)
-        if version is None:
-            change.create(self._path, data)
-        else:
-            change.set_data(self._path, data, version)
-        return change
+            return self._trail.edit(self._path, edit, fence) > 0

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.codec import format_pause, parse_pause
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.adapters.zookeeper_state.audit import AuditTrail
+from autothrottle.adapters.zookeeper_state.audit import AuditTrail, NodeEdit, StoredNode
 from autothrottle.core.operators.audit import unwritten_record
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.ports.kafka import Watch
@@ -25,7 +23,6 @@ class ZooKeeperPauses:
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = timedelta(seconds=5)) -> None:
         self._client, self._own = client, own
         self._trail = AuditTrail(client, own, timeout)
-        self._timeout = timeout.total_seconds()
         self._node = FollowedNode(client, own.pause, "pause", timeout)
 
     def close(self) -> None:
@@ -34,54 +31,28 @@ class ZooKeeperPauses:
 
     def read_pause(self) -> Pause | None:
         """Return the pause; a node that cannot be parsed counts as a pause that keeps the current throttles."""
-        data, zxid = self._node.read()
-        return parse_pause(data or b"", self._own.pause) if zxid else None
+        nodes = self._node.read()
+        return self._parsed(nodes[self._own.pause][0]) if nodes else None
 
     def set_pause(self, pause: Pause) -> None:
         """Pause, or replace the current pause."""
-        record = unwritten_record(pause.author, AuditAction.PAUSE, pause=pause)
-
-        def attempt() -> int | None:
-            end, current = self._trail.end(), self._find()
-            change = self._client.transaction()
-            if current is None:
-                change.create(self._own.pause, format_pause(pause))
-            else:
-                change.set_data(self._own.pause, format_pause(pause), current.version)
-            return self._trail.commit(change, end, record)
-
+        edit = NodeEdit(format_pause(pause), unwritten_record(pause.author, AuditAction.PAUSE, pause=pause))
         with translated_errors("pausing"):
-            self._trail.retry(attempt)
+            self._trail.edit(self._own.pause, lambda _: edit)
 
     def remove_pause(self, who: str = "") -> bool:
         """Resume; return whether it was paused."""
 
-        def attempt() -> bool | None:
-            end, current = self._trail.end(), self._find()
-            if current is None:
-                return False
-            change = self._client.transaction()
-            change.delete(self._own.pause, current.version)
-            record = unwritten_record(who, AuditAction.RESUME, pause=current.pause)
-            return None if self._trail.commit(change, end, record) is None else True
+        def removal(node: StoredNode | None) -> NodeEdit | None:
+            if node is None:
+                return None
+            return NodeEdit(None, unwritten_record(who, AuditAction.RESUME, pause=self._parsed(node.data)))
 
         with translated_errors("resuming"):
-            return self._trail.retry(attempt)
+            return self._trail.edit(self._own.pause, removal) > 0
 
-    def _find(self) -> _CurrentPause | None:
-        try:
-            data, stat = self._client.get_async(self._own.pause).get(timeout=self._timeout)
-        except NoNodeError:
-            return None
-        return _CurrentPause(parse_pause(data or b"", self._own.pause), stat.version)
+    def _parsed(self, data: bytes | None) -> Pause:
+        return parse_pause(data or b"", self._own.pause)
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         return self._node.watch(notify)
-
-
-@dataclass(frozen=True, slots=True)
-class _CurrentPause:
-    """The current pause and the version of its node."""
-
-    pause: Pause
-    version: int

@@ -205,8 +205,8 @@ class MetricsAnswers:
         self._datadog = DatadogMetrics(keys, LIMITS, lambda: NOW)
         queries = StorageQueries("avg:free{*}", "broker_id", "max:size{*} by {topic,partition}", 60)
         self._datadog_storage = DatadogStorageMetrics(keys, queries, clock=lambda: NOW)
-        for datadog in (self._datadog, self._datadog_storage):
-            setattr(datadog._client.rest_client, "pool_manager", self._datadog_pools)  # noqa: B010
+        for datadog in (self._datadog._reads, self._datadog_storage._client):
+            setattr(datadog, "_pools", self._datadog_pools)  # noqa: B010
         self._clean = {kind: self._read(Attack(kind, "", b"", False, {})) for kind in KINDS}
 
     def make(self, choices: Choices) -> Attack:

@@ -7,17 +7,17 @@ from functools import partial
 from typing import cast
 from urllib.parse import urlencode
 
-import urllib3
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Exchanges, Failure, first_failure
-from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
+from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Failure
+from autothrottle.adapters.http.connections import HttpClient
 from autothrottle.adapters.prometheus.responses import QueryResult, read_query
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
-from autothrottle.core.errors import Unavailable
+
+_ADVICE = dict.fromkeys((401, 403), "; check prometheus-token-file or prometheus-user-file")
 
 
-class PrometheusClient:
+class PrometheusClient(HttpClient):
     """A client of one server. `close` ends its threads."""
 
     def __init__(
@@ -35,16 +35,10 @@ class PrometheusClient:
             note_headers: called with the headers of every response, from other threads.
             most_bytes: limit of one response.
         """
+        super().__init__("prometheus-read", width, f"Prometheus at {settings.url}", _ADVICE, settings.ca_file)
         self._settings, self._note_headers, self._most_bytes = settings, note_headers, most_bytes
-        self._reads = Exchanges(width, "prometheus-read")
-        self._pools = cut_by_exchanges(urllib3.PoolManager(maxsize=width, ca_certs=settings.ca_file or None))
 
-    def close(self) -> None:
-        """End all running calls and threads."""
-        self._reads.close()
-        self._pools.clear()
-
-    def fetch(
+    def query(
         self, queries: Mapping[str, str], deadline: float, at: float | None = None, optional: Collection[str] = ()
     ) -> Mapping[str, QueryResult]:
         """Return name -> result of all queries.
@@ -60,30 +54,18 @@ class PrometheusClient:
         """
         headers = self._settings.headers()
         calls = [self._call(name, query, at, headers, name in optional) for name, query in queries.items()]
-        answers = self._reads.run(calls, deadline, stop_at_failure=True)
-        if failed := first_failure(calls, answers):
-            raise self._error(*failed)
         return {
-            call.name: QueryResult((), failure=str(self._error(call, answer)))
+            call.name: QueryResult((), failure=str(self.error(call, answer)))
             if isinstance(answer, Failure)
             else cast(QueryResult, answer)
-            for call, answer in zip(calls, answers, strict=True)
+            for call, answer in zip(calls, self.fetch(calls, deadline), strict=True)
         }
-
-    def drop_idle_connections(self) -> None:
-        drop_idle_connections(self._pools)
 
     def _call(self, name: str, query: str, at: float | None, headers: Mapping[str, str], is_optional: bool) -> Call:
         parameters = urlencode({"query": query, **({} if at is None else {"time": f"{at:.3f}"})})
         url = f"{self._settings.url}/api/v1/query?{parameters}"
-        return Call(name, partial(get, self._pools, url, headers), self._read, is_optional)
+        return Call(name, partial(self.send, url, headers), self._read, is_optional)
 
     def _read(self, response: BaseHTTPResponse) -> QueryResult:
         self._note_headers(response.headers)
         return read_query(response, self._most_bytes)
-
-    def _error(self, call: Call, failure: Failure) -> Unavailable:
-        reason = failure.reason
-        if failure.status in (401, 403):
-            reason += "; check prometheus-token-file or prometheus-user-file"
-        return Unavailable(f"Prometheus at {self._settings.url} ({call.name}) {reason}")

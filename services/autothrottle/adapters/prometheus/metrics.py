@@ -71,7 +71,7 @@ class PrometheusMetrics:
     def _fetch(self, deadline: float) -> tuple[Mapping[str, QueryResult], float]:
         """Make all queries for one time; return their results, and the time on the server's clock."""
         now = self._server.now() - self._settings.delay.total_seconds()
-        return self._client.fetch(self._queries, deadline, now, optional=(_QUOTAS,)), now
+        return self._client.query(self._queries, deadline, now, optional=(_QUOTAS,)), now
 
     def _loads(
         self,

@@ -59,7 +59,7 @@ class PrometheusStorageMetrics:
         deadline, settings = time.monotonic() + timeout.total_seconds(), self._settings
         registered, warnings = self._hosts.read(timeout / 4) if self._hosts else ({}, ())
         sampled = datetime.fromtimestamp(int(self._clock()), UTC)
-        results = self._client.fetch(self._queries, deadline)
+        results = self._client.query(self._queries, deadline)
         addresses = reported_addresses(results[BROKERS_QUERY], registered)
         matching = BrokerMatching(settings.broker_map, settings.broker_label, addresses, registered)
         free, free_problems = _storage_free(results[STORAGE_QUERY], matching)

@@ -13,11 +13,10 @@ from datetime import timedelta
 from functools import partial
 from urllib.parse import quote
 
-import urllib3
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, read_body
-from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
+from autothrottle.adapters.http.bounded_calls import Call, Failure, read_body
+from autothrottle.adapters.http.connections import HttpClient
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.scrape.samples import Target, scraped
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
@@ -76,8 +75,7 @@ class ScrapedMetrics:
         self._clock = clock
         self._interval = settings.interval.total_seconds()
         self._keep = math.ceil(settings.window / settings.interval) + 1
-        self._requests = Exchanges(CONCURRENT_REQUESTS, "scrape")
-        self._pools = cut_by_exchanges(urllib3.PoolManager(MAX_TARGETS, maxsize=CONCURRENT_REQUESTS))
+        self._client = HttpClient("scrape", CONCURRENT_REQUESTS, most_servers=MAX_TARGETS)
         self._changed = threading.Condition()
         self._targets: dict[int, Target] = {}
         self._rounds = 0
@@ -89,9 +87,8 @@ class ScrapedMetrics:
     def close(self) -> None:
         """End all running requests and threads."""
         self._stopped.set()
-        self._requests.close()
+        self._client.close()
         self._thread.join()
-        self._pools.clear()
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         """Return the loads of the newest window; only the first read waits."""
@@ -152,11 +149,11 @@ class ScrapedMetrics:
         # Those that failed come last, so that they cannot occupy all threads.
         order = sorted((t for t in targets.values() if not t.shared_with), key=lambda target: bool(target.problem))
         try:
-            answers = self._requests.run([self._call(t) for t in order], deadline, stop_at_failure=False)
+            answers = self._client.run([self._call(t) for t in order], deadline, stop_at_failure=False)
         except Unavailable:
             return  # closed
         finally:
-            drop_idle_connections(self._pools)
+            self._client.drop_idle_connections()
         with self._changed:
             for target, answer in zip(order, answers, strict=True):
                 target.problem = answer.reason if isinstance(answer, Failure) else ""
@@ -180,7 +177,7 @@ class ScrapedMetrics:
         return found
 
     def _call(self, target: Target) -> Call:
-        send = partial(get, self._pools, target.url, {"accept": "text/plain"})
+        send = partial(self._client.send, target.url, {"accept": "text/plain"})
         return Call(target.server, send, partial(self._read, target))
 
     def _read(self, target: Target, response: BaseHTTPResponse) -> object:

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -176,16 +177,7 @@ class ZooKeeperMembership:
 
 def format_member(member: Member) -> bytes:
     """Format a member as the node's text."""
-    content = {
-        "service": member.service,
-        "roles": list(member.roles),
-        "version": member.version,
-        "address": member.address,
-        "host": member.host,
-        "pid": member.pid,
-        "start_time": member.start_time.isoformat(),
-    }
-    return json.dumps(content).encode()
+    return json.dumps({**asdict(member), "start_time": member.start_time.isoformat()}).encode()
 
 
 def parse_member(data: bytes) -> Member:

@@ -55,7 +55,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop
 from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import LedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses

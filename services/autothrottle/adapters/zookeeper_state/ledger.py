@@ -1,22 +1,31 @@
-"""The ledger alone, for a backend whose configs are not in ZooKeeper: fenced batches, and a bare check of the term."""
+"""The ledger alone, for a backend whose configs are not in ZooKeeper.
+
+`Ledger` writes fenced batches and checks the term; `LedgerReader` keeps a cached copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
+from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.errors import Invalid
+from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import Term
@@ -44,18 +53,9 @@ class Ledger:
         Raises:
             Unavailable: ZooKeeper does not answer in time.
         """
-        requested = list(resources)
+        paths = {resource: self._own.ledger_entry(resource) for resource in resources}
         with translated_errors("reading the ledger"):
-            nodes = read_nodes(self._client, [self._own.ledger_entry(r) for r in requested], deadline)
-        return {r: self._entry(r, node) for r, node in zip(requested, nodes, strict=True)}
-
-    def _entry(self, resource: ConfigResource, node: Node | None) -> LedgerEntry | Invalid | None:
-        if node is None:
-            return None
-        try:
-            return parse_ledger_entry(node[0] or b"")
-        except Invalid as error:
-            return Invalid(f"{self._own.ledger_entry(resource)}: {error}")
+            return dict(zip(paths, read_entries(self._client, list(paths.values()), deadline), strict=True))
 
     def write(
         self, fence: int, entries: Mapping[ConfigResource, LedgerEntry | None], deadline: float
@@ -87,3 +87,66 @@ class Ledger:
             check.require(results, consequence)
             for error in (result for result in results if isinstance(result, Exception)):
                 raise error
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCopy:
+    """All ledger entries at one moment."""
+
+    entries: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """Resource -> its entry. An unreadable entry keeps its last known value; absent: we own nothing there."""
+    unreadable: Mapping[ConfigResource, Problem] = field(default_factory=dict)
+    """Resource -> why its entry cannot be read."""
+
+
+class LedgerReader:
+    """Reads the ledger and fetches only entries that changed. Thread-safe."""
+
+    def __init__(self, client: KazooClient, own: OwnPaths) -> None:
+        self._mirror = ZnodeMirror(client)
+        self._mirror.track((Part.CHILDREN, f"{own.ledger}/{kind.value}") for kind in THROTTLED_TYPES)
+        # Only the ledger is mirrored, so no config below these paths is ever read.
+        self._nodes = ThrottleConfigs(KafkaPaths(own.prefix), own, self._mirror, ParsedNodes(self._mirror))
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Stop following the ledger."""
+        self._mirror.close()
+
+    def read(self, timeout: timedelta) -> LedgerCopy:
+        """Return the ledger, including every write completed before the call.
+
+        Raises:
+            Unavailable: ZooKeeper does not answer in time.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        if not self._lock.acquire(timeout=timeout.total_seconds()):
+            raise Unavailable(f"the ledger is still being read after {timeout.total_seconds():g} s")
+        try:
+            with translated_errors("reading the ledger"):
+                self._mirror.sync(seconds_left(deadline))
+                while keys := self._mirror.read_changed(seconds_left(deadline)):
+                    for part, path in keys:
+                        for changed in self._mirror.track_children(path) if part is Part.CHILDREN else [path]:
+                            self._nodes.absorb(changed)
+            return LedgerCopy(dict(self._nodes.ledger), dict(self._nodes.unreadable()))
+        finally:
+            self._lock.release()
+
+
+def read_entries(client: KazooClient, paths: Sequence[str], deadline: float) -> list[LedgerEntry | Invalid | None]:
+    """Return the entry at each path. None: it does not exist; an error: it cannot be parsed.
+
+    Args:
+        client: connected.
+        paths: of the entries.
+        deadline: on the monotonic clock.
+    """
+    return [_entry(path, node) for path, node in zip(paths, read_nodes(client, paths, deadline), strict=True)]
+
+
+def _entry(path: str, node: Node | None) -> LedgerEntry | Invalid | None:
+    try:
+        return None if node is None else parse_ledger_entry(node[0] or b"")
+    except Invalid as error:
+        return Invalid(f"{path}: {error}")

@@ -12,10 +12,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left, time_left
-from autothrottle.adapters.zookeeper.bulk import read_nodes
-from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper_state.ledger import read_entries
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid
@@ -69,13 +68,13 @@ class LedgeredQuotas:
         deadline = time.monotonic() + timeout.total_seconds()
         with translated_errors("reading the ledger of client quotas"):
             entries = self._entries(deadline)
-        wanted = {*resources, *entries}
-        texts = self._quotas.fetch_texts(wanted, time_left(deadline)) if wanted else {}
-        problems = {r: str(one) for found in (entries, texts) for r, one in found.items() if isinstance(one, Invalid)}
+        requested = {*resources, *entries}
+        texts = self._quotas.fetch_texts(requested, time_left(deadline)) if requested else {}
+        unreadable = [item for values in (entries, texts) for item in values.items() if isinstance(item[1], Invalid)]
         return QuotaState(
-            {r: one for r, one in texts.items() if not isinstance(one, Invalid)},
-            {r: one for r, one in entries.items() if not isinstance(one, Invalid)},
-            problems,
+            {r: quotas for r, quotas in texts.items() if not isinstance(quotas, Invalid)},
+            {r: entry for r, entry in entries.items() if not isinstance(entry, Invalid)},
+            {resource: str(error) for resource, error in unreadable},
         )
 
     def fetch_clients(self, timeout: timedelta) -> ClientReading:
@@ -97,14 +96,10 @@ class LedgeredQuotas:
             names = self._client.get_children_async(parent).get(timeout=seconds_left(deadline))
         except NoNodeError:
             return {}
-        nodes = read_nodes(self._client, [f"{parent}/{name}" for name in names], deadline)
-        found: dict[ConfigResource, LedgerEntry | Invalid] = {}
-        for name, node in zip(names, nodes, strict=True):
-            resource = ConfigResource(unquote(name))
-            if node is None or entity_of_path(resource.path) is None:
-                continue  # not a node of ours
-            try:
-                found[resource] = parse_ledger_entry(node[0] or b"")
-            except Invalid as error:
-                found[resource] = Invalid(f"{parent}/{name}: {error}")
-        return found
+        resources = [ConfigResource(unquote(name)) for name in names]
+        entries = read_entries(self._client, [f"{parent}/{name}" for name in names], deadline)
+        return {
+            resource: entry
+            for resource, entry in zip(resources, entries, strict=True)
+            if entry is not None and entity_of_path(resource.path) is not None  # otherwise it is not a node of ours
+        }

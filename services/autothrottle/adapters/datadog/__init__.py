@@ -1,4 +1,4 @@
-"""Datadog as the source of loads and the sink of events, through its HTTP API.
+"""Datadog as the source of loads and the sink of events, through its official client.
 
 How loads are read:
 
@@ -13,7 +13,7 @@ How loads are read:
 No call outlives its deadline (`adapters/http`). Keys travel only in headers, and no text that leaves this package
 contains one.
 
-The type to know is `DatadogMetrics` (`metrics`). `client` sends requests that end at their deadline.
+The type to know is `DatadogMetrics` (`metrics`). `client` makes calls that end at their deadline.
 `series`, `points` and `tags` parse the responses, and `load_reading` combines them by broker.
 """
 

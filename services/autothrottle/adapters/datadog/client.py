@@ -1,11 +1,16 @@
-"""Datadog's HTTP API, with deadlines."""
+"""The official client, with deadlines."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import cast
+from urllib.parse import urlencode
 
+from datadog_api_client import ApiClient, Configuration
+from datadog_api_client.exceptions import OpenApiException
+from datadog_api_client.v1.api.authentication_api import AuthenticationApi
 from urllib3 import BaseHTTPResponse
 
 from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS, RateLimit
@@ -15,7 +20,6 @@ from autothrottle.adapters.http.connections import HttpClient
 from autothrottle.core.errors import FIELD_ERRORS
 from autothrottle.core.texts import encodable
 
-_DEFAULT_URL = "https://api.datadoghq.com"
 _MAX_REASON = 200
 _ADVICE = {
     **dict.fromkeys((401, 403), "; check api-key and app-key, and that they may read metrics and host tags"),
@@ -24,19 +28,41 @@ _ADVICE = {
 
 
 class DatadogClient(HttpClient):
-    """A client of Datadog's HTTP API, whose errors show no key. `close` ends its threads."""
+    """Sends the requests of the official client; its errors show no key. `close` ends its threads.
+
+    The official client has no deadline, and one odd series would make it refuse a whole response. So it only builds
+    the requests: this class sends them and returns unread responses.
+    """
 
     def __init__(self, name: str, width: int, settings: DatadogSettings) -> None:
         super().__init__(name, width, "Datadog", _ADVICE)
-        self._url = (settings.url or _DEFAULT_URL).rstrip("/")
-        self._keys = {"DD-API-KEY": settings.api_key, "DD-APPLICATION-KEY": settings.app_key}
+        self._keys = {"apiKeyAuth": settings.api_key, "appKeyAuth": settings.app_key}
+        configuration = Configuration(host=settings.url and settings.url.rstrip("/"), preload_content=False)
+        # Set explicitly: the client fills empty values from DD_API_KEY, DD_APP_KEY and DD_SITE.
+        configuration.api_key = self._keys
+        configuration.server_variables = {}
+        self.api = ApiClient(configuration)
+        """The official client; each of its calls must be the request of a `call`."""
+        self.api.rest_client = self
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        query_params: list[tuple[str, object]] | None,
+        headers: Mapping[str, str],
+        body: object,
+        **options: object,
+    ) -> BaseHTTPResponse:
+        """Send a request of the official client."""
+        query = f"?{urlencode(query_params)}" if query_params else ""
+        return self.send(url + query, headers, json.dumps(body).encode() if method == "POST" else None)
 
     def call(
         self,
         name: str,
-        path: str,
+        request: Callable[[], object],
         limit: RateLimit,
-        body: Mapping[str, object] | None = None,
         note_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
         most_bytes: int = MAX_BODY_BYTES,
     ) -> Call:
@@ -44,23 +70,18 @@ class DatadogClient(HttpClient):
 
         Args:
             name: of the call in messages.
-            path: below `/api/v1/`, with the query.
+            request: calls the official client.
             limit: the rate limit of the endpoint.
-            body: is posted; None: a GET request.
             note_headers: called with the headers of a successful response, from another thread.
             most_bytes: limit of the response.
         """
-        headers = {**self._keys, "accept": "application/json", "accept-encoding": "gzip"}
-        if body is not None:
-            headers["content-type"] = "application/json"
 
         def send() -> BaseHTTPResponse:
-            if not self._keys["DD-API-KEY"]:
-                raise Failure("cannot be called: the header DD-API-KEY is empty; set api-key and app-key")
             limit.check()
-            response = self.send(
-                f"{self._url}/api/v1/{path}", headers, None if body is None else json.dumps(body).encode()
-            )
+            try:
+                response = cast(BaseHTTPResponse, request())
+            except OpenApiException as error:
+                raise Failure(f"cannot be called: {error}; set api-key and app-key") from None
             limit.note(response.status, response.headers)
             if response.status >= 300:
                 raise Failure(f"answers {response.status}{_server_message(response)}", response.status)
@@ -71,7 +92,7 @@ class DatadogClient(HttpClient):
 
     def check_key(self) -> Call:
         """Return a call that checks the API key."""
-        return self.call("validate", "validate", RateLimit())
+        return self.call("validate", AuthenticationApi(self.api).validate, RateLimit())
 
     def shown(self, reason: str) -> str:
         """Return a server's text without our keys: it may quote our headers."""

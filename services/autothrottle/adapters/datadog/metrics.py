@@ -6,7 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
-from urllib.parse import quote, urlencode
+from functools import partial
+
+from datadog_api_client.v1.api.events_api import EventsApi
+from datadog_api_client.v1.api.metrics_api import MetricsApi
+from datadog_api_client.v1.api.tags_api import TagsApi
+from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
 from autothrottle.adapters.datadog.client import DatadogClient
 from autothrottle.adapters.datadog.load_reading import LoadReading
@@ -98,9 +103,10 @@ class DatadogMetrics:
         own = (tag for tag in event.tags if tag.partition(":")[0] not in names)  # a configured `cluster` wins
         tags = list(dict.fromkeys([*EVENT_TAGS, *configured, *own]))
         text = event.text if len(event.text) <= MAX_EVENT_TEXT else event.text[: MAX_EVENT_TEXT - 4] + " ..."
-        body = {"title": EVENT_TITLE_PREFIX + event.title, "text": text, "tags": tags}
+        body = EventCreateRequest(title=EVENT_TITLE_PREFIX + event.title, text=text, tags=tags)
+        request = partial(EventsApi(self._posts.api).create_event, body=body)
         try:
-            self._posts.fetch([self._posts.call("event", "events", self._events_limit, body)], _deadline(timeout))
+            self._posts.fetch([self._posts.call("event", request, self._events_limit)], _deadline(timeout))
         finally:
             self._posts.drop_idle_connections()
 
@@ -121,8 +127,9 @@ class DatadogMetrics:
 
     def _query(self, name: str, query: str, window: MetricWindow) -> Call:
         rolled_up = f"{with_tags(query, self._settings)}.rollup(avg, {self._settings.window_seconds})"
-        path = f"query?{urlencode({'from': window.start, 'to': window.end, 'query': rolled_up})}"
-        return self._reads.call(name, path, self._query_limit, note_headers=self._server.note)
+        metrics = MetricsApi(self._reads.api)
+        request = partial(metrics.query_metrics, _from=window.start, to=window.end, query=rolled_up)
+        return self._reads.call(name, request, self._query_limit, self._server.note)
 
     def _tags_in(self, *queried: MetricSeries) -> dict[str, HostTags]:
         """Return host -> the tags in its series."""
@@ -148,8 +155,8 @@ class DatadogMetrics:
         return unreadable
 
     def _host_tags(self, host: str) -> Call:
-        path = f"tags/hosts/{quote(host, safe='')}"
-        return self._reads.call(host, path, self._tags_limit, most_bytes=_MAX_TAGS_BYTES)
+        request = partial(TagsApi(self._reads.api).get_host_tags, host_name=host)
+        return self._reads.call(host, request, self._tags_limit, most_bytes=_MAX_TAGS_BYTES)
 
 
 def _deadline(timeout: timedelta) -> float:

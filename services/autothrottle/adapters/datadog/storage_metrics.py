@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import itemgetter
 from typing import Any
-from urllib.parse import urlencode
+
+from datadog_api_client.v1.api.metrics_api import MetricsApi
 
 from autothrottle.adapters.datadog.client import DatadogClient
 from autothrottle.adapters.datadog.rate_limit import RateLimit
@@ -84,8 +86,9 @@ class DatadogStorageMetrics:
     def _series(self, name: str, query: str, end: int, deadline: float) -> Sequence[_TaggedValue]:
         """Return the tags and the newest value of each series."""
         self._progress(f"Submitting {query}")
-        span = {"from": end - 2 * self._queries.span_seconds, "to": end, "query": query}
-        call = self._client.call(name, f"query?{urlencode(span)}", RateLimit(), most_bytes=_MAX_BODY_BYTES)
+        metrics, start = MetricsApi(self._client.api), end - 2 * self._queries.span_seconds
+        request = partial(metrics.query_metrics, _from=start, to=end, query=query)
+        call = self._client.call(name, request, RateLimit(), most_bytes=_MAX_BODY_BYTES)
         answer: Any = self._client.fetch([call], deadline)[0]
         try:
             if answer.get("status", "ok") != "ok":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from urllib3 import HTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Exchange, Failure
+from autothrottle.adapters.http.client import Exchange, Failure
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings

@@ -15,8 +15,15 @@ from urllib3 import BaseHTTPResponse
 
 from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS, RateLimit
 from autothrottle.adapters.datadog.settings import DatadogSettings
-from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Failure, parse_json, read_body, read_json
-from autothrottle.adapters.http.connections import HttpClient
+from autothrottle.adapters.http.client import (
+    MAX_BODY_BYTES,
+    Call,
+    Failure,
+    HttpClient,
+    parse_json,
+    read_body,
+    read_json,
+)
 from autothrottle.core.errors import FIELD_ERRORS
 from autothrottle.core.texts import encodable
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 
-from autothrottle.adapters.http.bounded_calls import Failure
+from autothrottle.adapters.http.client import Failure
 
 TOO_MANY_REQUESTS = 429
 

@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Failure
-from autothrottle.adapters.http.connections import HttpClient
+from autothrottle.adapters.http.client import MAX_BODY_BYTES, Call, Failure, HttpClient
 from autothrottle.adapters.prometheus.responses import QueryResult, read_query
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Failure, parse_json, read_body
+from autothrottle.adapters.http.client import MAX_BODY_BYTES, Failure, parse_json, read_body
 from autothrottle.core.errors import FIELD_ERRORS
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.counters import Series

@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Call, Failure, read_body
-from autothrottle.adapters.http.connections import HttpClient
+from autothrottle.adapters.http.client import Call, Failure, HttpClient, read_body
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.scrape.samples import Target, scraped
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable

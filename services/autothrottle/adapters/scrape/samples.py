@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from autothrottle.adapters.http.bounded_calls import server_of
+from autothrottle.adapters.http.client import server_of
 from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import Exporter
 

@@ -30,7 +30,7 @@ from autothrottle.adapters.datadog.load_reading import LoadReading
 from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.tags import host_tags, with_tags
-from autothrottle.adapters.http.bounded_calls import Failure, parse_json
+from autothrottle.adapters.http.client import Failure, parse_json
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity, Loads

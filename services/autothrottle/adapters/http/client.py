@@ -1,22 +1,22 @@
-"""Calls that end at their deadline: each runs in a thread, and another thread can shut down its socket."""
+"""A client whose calls end at their deadline: each runs in a thread, and another thread can shut down its socket."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
+import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-import urllib3
-from urllib3 import BaseHTTPResponse
-from urllib3.exceptions import HTTPError
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager, exceptions
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.texts import json_integer
@@ -79,9 +79,9 @@ class Call:
 
     name: str
     """Name of the request in messages."""
-    send: Callable[[], object]
-    """Calls the client, which returns an unread response (`preload_content` is off); raises `Failure` for an error of
-    its own."""
+    send: Callable[[], BaseHTTPResponse]
+    """Sends the request with `HttpClient.send`, which returns an unread response; raises `Failure` for an error of its
+    own."""
     parse: Callable[[BaseHTTPResponse], object] = read_json
     """Reads and parses the response; raises `Failure` or ValueError if it is malformed."""
     is_optional: bool = False
@@ -130,15 +130,11 @@ class Exchange:
             raise TimedOut
         self._of_thread.exchange = self
         try:
-            return self._call.parse(cast(BaseHTTPResponse, self._call.send()))
-        except Failure as error:
-            if not self._call.is_optional:
-                raise
-            return error.with_traceback(None)  # it would keep the response, and so its socket
+            return self._call.parse(self._call.send())
         except Exception as error:  # one server's odd answer must not end the thread that reads all of them
-            if not self._call.is_optional:
-                raise _failure_of(error) from None
-            return _failure_of(error)
+            if self._call.is_optional:
+                return _failure_of(error)
+            raise _failure_of(error) from None
         finally:
             self.hold(None)
 
@@ -167,12 +163,14 @@ class Exchange:
 
 
 def _failure_of(error: Exception) -> Failure:
-    is_refused = isinstance(error, urllib3.exceptions.NewConnectionError)  # a subclass of ConnectTimeoutError
-    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError) and not is_refused:
+    if isinstance(error, Failure):
+        return error.with_traceback(None)  # it would keep the response, and so its socket
+    is_refused = isinstance(error, exceptions.NewConnectionError)  # a subclass of ConnectTimeoutError
+    if isinstance(error, TimeoutError | exceptions.TimeoutError) and not is_refused:
         return TimedOut()  # the socket's timeout came just before ours
-    if isinstance(error, urllib3.exceptions.SSLError):
+    if isinstance(error, exceptions.SSLError):
         return Failure(f"cannot be trusted: {error}")
-    if isinstance(error, HTTPError | OSError):
+    if isinstance(error, exceptions.HTTPError | OSError):
         return Failure(f"does not answer ({type(error).__name__})")
     if isinstance(error, UnicodeError):
         return Failure(f"cannot be called or read: {error}")
@@ -182,14 +180,61 @@ def _failure_of(error: Exception) -> Failure:
     return Failure(f"cannot be read ({type(error).__name__}: {error})")
 
 
-class Exchanges:
-    """Runs calls concurrently in threads, each until a deadline."""
+class HttpClient:
+    """Sends concurrent requests, each until a deadline. `close` ends all running requests and the threads."""
 
-    def __init__(self, width: int, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        width: int,
+        server: str = "",
+        advice: Mapping[int, str] | None = None,
+        ca_file: str = "",
+        most_servers: int = 10,
+    ) -> None:
+        """Prepare; this sends nothing.
+
+        Args:
+            name: of the threads.
+            width: number of concurrent requests.
+            server: the server in messages.
+            advice: status -> what an operator can do about a response with it.
+            ca_file: PEM file with the authorities of the server's certificate; "": those of the system.
+            most_servers: number of servers whose connections stay open until `drop_idle_connections`.
+        """
+        # It would log the whole URL, which may hold a token, with each odd header.
+        logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
         self._threads = ThreadPoolExecutor(width, thread_name_prefix=name)
         self._lock = threading.Lock()
         self._running: set[Exchange] = set()
         self._is_closed = False
+        self._server, self._advice = server, advice or {}
+        self._pools = PoolManager(most_servers, maxsize=width, ca_certs=ca_file or None)
+        self._pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+
+    def close(self) -> None:
+        """End all running requests and threads."""
+        with self._lock:
+            self._is_closed = True
+            running = list(self._running)
+        for exchange in running:
+            exchange.cut()
+        self._threads.shutdown(wait=True)
+        self._pools.clear()
+
+    def send(self, url: str, headers: Mapping[str, str], body: bytes | None = None) -> BaseHTTPResponse:
+        """Send a GET request, or a POST request with a body, from within a call; return the unread response."""
+        seconds = Exchange.current().seconds_left()
+        return self._pools.request(
+            "GET" if body is None else "POST",
+            url,
+            body=body,
+            headers=headers,
+            timeout=seconds,
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
 
     def run(self, calls: Sequence[Call], deadline: float, *, stop_at_failure: bool) -> list[object | Failure]:
         """Return the result of each call, in order; `stop_at_failure` cuts the others at the first failure.
@@ -211,13 +256,39 @@ class Exchanges:
             with self._lock:
                 self._running.difference_update(exchanges)
 
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            running = list(self._running)
-        for exchange in running:
-            exchange.cut()
-        self._threads.shutdown(wait=True)
+    def fetch(self, calls: Sequence[Call], deadline: float) -> list[object | Failure]:
+        """Return the result of each call, in order. Only an optional call can have a failure.
+
+        Raises:
+            Unavailable: another call failed; the message names it.
+        """
+        answers = self.run(calls, deadline, stop_at_failure=True)
+        failed = [
+            (call, answer)
+            for call, answer in zip(calls, answers, strict=True)
+            if isinstance(answer, Failure) and not call.is_optional
+        ]
+        if failed:
+            # A failure that is not a timeout cut the other calls, which then count as timed out.
+            raise self.error(*min(failed, key=lambda pair: isinstance(pair[1], TimedOut)))
+        return answers
+
+    def error(self, call: Call, failure: Failure) -> Unavailable:
+        advice = self._advice.get(failure.status or 0, "")
+        return Unavailable(f"{self._server} ({call.name}) {self.shown(failure.reason)}{advice}")
+
+    def shown(self, reason: str) -> str:
+        """Return the reason of a failure for messages."""
+        return reason
+
+    def drop_idle_connections(self) -> None:
+        """Close idle connections; a firewall would drop them before the next call."""
+        pools = self._pools.pools
+        connection_pools = [pool.pool for pool in map(pools.get, pools.keys()) if pool and pool.pool]
+        self._pools.clear()
+        # A failed call keeps its pool, with all idle connections, alive until the next garbage collection.
+        for connections in connection_pools:
+            _close_all(connections)
 
     def _start(self, exchanges: Sequence[Exchange]) -> list[Future[object]]:
         with self._lock:
@@ -227,21 +298,38 @@ class Exchanges:
             return [self._threads.submit(exchange.run) for exchange in exchanges]
 
 
-def first_failure(calls: Sequence[Call], answers: Sequence[object]) -> tuple[Call, Failure] | None:
-    """Return a failed call and its failure; None: every call succeeded that is not optional.
-
-    A failure that is not a timeout comes first: it cut the other calls, which then count as timed out.
-    """
-    failures = [
-        (call, answer)
-        for call, answer in zip(calls, answers, strict=True)
-        if isinstance(answer, Failure) and not call.is_optional
-    ]
-    return min(failures, key=lambda failed: isinstance(failed[1], TimedOut), default=None)
-
-
 def _answer(future: Future[object]) -> object | Failure:
     if not future.done():
         return TimedOut()
     error = future.exception()
     return error if isinstance(error, Failure) else future.result()
+
+
+def _close_all(connections: queue.LifoQueue[Any]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            if connection := connections.get(block=False):
+                connection.close()
+
+
+class _HttpConnection(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        connection = super()._new_conn()
+        Exchange.current().hold(connection)
+        return connection
+
+    def getresponse(self) -> HTTPResponse:  # type: ignore[override]
+        Exchange.current().hold(self.sock)
+        return super().getresponse()
+
+
+class _HttpsConnection(_HttpConnection, HTTPSConnection):
+    """The same with TLS."""
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection

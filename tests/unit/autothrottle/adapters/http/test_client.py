@@ -14,16 +14,16 @@ from functools import partial
 import pytest
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import (
+from autothrottle.adapters.http.client import (
     MAX_BODY_BYTES,
     Call,
     Failure,
+    HttpClient,
     parse_json,
     read_body,
     read_json,
     server_of,
 )
-from autothrottle.adapters.http.connections import HttpClient
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 MEGABYTE = bytes(1_000_000)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
-from autothrottle.adapters.datadog.rate_limit import RateLimit
+from autothrottle.adapters.datadog.client import RateLimit
 from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
 from autothrottle.adapters.http.client import Failure
 from autothrottle.adapters.http.server_clock import ServerClock

@@ -26,8 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings, newest_point
+from autothrottle.adapters.datadog.client import RateLimit
 from autothrottle.adapters.datadog.load_reading import LoadReading
-from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.tags import host_tags, with_tags
 from autothrottle.adapters.http.client import Failure, parse_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS, RateLimit
+from autothrottle.adapters.datadog.client import TOO_MANY_REQUESTS, RateLimit
 from autothrottle.adapters.http.client import Failure
 
 

@@ -10,10 +10,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from itertools import count, islice
+from itertools import islice
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -23,11 +22,8 @@ from kazoo.protocol.states import Callback, KazooState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import DENIED, Node, get_many_async, watch_many_async
-from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
-from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)
 
@@ -316,67 +312,3 @@ class ParsedNodes:
             return None
         self.problems.pop(path, None)
         return value
-
-
-class FollowedNode:
-    """Reads a node, or a node and its children, and notifies watchers of their changes. Thread-safe.
-
-    Concurrent callers share reads: one caller reads for all callers that were waiting when its read began.
-    """
-
-    def __init__(
-        self, client: KazooClient, path: str, name: str, timeout: timedelta, with_children: bool = False
-    ) -> None:
-        """Start to follow the node; `name` describes its content in messages."""
-        self._client, self._path, self._name, self._with_children = client, path, name, with_children
-        self._timeout = timeout.total_seconds()
-        self._lock = threading.Lock()
-        self._tickets = count(1)
-        self._newest_ticket = self._served = 0
-        self._last: Mapping[str, Node] = {}
-        self.published: Mapping[str, Node] = {}
-        """What was read when the watchers were last notified."""
-        self._notifier = ChangeNotifier(name, self._refresh)
-        self._mirror = ZnodeMirror(client, self._notifier.fire)
-        self._mirror.track((part, path) for part in (Part if with_children else (Part.DATA,)))
-
-    def close(self) -> None:
-        """Stop following the node."""
-        self._notifier.close()
-        self._mirror.close()
-
-    def watch(self, notify: Callable[[], None]) -> Watch:
-        """Call `notify` after every change, from another thread."""
-        return self._notifier.watch(notify)
-
-    def read(self) -> Mapping[str, Node]:
-        """Return path -> node for all that exist. A node may exist and hold no data: zkCli creates such nodes.
-
-        Raises:
-            Unavailable: ZooKeeper does not answer in time.
-        """
-        self._newest_ticket = ticket = next(self._tickets)
-        with self._lock:
-            if ticket > self._served:
-                # Callers with tickets up to this one asked before this read begins.
-                newest = self._newest_ticket
-                with translated_errors(f"reading the {self._name}"):
-                    self._mirror.sync(self._timeout)
-                    self._last = self._read_changed()
-                self._served = newest
-            return self._last
-
-    def _refresh(self) -> bool:
-        if not self._client.connected:
-            return False  # the mirror reports the connection; until then kazoo would collect the requests
-        with self._lock, translated_errors(f"reading the {self._name}"):
-            current = self._read_changed()
-        published, self.published = self.published, current
-        return current != published
-
-    def _read_changed(self) -> Mapping[str, Node]:
-        while self._mirror.read_changed(self._timeout):
-            if self._with_children:
-                self._mirror.track_children(self._path)
-        paths = [self._path, *(f"{self._path}/{name}" for name in self._mirror.children(self._path))]
-        return {path: node for path in paths if (node := self._mirror.node(path)) is not None}

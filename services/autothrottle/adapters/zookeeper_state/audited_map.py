@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper.bulk import Node
+from autothrottle.adapters.zookeeper.followed_node import FollowedNode
 from autothrottle.adapters.zookeeper.map_codecs import MapCodec, MapContent
-from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, NodeEdit, StoredNode

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper.codec import format_override, parse_override
-from autothrottle.adapters.zookeeper.mirror import FollowedNode
+from autothrottle.adapters.zookeeper.followed_node import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, NodeEdit, StoredNode

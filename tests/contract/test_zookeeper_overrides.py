@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient, TransactionRequest
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

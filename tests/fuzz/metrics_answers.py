@@ -10,8 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
 from autothrottle.adapters.datadog.client import RateLimit
 from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
-from autothrottle.adapters.http.client import Failure
-from autothrottle.adapters.http.server_clock import ServerClock
+from autothrottle.adapters.http.client import Failure, ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings

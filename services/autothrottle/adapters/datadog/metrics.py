@@ -18,8 +18,7 @@ from autothrottle.adapters.datadog.load_reading import LoadReading
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.datadog.tags import HostTags, TagCache, host_tags, with_tags
-from autothrottle.adapters.http.client import Call, Failure
-from autothrottle.adapters.http.server_clock import ServerClock
+from autothrottle.adapters.http.client import Call, Failure, ServerClock
 from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.capacity import CapacityLimits

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from autothrottle.adapters.http.server_clock import ServerClock
+from autothrottle.adapters.http.client import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.client import PrometheusClient, QueryResult
 from autothrottle.adapters.prometheus.settings import PrometheusSettings

@@ -1,19 +1,23 @@
-"""The ledger alone, for a backend whose configs are not in ZooKeeper.
+"""The ledger: what autothrottle wrote, for Kafka backends whose configs are not in ZooKeeper and for client quotas.
 
-`Ledger` writes fenced batches and checks the term; `LedgerReader` keeps a cached copy.
+`Ledger` writes fenced batches and checks the term; `LedgerReader` keeps a cached copy. `LedgeredQuotas` reads the
+client quotas that autothrottle wrote, together with their current values from Kafka.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
+from urllib.parse import unquote
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left, time_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
@@ -26,9 +30,17 @@ from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.quotas.changes import QuotaState
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
-from autothrottle.ports.kafka import Term
+from autothrottle.ports.kafka import QuotaReading, Term
+
+QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
+"""Resource -> key -> text of its quota, or why they cannot be read; absent: no quota is set."""
+
+_GROUPS_UNKNOWN = "clients without quotas of their own are unknown: in ZooKeeper mode set --bootstrap-servers"
 
 
 class Ledger:
@@ -150,3 +162,78 @@ def _entry(path: str, node: Node | None) -> LedgerEntry | Invalid | None:
         return None if node is None else parse_ledger_entry(node[0] or b"")
     except Invalid as error:
         return Invalid(f"{path}: {error}")
+
+
+class QuotaReader(Protocol):
+    """Reads client quotas where Kafka keeps them."""
+
+    def fetch_quotas(self, timeout: timedelta) -> QuotaReading:
+        """Return the quotas of all entities."""
+        ...
+
+    def fetch_texts(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaTexts:
+        """Return the quotas of these resources."""
+        ...
+
+
+class LedgeredQuotas:
+    """A `QuotaSource`: the ledger is in our ZooKeeper, the values wherever Kafka keeps them. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KazooClient,
+        own: OwnPaths,
+        quotas: QuotaReader,
+        fetch_group_clients: Callable[[timedelta], ClientReading] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            client: session with the ledger.
+            own: where the ledger is.
+            quotas: current values from Kafka.
+            fetch_group_clients: reads the members of groups and the brokers' plug-ins; None: no broker can be queried.
+        """
+        self._client, self._own = client, own
+        self._quotas, self._fetch_group_clients = quotas, fetch_group_clients
+
+    def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        """Return the quotas of these resources and of all in the ledger. The ledger is read first."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        with translated_errors("reading the ledger of client quotas"):
+            entries = self._entries(deadline)
+        requested = {*resources, *entries}
+        texts = self._quotas.fetch_texts(requested, time_left(deadline)) if requested else {}
+        unreadable = [item for values in (entries, texts) for item in values.items() if isinstance(item[1], Invalid)]
+        return QuotaState(
+            {r: quotas for r, quotas in texts.items() if not isinstance(quotas, Invalid)},
+            {r: entry for r, entry in entries.items() if not isinstance(entry, Invalid)},
+            {resource: str(error) for resource, error in unreadable},
+        )
+
+    def fetch_clients(self, timeout: timedelta) -> ClientReading:
+        """Return the entities with quotas, and the clients in groups if brokers can be queried."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        quotas = self._quotas.fetch_quotas(timeout)
+        groups = (
+            self._fetch_group_clients(time_left(deadline))
+            if self._fetch_group_clients
+            else ClientReading(warnings=(_GROUPS_UNKNOWN,))
+        )
+        return ClientReading(
+            groups.entities.union(quotas.quotas), groups.plug_ins, (*quotas.problems, *groups.warnings)
+        )
+
+    def _entries(self, deadline: float) -> Mapping[ConfigResource, LedgerEntry | Invalid]:
+        parent = self._own.quota_ledger
+        try:
+            names = self._client.get_children_async(parent).get(timeout=seconds_left(deadline))
+        except NoNodeError:
+            return {}
+        resources = [ConfigResource(unquote(name)) for name in names]
+        entries = read_entries(self._client, [f"{parent}/{name}" for name in names], deadline)
+        return {
+            resource: entry
+            for resource, entry in zip(resources, entries, strict=True)
+            if entry is not None and entity_of_path(resource.path) is not None  # otherwise it is not a node of ours
+        }

@@ -84,7 +84,7 @@ class DatadogClient(HttpClient):
     def __init__(self, name: str, width: int, settings: DatadogSettings) -> None:
         super().__init__(name, width, "Datadog", _ADVICE)
         self._keys = {"apiKeyAuth": settings.api_key, "appKeyAuth": settings.app_key}
-        configuration = Configuration(host=settings.url and settings.url.rstrip("/"), preload_content=False)
+        configuration = Configuration(host=settings.url.rstrip("/"), preload_content=False)
         # Set explicitly: the client fills empty values from DD_API_KEY, DD_APP_KEY and DD_SITE.
         configuration.api_key = self._keys
         configuration.server_variables = {}

@@ -87,10 +87,9 @@ class DatadogMetrics:
         call = self._reads.check_key()
         (answer,) = self._reads.run([call], _deadline(timeout), stop_at_failure=True)
         if isinstance(answer, Failure) and answer.status in (401, 403):
-            server = self._settings.url or "its default server"
             raise Invalid(
-                f"Datadog rejects api-key (status {answer.status} from {server}); give a key of this organization, or "
-                "set datadog-url to the site of the key, for example https://api.datadoghq.eu"
+                f"Datadog rejects api-key (status {answer.status} from {self._settings.url}); give a key of this "
+                "organization, or set datadog-url to the site of the key, for example https://api.datadoghq.eu"
             )
         if isinstance(answer, Failure):
             raise self._reads.error(call, answer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,22 +33,16 @@ class TagCache:
 
     def __init__(self, settings: DatadogSettings) -> None:
         self._settings = settings
-        self._lock = threading.Lock()
         self._hosts: dict[str, tuple[float, HostTags]] = {}
 
     def put(self, host: str, tags: Sequence[str]) -> None:
         parsed = host_tags(tags, self._settings)
         if parsed.broker_ids:
-            with self._lock:
-                self._hosts[host] = (time.monotonic() + self._settings.tag_ttl.total_seconds(), parsed)
+            self._hosts[host] = (time.monotonic() + self._settings.tag_ttl.total_seconds(), parsed)
 
     def of(self, host: str) -> HostTags:
-        with self._lock:
-            expiry, tags = self._hosts.get(host, (math.inf, HostTags()))
-            if time.monotonic() >= expiry:
-                del self._hosts[host]
-                return HostTags()
-            return tags
+        expiry, tags = self._hosts.get(host, (-math.inf, HostTags()))
+        return tags if time.monotonic() < expiry else HostTags()
 
 
 def host_tags(tags: Iterable[str], settings: DatadogSettings) -> HostTags:

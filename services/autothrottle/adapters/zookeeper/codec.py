@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -173,21 +173,10 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def _require_int32(numbers: Collection[Any]) -> None:
-    """Refuse what Kafka cannot read as broker ids or partition numbers; it does not fit into a message either."""
-    if not _INTEGERS.issuperset(map(type, numbers)):
-        raise TypeError("a broker id or partition is not an integer")
-    distinct = set(numbers)
-    first, last = min(distinct, default=0), max(distinct, default=0)
-    if not 0 <= first <= last <= MAX_BROKER_ID:
-        raise ValueError(f"{min(first, 0) or last} is not a broker id or partition in 0..{MAX_BROKER_ID}")
-
-
 def _broker_ids(value: Any) -> tuple[int, ...]:
     if type(value) is not list:
         raise TypeError(f"{value!r} is not a list of broker ids")
-    _require_int32(value)
-    return tuple(value)
+    return tuple(map(integer, value))
 
 
 class SharedIds(dict[int, int]):
@@ -197,8 +186,7 @@ class SharedIds(dict[int, int]):
     """
 
     def __missing__(self, broker_id: int) -> int:
-        _require_int32([broker_id])
-        self[broker_id] = broker_id
+        self[broker_id] = integer(broker_id)
         return broker_id
 
 
@@ -215,8 +203,7 @@ class _Partitions(NamedTuple):
 def _partitions(names: tuple[str, ...]) -> _Partitions:
     if not all(map(_PARTITION.fullmatch, names)):
         raise TypeError(f"{names[:20]!r} are not partitions")
-    numbers = list(map(int, names))
-    _require_int32(numbers)
+    numbers = [integer(int(name)) for name in names]
     ranks = sorted(range(len(numbers)), key=numbers.__getitem__)
     if len(ranks) < 2 or ranks == list(range(len(numbers))):
         return _Partitions(tuple(numbers), tuple)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
@@ -181,13 +180,10 @@ class ZnodeMirror:
     def _read(self, keys: set[Key], deadline: float) -> None:
         if self._reads_in_bulk and len(keys) >= _MANY:
             keys = {key for key in keys if key[0] is Part.CHILDREN} | self._read_in_bulk(keys, deadline)
-        waiting: deque[tuple[Key, Any]] = deque()
-        for key in keys:
-            if len(waiting) >= _IN_FLIGHT:
-                self._collect(*waiting.popleft(), deadline)
-            waiting.append((key, self._request(key)))
-        while waiting:
-            self._collect(*waiting.popleft(), deadline)
+        remaining = iter(keys)
+        while batch := list(islice(remaining, _IN_FLIGHT)):
+            for key, answer in [(key, self._request(key)) for key in batch]:
+                self._collect(key, answer, deadline)
 
     def _read_in_bulk(self, keys: set[Key], deadline: float) -> set[Key]:
         """Read the data of many nodes; return the keys to read singly, such as those of missing nodes."""

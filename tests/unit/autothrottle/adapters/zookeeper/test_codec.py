@@ -421,7 +421,7 @@ def test_an_unreadable_pause_of_a_later_format_keeps_the_throttles() -> None:
 def test_error_names_the_cause() -> None:
     with pytest.raises(Invalid, match="the field 'isr' is missing"):
         parse_state(b'{"leader":1}')
-    with pytest.raises(Invalid, match=r"-7 is not a broker id or partition in 0\.\.2147483647"):
+    with pytest.raises(Invalid, match=r"-7 is not in 0\.\.2147483647"):
         parse_topic(b'{"partitions":{"0":[-7]}}')
 
 

@@ -14,7 +14,7 @@ No call outlives its deadline (`adapters/http`). Keys travel only in headers, an
 contains one.
 
 The type to know is `DatadogMetrics` (`metrics`). `client` makes calls that end at their deadline.
-`series` and `tags` parse the responses, and `load_reading` combines them by broker.
+`series` parses the responses, and `load_reading` combines them by broker.
 """
 
 from autothrottle.adapters.datadog.metrics import DatadogMetrics

@@ -27,9 +27,8 @@ from hypothesis import strategies as st
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings, newest_point
 from autothrottle.adapters.datadog.client import RateLimit
-from autothrottle.adapters.datadog.load_reading import LoadReading
+from autothrottle.adapters.datadog.load_reading import LoadReading, host_tags, with_tags
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
-from autothrottle.adapters.datadog.tags import host_tags, with_tags
 from autothrottle.adapters.http.client import Failure, parse_json
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits

@@ -1,4 +1,4 @@
-"""The official client, with deadlines and rate limits."""
+"""The official client with its settings, with deadlines and rate limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import cast
 from urllib.parse import urlencode
@@ -15,7 +17,6 @@ from datadog_api_client.exceptions import OpenApiException
 from datadog_api_client.v1.api.authentication_api import AuthenticationApi
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.http.client import (
     MAX_BODY_BYTES,
     Call,
@@ -25,7 +26,7 @@ from autothrottle.adapters.http.client import (
     read_body,
     read_json,
 )
-from autothrottle.core.errors import FIELD_ERRORS
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.texts import encodable
 
 TOO_MANY_REQUESTS = 429
@@ -38,6 +39,50 @@ _ADVICE = {
     **dict.fromkeys((401, 403), "; check api-key and app-key, and that they may read metrics and host tags"),
     TOO_MANY_REQUESTS: "; give a longer interval, or ask Datadog for a higher limit",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DatadogSettings:
+    """Datadog's address, keys and queries, which the options of the program have checked; `repr` hides the keys."""
+
+    api_key: str = field(repr=False)
+    app_key: str = field(repr=False)
+    url: str = "https://api.datadoghq.com"
+    """`https://host[:port][/path]`."""
+    net_tx_query: str = "avg:system.net.bytes_sent{service:kafka} by {host}"
+    """Query for the bytes per second sent, by host."""
+    net_rx_query: str = "avg:system.net.bytes_rcvd{service:kafka} by {host}"
+    """Query for the bytes per second received, by host."""
+    broker_id_tag: str = "broker_id"
+    instance_type_tag: str = "instance-type"
+    capacity_tag: str | None = None
+    """Host tag with the capacity in MB/s; None: no such tag."""
+    metrics_window: timedelta = timedelta(seconds=120)
+    """Length of a query and its rollup: whole seconds, >= 1."""
+    metrics_delay: timedelta = timedelta(0)
+    """How long ago a query ends, which is the delay of the newest points: whole seconds, >= 0."""
+    event_tags: tuple[str, ...] = ()
+    """Tags of every event, in addition to `metrics.EVENT_TAGS`."""
+    tag_ttl: timedelta = timedelta(hours=1)
+    """How long a host's tags are cached, > 0."""
+
+    def __post_init__(self) -> None:
+        keys = {"api-key": self.api_key, "app-key": self.app_key}
+        # http.client would include the whole key in its own message.
+        names = [name for name, key in keys.items() if not all("!" <= character <= "~" for character in key)]
+        if names:
+            raise Invalid(
+                f"{' and '.join(names)} contains characters that are not allowed in a header (a line end?); give only "
+                "the key"
+            )
+
+    @property
+    def window_seconds(self) -> int:
+        return int(self.metrics_window.total_seconds())
+
+    @property
+    def delay_seconds(self) -> int:
+        return int(self.metrics_delay.total_seconds())
 
 
 class RateLimit:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autothrottle.adapters.datadog.client import DatadogSettings
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
-from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of, parse_capacity

@@ -13,10 +13,9 @@ from datadog_api_client.v1.api.metrics_api import MetricsApi
 from datadog_api_client.v1.api.tags_api import TagsApi
 from datadog_api_client.v1.model.event_create_request import EventCreateRequest
 
-from autothrottle.adapters.datadog.client import DatadogClient, RateLimit
+from autothrottle.adapters.datadog.client import DatadogClient, DatadogSettings, RateLimit
 from autothrottle.adapters.datadog.load_reading import HostTags, LoadReading, TagCache, host_tags, with_tags
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
-from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.http.client import Call, Failure, ServerClock
 from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.texts import encodable

@@ -15,7 +15,7 @@ The type to know is `PrometheusMetrics` (`metrics`). `client` sends the queries 
 `storage_metrics` reads partition sizes and free storage for metricsfetcher.
 """
 
+from autothrottle.adapters.prometheus.client import PrometheusSettings
 from autothrottle.adapters.prometheus.metrics import PrometheusMetrics
-from autothrottle.adapters.prometheus.settings import PrometheusSettings
 
 __all__ = ["PrometheusMetrics", "PrometheusSettings"]

@@ -9,8 +9,7 @@ from datetime import timedelta
 
 from autothrottle.adapters.http.client import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
-from autothrottle.adapters.prometheus.client import PrometheusClient, QueryResult
-from autothrottle.adapters.prometheus.settings import PrometheusSettings
+from autothrottle.adapters.prometheus.client import PrometheusClient, PrometheusSettings, QueryResult
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.broker_matching import BrokerMatching, host_of

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
-from autothrottle.adapters.prometheus.client import PrometheusClient, QueryResult
+from autothrottle.adapters.prometheus.client import PrometheusClient, PrometheusSettings, QueryResult
 from autothrottle.adapters.prometheus.metrics import BROKERS_QUERY, reported_addresses
-from autothrottle.adapters.prometheus.settings import PrometheusSettings
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import TopicPartitionKey

@@ -342,12 +342,11 @@ class _HttpsPool(HTTPSConnectionPool):
 
 
 class ServerClock:
-    """A server's clock, which the Date headers of its responses show. Thread-safe."""
+    """A server's clock, which the Date headers of its responses show. Threads may note responses at the same time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Assume our own clock, which returns seconds since the epoch, until the first response."""
         self._clock = clock
-        self._lock = threading.Lock()
         self._noted = 0.0
         self._refused = 0.0
         self.offset = 0.0
@@ -367,24 +366,22 @@ class ServerClock:
         except (KeyError, TypeError, ValueError, OverflowError):
             return
         offset = sent - self._clock()
-        with self._lock:
-            if abs(offset) <= _MAX_CORRECTED_SECONDS:
-                self._noted, self._refused = offset, 0.0
-            else:
-                self._refused = offset
+        if abs(offset) <= _MAX_CORRECTED_SECONDS:
+            self._noted, self._refused = offset, 0.0
+        else:
+            self._refused = offset
 
     def corrected(self) -> bool:
         """Correct the offset by the last response; return whether it has changed."""
-        with self._lock:
-            changed = abs(self._noted - self.offset) > _MAX_OFFSET_SECONDS
-            if changed:
-                self.offset = self._noted if abs(self._noted) > _MAX_OFFSET_SECONDS else 0.0
-            return changed
+        noted = self._noted
+        changed = abs(noted - self.offset) > _MAX_OFFSET_SECONDS
+        if changed:
+            self.offset = noted if abs(noted) > _MAX_OFFSET_SECONDS else 0.0
+        return changed
 
     def warnings(self, server: str) -> tuple[str, ...]:
         """Return warnings that name the server if its clock differs from ours."""
-        with self._lock:
-            refused, offset = self._refused, self.offset
+        refused, offset = self._refused, self.offset
         warnings = []
         if refused:
             warnings.append(

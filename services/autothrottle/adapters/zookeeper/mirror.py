@@ -222,11 +222,8 @@ class ZnodeMirror:
             self._fired((Part.DATA, event.path))
 
     def _request(self, key: Key) -> Any:
-        part, path = key
-        watch = self._watch(key)
-        if part is Part.DATA:
-            return self._client.get_async(path, watch=watch)
-        return self._client.get_children_async(path, watch=watch)
+        request = self._client.get_async if key[0] is Part.DATA else self._client.get_children_async
+        return request(key[1], watch=self._watch(key))
 
     def _collect(self, key: Key, answer: Any, deadline: float) -> None:
         try:

@@ -12,7 +12,6 @@ from typing import Any
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoAuthError, NodeExistsError, NoNodeError, RolledBackError
-from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
@@ -209,19 +208,14 @@ class AuditTrail:
         problems: list[str] = []
         for name, answer in pending:
             try:
-                record = self._record(name, answer)
-                records += [] if record is None else [record]
+                data, stat = answer.get(timeout=self._timeout)
+                made = datetime.fromtimestamp(stat.ctime / 1000, UTC)
+                records.append(parse_audit_record(data, int(name.rpartition("-")[2]), made, int(stat.czxid)))
+            except NoNodeError:
+                continue  # deleted since its name was read
             except (Invalid, NoAuthError) as error:
                 problems.append(f"{self._own.audit}/{name}: {error or 'ZooKeeper denies access to this node'}")
         return AuditReading(tuple(records), tuple(problems))
-
-    def _record(self, name: str, answer: IAsyncResult) -> StoredAuditRecord | None:
-        try:
-            data, stat = answer.get(timeout=self._timeout)
-            made = datetime.fromtimestamp(stat.ctime / 1000, UTC)
-            return parse_audit_record(data, int(name.rpartition("-")[2]), made, int(stat.czxid))
-        except NoNodeError:
-            return None  # deleted since its name was read
 
 
 def _write(change: TransactionRequest, path: str, node: StoredNode | None, data: bytes | None) -> None:

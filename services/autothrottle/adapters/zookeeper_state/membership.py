@@ -93,12 +93,10 @@ class ZooKeeperMembership:
 
     def _keep_registered(self) -> None:
         self._client.add_listener(self._wake_up)
-        while True:
-            self._wake.clear()
-            if self._leaving.is_set():
-                break
+        while not self._leaving.is_set():
             self._check_registration()
             self._wake.wait(self._heartbeat_seconds)
+            self._wake.clear()
         self._client.remove_listener(self._wake_up)
         self._withdraw()
 

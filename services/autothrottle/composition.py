@@ -53,13 +53,14 @@ from autothrottle.adapters.zookeeper.map_codecs import (
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop
-from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas, LedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
-from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
-from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
-from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
+from autothrottle.adapters.zookeeper_state.operator_stores import (
+    ZooKeeperAuditedMap,
+    ZooKeeperOverrides,
+    ZooKeeperPauses,
+)
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 from autothrottle.admin.estimator import Estimator

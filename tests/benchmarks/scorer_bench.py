@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS
+from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS
 from autothrottle.core.scoring.score import REFERENCE_RATIO
 from tests.benchmarks.result_files import DIRECTORY, read_rows, write_rows
 

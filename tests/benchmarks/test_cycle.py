@@ -26,7 +26,7 @@ from autothrottle.adapters.zookeeper import map_codecs
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
+from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperAuditedMap
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey

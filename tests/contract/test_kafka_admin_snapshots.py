@@ -19,7 +19,7 @@ from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import LedgerReader
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,

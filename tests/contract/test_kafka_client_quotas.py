@@ -17,7 +17,7 @@ from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
+from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity

@@ -17,7 +17,7 @@ import pytest
 
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
-from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
+from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperAuditedMap
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.stored_map import unreadable_entries

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
-from autothrottle.adapters.zookeeper_state.quota_ledger import LedgeredQuotas
+from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

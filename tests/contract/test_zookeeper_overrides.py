@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
 import pytest
+from kazoo.client import KazooClient, TransactionRequest
 
-from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -186,20 +187,24 @@ def test_purge_of_a_removed_override_still_checks_the_term(subject: Subject) -> 
 class Interrupted(ZooKeeperOverrides):
     """A store that calls a hook between the read and the write of its next change."""
 
-    def between(self, act: Callable[[], object]) -> None:
-        self._act: Callable[[], object] | None = act
+    def __init__(self, client: KazooClient, own: OwnPaths) -> None:
+        super().__init__(client, own, PATIENCE)
+        self._session = client
 
-    def _find(self, path: str) -> Any:
-        found, act = super()._find(path), getattr(self, "_act", None)
-        self._act = None
-        if act is not None:
+    def between(self, act: Callable[[], object]) -> None:
+        begin = self._session.transaction
+
+        def interrupted() -> TransactionRequest:
+            self._session.transaction = begin
             act()
-        return found
+            return begin()
+
+        self._session.transaction = interrupted
 
 
 @pytest.fixture
 def interrupted(subject: Subject) -> Iterator[Interrupted]:
-    store = Interrupted(subject.tree.client, subject.tree.own, PATIENCE)
+    store = Interrupted(subject.tree.client, subject.tree.own)
     yield store
     store.close()
 

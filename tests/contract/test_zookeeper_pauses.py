@@ -9,8 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
-from autothrottle.adapters.zookeeper_state.pauses import ZooKeeperPauses
+from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides, ZooKeeperPauses
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.records import AuditAction, PauseMode
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from urllib3 import HTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Exchange, Failure
+from autothrottle.adapters.http.client import Exchange, Failure
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
-from autothrottle.adapters.scrape.samples import Target
+from autothrottle.adapters.scrape.metrics import Target
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity, Loads

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
-from autothrottle.adapters.datadog.rate_limit import RateLimit
+from autothrottle.adapters.datadog.client import RateLimit
 from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
-from autothrottle.adapters.http.bounded_calls import Failure
-from autothrottle.adapters.http.server_clock import ServerClock
+from autothrottle.adapters.http.client import Failure, ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
@@ -205,8 +204,8 @@ class MetricsAnswers:
         self._datadog = DatadogMetrics(keys, LIMITS, lambda: NOW)
         queries = StorageQueries("avg:free{*}", "broker_id", "max:size{*} by {topic,partition}", 60)
         self._datadog_storage = DatadogStorageMetrics(keys, queries, clock=lambda: NOW)
-        for datadog in (self._datadog, self._datadog_storage):
-            setattr(datadog._client.rest_client, "pool_manager", self._datadog_pools)  # noqa: B010
+        for datadog in (self._datadog._reads, self._datadog_storage._client):
+            setattr(datadog, "_pools", self._datadog_pools)  # noqa: B010
         self._clean = {kind: self._read(Attack(kind, "", b"", False, {})) for kind in KINDS}
 
     def make(self, choices: Choices) -> Attack:

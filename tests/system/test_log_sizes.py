@@ -18,7 +18,7 @@ from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import LedgerReader
 from autothrottle.core.cluster.fetch_settings import FetchSettings
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress
 from autothrottle.core.cluster.log_sizes import LogSizes

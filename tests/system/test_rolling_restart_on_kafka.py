@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.decision_log.reader import LoggedDecisions
+from autothrottle.adapters.decision_log.files import LoggedDecisions
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka_kraft import KraftCluster

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
-from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy, LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import Unavailable

@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey

@@ -12,7 +12,7 @@ from kazoo.exceptions import ConnectionLoss, UnimplementedError
 
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.zookeeper import bulk
-from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, data_of, nodes_of
+from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, data_of, read_nodes
 from autothrottle.adapters.zookeeper.codec import StateNode
 from autothrottle.adapters.zookeeper.mirror import ZnodeMirror
 from autothrottle.core.errors import Unavailable
@@ -62,7 +62,7 @@ class Subject:
 def is_current(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the server has bulk reads and watches of subtrees. An older one does not know their operations."""
     if not request.param:
-        monkeypatch.setattr(bulk._AddWatch, "type", 998)
+        monkeypatch.setattr(bulk, "_ADD_WATCH", 998)
         monkeypatch.setattr(bulk._MultiRead, "type", 999)
     return bool(request.param)
 
@@ -245,13 +245,14 @@ def test_nodes_with_other_names_below_a_topic_are_ignored(subject: Subject) -> N
 
 
 @pytest.mark.parametrize("is_current", [True], indirect=True)
-def test_server_without_multi_read_is_read_node_by_node(subject: Subject) -> None:
+def test_server_without_multi_read_is_read_node_by_node(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """ZooKeeper before 3.6 does not implement multi-read."""
     subject.cluster.set_state("t1", 0, 1001, [1001])
     paths = [subject.cluster.kafka.state("t1", partition) for partition in (0, 1)]
     refusal = subject.client.handler.async_result()
     refusal.set_exception(UnimplementedError())
-    existing, missing = nodes_of(subject.client, paths, refusal, time.monotonic() + SECONDS)
+    monkeypatch.setattr(bulk, "get_many_async", lambda *_: refusal)
+    existing, missing = read_nodes(subject.client, paths, time.monotonic() + SECONDS)
     assert existing is not None
     assert existing[0] == subject.cluster.read(paths[0])
     assert missing is None

@@ -132,7 +132,7 @@ def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> S
             return connections.log_dirs().fetch_storage_metrics(READ_TIMEOUT)
         if options.source is FetchSource.PROMETHEUS:
             return _from_prometheus(options, stack)
-        from autothrottle.adapters.datadog.settings import DatadogSettings
+        from autothrottle.adapters.datadog.client import DatadogSettings
         from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
 
         settings = DatadogSettings(options.api_key, options.app_key, options.datadog_url)

@@ -140,7 +140,7 @@ def _run(argv: Sequence[str]) -> int:
 def _print_logged_scenario(argv: Sequence[str]) -> int:
     given = _logged_parser().parse_args(argv)
     try:
-        from autothrottle.adapters.decision_log.reader import LoggedDecisions  # Arrow is an extra
+        from autothrottle.adapters.decision_log.files import LoggedDecisions  # Arrow is an extra
 
         logged = LoggedDecisions(given.from_decisions)
         reassignment = choose(logged.reassignments(), given.reassignment)

@@ -14,11 +14,11 @@ No call outlives its deadline (`adapters/http`). Keys travel only in headers, an
 contains one.
 
 The type to know is `DatadogMetrics` (`metrics`). `client` makes calls that end at their deadline.
-`series`, `points` and `tags` parse the responses, and `load_reading` combines them by broker.
+`series` parses the responses, and `load_reading` combines them by broker.
 """
 
+from autothrottle.adapters.datadog.client import DatadogSettings
 from autothrottle.adapters.datadog.metrics import DatadogMetrics
-from autothrottle.adapters.datadog.points import newest_point
-from autothrottle.adapters.datadog.settings import DatadogSettings
+from autothrottle.adapters.datadog.series import newest_point
 
 __all__ = ["DatadogMetrics", "DatadogSettings", "newest_point"]

@@ -1,88 +1,200 @@
-"""The official client, with deadlines."""
+"""The official client with its settings, with deadlines and rate limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import cast
+from urllib.parse import urlencode
 
 from datadog_api_client import ApiClient, Configuration
-from datadog_api_client.exceptions import ApiException, OpenApiException
-from datadog_api_client.rest import RESTClientObject
-from urllib3 import BaseHTTPResponse, Retry
+from datadog_api_client.exceptions import OpenApiException
+from datadog_api_client.v1.api.authentication_api import AuthenticationApi
+from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.datadog.rate_limit import RateLimit
-from autothrottle.adapters.datadog.settings import DatadogSettings
-from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Exchange, Failure, read_json
-from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections
+from autothrottle.adapters.http.client import (
+    MAX_BODY_BYTES,
+    Call,
+    Failure,
+    HttpClient,
+    parse_json,
+    read_body,
+    read_json,
+)
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
+from autothrottle.core.texts import encodable
 
-CONCURRENT_READS = 24
-"""1,000 hosts at 45 ms a request take 2 s."""
-CONCURRENT_POSTS = 2
+TOO_MANY_REQUESTS = 429
 
+MAX_PAUSE_SECONDS = 300.0
+"""Longest pause that a header can cause: a wrong value must not end the reading of loads for hours."""
 
-def datadog_call(name: str, send: Callable[[], object], limit: RateLimit, most_bytes: int = MAX_BODY_BYTES) -> Call:
-    """Return a call that obeys its endpoint's rate limit, and whose errors of the official client are failures."""
-
-    def sent() -> object:
-        limit.check()
-        try:
-            response = cast(BaseHTTPResponse, send())
-        except OpenApiException as error:
-            if isinstance(error, ApiException) and error.status:
-                limit.note(error.status, error.headers or {})
-            raise _failure_of(error) from None
-        limit.note(response.status, response.headers)
-        return response
-
-    return Call(name, sent, partial(read_json, limit=most_bytes))
+_MAX_REASON = 200
+_ADVICE = {
+    **dict.fromkeys((401, 403), "; check api-key and app-key, and that they may read metrics and host tags"),
+    TOO_MANY_REQUESTS: "; give a longer interval, or ask Datadog for a higher limit",
+}
 
 
-def _failure_of(error: OpenApiException) -> Failure:
-    if isinstance(error, ApiException) and error.status:
-        return Failure(f"answers {error.status}{_server_message(error.body)}", error.status)
-    if isinstance(error, ApiException):
-        return Failure(f"cannot be trusted: {str(error.reason).splitlines()[-1]}")
-    return Failure(f"cannot be called: {error}; set api-key and app-key")
+@dataclass(frozen=True, slots=True)
+class DatadogSettings:
+    """Datadog's address, keys and queries, which the options of the program have checked; `repr` hides the keys."""
+
+    api_key: str = field(repr=False)
+    app_key: str = field(repr=False)
+    url: str = "https://api.datadoghq.com"
+    """`https://host[:port][/path]`."""
+    net_tx_query: str = "avg:system.net.bytes_sent{service:kafka} by {host}"
+    """Query for the bytes per second sent, by host."""
+    net_rx_query: str = "avg:system.net.bytes_rcvd{service:kafka} by {host}"
+    """Query for the bytes per second received, by host."""
+    broker_id_tag: str = "broker_id"
+    instance_type_tag: str = "instance-type"
+    capacity_tag: str | None = None
+    """Host tag with the capacity in MB/s; None: no such tag."""
+    metrics_window: timedelta = timedelta(seconds=120)
+    """Length of a query and its rollup: whole seconds, >= 1."""
+    metrics_delay: timedelta = timedelta(0)
+    """How long ago a query ends, which is the delay of the newest points: whole seconds, >= 0."""
+    event_tags: tuple[str, ...] = ()
+    """Tags of every event, in addition to `metrics.EVENT_TAGS`."""
+    tag_ttl: timedelta = timedelta(hours=1)
+    """How long a host's tags are cached, > 0."""
+
+    def __post_init__(self) -> None:
+        keys = {"api-key": self.api_key, "app-key": self.app_key}
+        # http.client would include the whole key in its own message.
+        names = [name for name, key in keys.items() if not all("!" <= character <= "~" for character in key)]
+        if names:
+            raise Invalid(
+                f"{' and '.join(names)} contains characters that are not allowed in a header (a line end?); give only "
+                "the key"
+            )
+
+    @property
+    def window_seconds(self) -> int:
+        return int(self.metrics_window.total_seconds())
+
+    @property
+    def delay_seconds(self) -> int:
+        return int(self.metrics_delay.total_seconds())
 
 
-def _server_message(body: object) -> str:
-    errors = body.get("errors") if isinstance(body, dict) else None
-    return f": {errors[0]}" if isinstance(errors, list) and errors else ""
+class RateLimit:
+    """Datadog's rate limit of one endpoint, as its last response reported it. Thread-safe."""
+
+    _PERIOD_SECONDS = 60.0
+    """Pause after a refusal without a time."""
+
+    def __init__(self) -> None:
+        self._until = -math.inf
+        self._name = ""
+
+    def check(self) -> None:
+        """Raise Failure while the limit is used up."""
+        seconds = self._until - time.monotonic()
+        if seconds > 0:
+            name = self._name.encode("unicode_escape").decode()  # a header may contain terminal escapes
+            raise Failure(f"allows no request for {math.ceil(seconds)} s (rate limit {name})", TOO_MANY_REQUESTS)
+
+    def note(self, status: int, headers: Mapping[str, str]) -> None:
+        """Remember how long the limit is used up after a response."""
+        fields = {name.lower(): value for name, value in headers.items()}
+        if status != TOO_MANY_REQUESTS and _seconds(fields, "x-ratelimit-remaining") != 0:
+            return
+        times = (_seconds(fields, name) for name in ("x-ratelimit-reset", "retry-after", "x-ratelimit-period"))
+        self._name = fields.get("x-ratelimit-name", "of the endpoint")[:50]
+        pause = next((t for t in times if t is not None), self._PERIOD_SECONDS)
+        self._until = time.monotonic() + min(pause, MAX_PAUSE_SECONDS)
 
 
-class DatadogApiClient(ApiClient):
-    """The official client, whose calls end when their exchange ends; every call must run in an `Exchange`."""
-
-    def __init__(self, settings: DatadogSettings) -> None:
-        super().__init__(_configuration(settings))
-
-    def _build_rest_client(self) -> _Rest:
-        return _Rest(self.configuration, maxsize=CONCURRENT_READS + CONCURRENT_POSTS)
-
-    def drop_idle_connections(self) -> None:
-        drop_idle_connections(self.rest_client.pool_manager)
+def _seconds(fields: Mapping[str, str], name: str) -> float | None:
+    """Return the seconds in a header; None: it is absent, or not a plain number of at most 5 digits."""
+    text = fields.get(name, "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
-class _Rest(RESTClientObject):
-    """The client's HTTP layer, with a timeout for each call instead of one for all."""
+class DatadogClient(HttpClient):
+    """Sends the requests of the official client; its errors show no key. `close` ends its threads.
 
-    def __init__(self, configuration: Configuration, maxsize: int) -> None:
-        super().__init__(configuration, maxsize=maxsize)  # type: ignore[no-untyped-call]
-        cut_by_exchanges(self.pool_manager)
+    The official client has no deadline, and one odd series would make it refuse a whole response. So it only builds
+    the requests: this class sends them and returns unread responses.
+    """
 
-    def request(self, *arguments: Any, **keywords: Any) -> Any:
-        keywords["request_timeout"] = Exchange.current().seconds_left()
-        return super().request(*arguments, **keywords)  # type: ignore[no-untyped-call]
+    def __init__(self, name: str, width: int, settings: DatadogSettings) -> None:
+        super().__init__(name, width, "Datadog", _ADVICE)
+        self._keys = {"apiKeyAuth": settings.api_key, "appKeyAuth": settings.app_key}
+        configuration = Configuration(host=settings.url.rstrip("/"), preload_content=False)
+        # Set explicitly: the client fills empty values from DD_API_KEY, DD_APP_KEY and DD_SITE.
+        configuration.api_key = self._keys
+        configuration.server_variables = {}
+        self.api = ApiClient(configuration)
+        """The official client; each of its calls must be the request of a `call`."""
+        self.api.rest_client = self
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        query_params: list[tuple[str, object]] | None,
+        headers: Mapping[str, str],
+        body: object,
+        **options: object,
+    ) -> BaseHTTPResponse:
+        """Send a request of the official client."""
+        query = f"?{urlencode(query_params)}" if query_params else ""
+        return self.send(url + query, headers, json.dumps(body).encode() if method == "POST" else None)
+
+    def call(
+        self,
+        name: str,
+        request: Callable[[], object],
+        limit: RateLimit,
+        note_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
+        most_bytes: int = MAX_BODY_BYTES,
+    ) -> Call:
+        """Return a call that obeys its endpoint's rate limit.
+
+        Args:
+            name: of the call in messages.
+            request: calls the official client.
+            limit: the rate limit of the endpoint.
+            note_headers: called with the headers of a successful response, from another thread.
+            most_bytes: limit of the response.
+        """
+
+        def send() -> BaseHTTPResponse:
+            limit.check()
+            try:
+                response = cast(BaseHTTPResponse, request())
+            except OpenApiException as error:
+                raise Failure(f"cannot be called: {error}; set api-key and app-key") from None
+            limit.note(response.status, response.headers)
+            if response.status >= 300:
+                raise Failure(f"answers {response.status}{_server_message(response)}", response.status)
+            note_headers(response.headers)
+            return response
+
+        return Call(name, send, partial(read_json, limit=most_bytes))
+
+    def check_key(self) -> Call:
+        """Return a call that checks the API key."""
+        return self.call("validate", AuthenticationApi(self.api).validate, RateLimit())
+
+    def shown(self, reason: str) -> str:
+        """Return a server's text without our keys: it may quote our headers."""
+        for key in self._keys.values():
+            reason = reason.replace(key, "***") if key else reason
+        return encodable(reason, _MAX_REASON)
 
 
-def _configuration(settings: DatadogSettings) -> Configuration:
-    configuration = Configuration(
-        host=None if settings.url is None else settings.url.rstrip("/"),
-        preload_content=False,  # we parse responses, so that one odd series does not break the others
-        retry_policy=Retry(total=False),  # no retry, and no redirect, which would send the keys elsewhere
-    )
-    # Set explicitly: the client fills empty values from DD_API_KEY, DD_APP_KEY and DD_SITE.
-    configuration.api_key = {"apiKeyAuth": settings.api_key, "appKeyAuth": settings.app_key}
-    configuration.server_variables = {}
-    return configuration
+def _server_message(response: BaseHTTPResponse) -> str:
+    try:
+        return f": {parse_json(read_body(response))['errors'][0]}"
+    except FIELD_ERRORS:
+        return ""

@@ -11,14 +11,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from datadog_api_client.v1.api.authentication_api import AuthenticationApi
 from datadog_api_client.v1.api.metrics_api import MetricsApi
 
-from autothrottle.adapters.datadog.client import DatadogApiClient, datadog_call
-from autothrottle.adapters.datadog.failures import raise_failure
-from autothrottle.adapters.datadog.rate_limit import RateLimit
-from autothrottle.adapters.datadog.settings import DatadogSettings
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges
+from autothrottle.adapters.datadog.client import DatadogClient, DatadogSettings, RateLimit
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
@@ -68,20 +63,16 @@ class DatadogStorageMetrics:
             progress: called with a line before and after each query.
             clock: seconds since the epoch.
         """
-        self._settings, self._queries, self._progress, self._clock = settings, queries, progress, clock
-        self._client = DatadogApiClient(settings)
-        self._calls = Exchanges(1, "datadog-storage")
+        self._queries, self._progress, self._clock = queries, progress, clock
+        self._client = DatadogClient("datadog-storage", 1, settings)
 
     def close(self) -> None:
         """End all running calls and threads."""
-        self._calls.close()
         self._client.close()
 
     def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
         deadline, queries = time.monotonic() + timeout.total_seconds(), self._queries
-        self._answer(
-            datadog_call("validate", lambda: AuthenticationApi(self._client).validate(), RateLimit()), deadline
-        )
+        self._client.fetch([self._client.check_key()], deadline)
         end = int(self._clock())
         partitions = f"{queries.partition_size}.rollup(avg, {queries.span_seconds})"
         brokers = f"{queries.broker_storage} by {{{queries.broker_id_tag}}}.fill(last)"
@@ -92,11 +83,11 @@ class DatadogStorageMetrics:
 
     def _series(self, name: str, query: str, end: int, deadline: float) -> Sequence[_TaggedValue]:
         """Return the tags and the newest value of each series."""
-        metrics, start = MetricsApi(self._client), end - 2 * self._queries.span_seconds
         self._progress(f"Submitting {query}")
-        send = partial(metrics.query_metrics, _from=start, to=end, query=query)
-        call = datadog_call(name, send, RateLimit(), _MAX_BODY_BYTES)
-        answer = self._answer(call, deadline)
+        metrics, start = MetricsApi(self._client.api), end - 2 * self._queries.span_seconds
+        request = partial(metrics.query_metrics, _from=start, to=end, query=query)
+        call = self._client.call(name, request, RateLimit(), most_bytes=_MAX_BODY_BYTES)
+        answer: Any = self._client.fetch([call], deadline)[0]
         try:
             if answer.get("status", "ok") != "ok":
                 raise Unavailable(f"Datadog ({name}) answers status {encodable(str(answer['status']))[:20]!r}")
@@ -105,14 +96,6 @@ class DatadogStorageMetrics:
             raise Unavailable(f"Datadog answers in an unexpected format ({type(error).__name__})") from None
         self._progress("success")
         return values
-
-    def _answer(self, call: Call, deadline: float) -> Any:
-        try:
-            answers = self._calls.run([call], deadline, stop_at_failure=True)
-        finally:
-            self._client.drop_idle_connections()
-        raise_failure(self._settings, [call], answers)
-        return answers[0]
 
     def _partition_sizes(self, series: Sequence[_TaggedValue]) -> tuple[dict[TopicPartitionKey, int], list[str]]:
         sizes, problems = {}, []

@@ -1,1 +1,1 @@
-"""The decision log: writer, reader and schema of its Parquet files. The type to know is `writer.DecisionLog`."""
+"""The decision log: its Parquet files, and what writes them. The type to know is `writer.DecisionLog`."""

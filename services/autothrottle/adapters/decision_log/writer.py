@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,7 +42,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS, file_system
+from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import DECISION_LOG_DROPS, QUEUE_LENGTH, MetricSample
 from autothrottle.core.retries import DECISION_FILES
@@ -130,8 +131,6 @@ class DecisionLog:
         self._disk_is_full = False
         self._waiting: queue.Queue[tuple[Sequence[DecisionRecord], Sequence[ReassignmentRecord]] | None]
         self._waiting = queue.Queue(waiting)
-        self._files: fs.FileSystem | None = None
-        self._root = ""
         self._spools: dict[str, _Spool] = {}
         self._stale: list[Path] = []
         self._retry_at = self._next_scan = 0.0
@@ -349,12 +348,12 @@ class DecisionLog:
         if match is None or match[1] not in _SCHEMAS:
             return
         kind, cluster, date, term, sequence = match.groups()
-        self._open()
+        _, root = self._location
         if not path.exists():
             return
         table = read_spool(path, _SCHEMAS[kind])
         if table.num_rows:
-            folder = f"{self._root}/{kind}/cluster={cluster}/date={date}"
+            folder = f"{root}/{kind}/cluster={cluster}/date={date}"
             self._write(table, folder, f"{cluster}-{term}-{sequence}.parquet")
         path.unlink(missing_ok=True)
 
@@ -362,16 +361,15 @@ class DecisionLog:
     def _is_local(self) -> bool:
         return "://" not in self._uri or self._uri.startswith("file://")
 
-    def _open(self) -> fs.FileSystem:
-        """Open the file system in the background thread, since an object store is on the network."""
-        if self._files is None:
-            self._files, self._root = file_system(self._uri)
-        return self._files
+    @cached_property
+    def _location(self) -> tuple[fs.FileSystem, str]:
+        """The file system and its path. The background thread opens it, since an object store is on the network."""
+        return file_system(self._uri)
 
     def _write(self, table: pa.Table, folder: str, name: str) -> None:
         if not self._is_local:
             # An object is created when its stream is closed.
-            with self._open().open_output_stream(f"{folder}/{name}") as stream:
+            with self._location[0].open_output_stream(f"{folder}/{name}") as stream:
                 pq.write_table(table, stream, compression="zstd")
             return
         directory = Path(folder)
@@ -390,8 +388,8 @@ class DecisionLog:
         oldest = f"{datetime.now(UTC) - retention:%Y-%m-%d}"
         for kind in _SCHEMAS:
             try:
-                files = self._open()
-                selector = fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True)
+                files, root = self._location
+                selector = fs.FileSelector(f"{root}/{kind}", allow_not_found=True, recursive=True)
                 folders = [f.path for f in files.get_file_info(selector) if f.type is fs.FileType.Directory]
                 for folder in folders:
                     date = re.search(r"/date=(\d{4}-\d\d-\d\d)$", folder)

@@ -25,7 +25,7 @@ from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading,
 from autothrottle.adapters.kafka_admin.values import Answers, ConfigValue
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, Difference, SnapshotDifferences
-from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy
+from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition, participants
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable

@@ -33,7 +33,7 @@ from autothrottle.adapters.zookeeper.bulk import (
 )
 from autothrottle.adapters.zookeeper.codec import StateNode, parse_state, parse_states
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
-from autothrottle.core.cluster.snapshot import Problem, SharedValues
+from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable
 
 _NOTHING: Mapping[int, StateNode] = MappingProxyType({})
@@ -86,7 +86,6 @@ class PartitionStates:
         self._state_path = re.compile(re.escape(kafka.topics) + r"/([^/]+)/partitions/([0-9]{1,10})/state")
         self._lock = threading.Lock()
         self._followed: dict[str, frozenset[int]] = {}
-        self._shared = SharedValues()
         self._dirty: dict[str, set[int]] = {}
         self._states: dict[str, dict[int, StateNode]] = {}
         self._changed: set[str] = set()
@@ -230,7 +229,7 @@ class PartitionStates:
 
     def _take(self, request: _StateRequest, states: Sequence[bytes | None]) -> None:
         data = [state for state in states if state is not None]
-        parsed = parse_states(data, self._shared) if len(data) == len(states) else None
+        parsed = parse_states(data) if len(data) == len(states) else None
         if parsed is None or self._problems:
             rows = chain.from_iterable(zip(repeat(topic), partitions) for topic, partitions in request.rows)
             for (topic, partition), path, state in zip(rows, request.paths, states, strict=True):

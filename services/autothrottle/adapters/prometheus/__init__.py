@@ -11,11 +11,11 @@ How loads are read:
 - Queries are made for a time on the server's clock, which the Date header shows.
 - `core/traffic/series_loads` combines the series by broker.
 
-The type to know is `PrometheusMetrics` (`metrics`). `client` sends the queries, and `responses` parses the responses.
+The type to know is `PrometheusMetrics` (`metrics`). `client` sends the queries and parses the responses.
 `storage_metrics` reads partition sizes and free storage for metricsfetcher.
 """
 
+from autothrottle.adapters.prometheus.client import PrometheusSettings
 from autothrottle.adapters.prometheus.metrics import PrometheusMetrics
-from autothrottle.adapters.prometheus.settings import PrometheusSettings
 
 __all__ = ["PrometheusMetrics", "PrometheusSettings"]

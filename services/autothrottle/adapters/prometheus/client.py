@@ -1,23 +1,122 @@
-"""Sends concurrent instant queries to Prometheus."""
+"""Sends concurrent instant queries to Prometheus, and parses the responses.
+
+Source: prometheus.io/docs/prometheus/latest/querying/api.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlencode
 
-import urllib3
-from urllib3 import BaseHTTPResponse
+from urllib3 import BaseHTTPResponse, make_headers
 
-from autothrottle.adapters.http.bounded_calls import MAX_BODY_BYTES, Call, Exchanges, Failure, first_failure
-from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
-from autothrottle.adapters.prometheus.responses import QueryResult, read_query
-from autothrottle.adapters.prometheus.settings import PrometheusSettings
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.http.client import MAX_BODY_BYTES, Call, Failure, HttpClient, parse_json, read_body
+from autothrottle.core.errors import FIELD_ERRORS, Unavailable
+from autothrottle.core.texts import encodable
+from autothrottle.core.traffic.broker_matching import BrokerLabel
+from autothrottle.core.traffic.counters import Series
+from autothrottle.core.traffic.exporters import Exporter
+
+_MAX_REASON = 200
+_ADVICE = dict.fromkeys((401, 403), "; check prometheus-token-file or prometheus-user-file")
 
 
-class PrometheusClient:
+@dataclass(frozen=True, slots=True)
+class PrometheusSettings:
+    """The server's address and credentials, and the queries."""
+
+    url: str
+    """`http[s]://host[:port][/path]`."""
+    exporter: Exporter
+    tx_query: str = ""
+    """PromQL for the bytes sent by each broker: a range vector of counters, or an instant vector of rates in bytes/s.
+    "": the query of the exporter."""
+    rx_query: str = ""
+    """The same for the bytes received."""
+    selector: str = ""
+    """Further matchers of the exporter's queries, for example `job="kafka"`."""
+    ca_file: str = ""
+    """PEM file with the authorities of the server's certificate; "": those of the system."""
+    token_file: str = ""
+    """File with a bearer token, read at each request, since it may expire; "": none."""
+    user_file: str = ""
+    """File with `user:password` for basic authentication; "": none."""
+    window: timedelta = timedelta(seconds=120)
+    """Length of the interval that the rates cover: whole seconds, >= 1."""
+    delay: timedelta = timedelta(0)
+    """Age of the newest samples: queries are made for this long ago."""
+    broker_label: BrokerLabel | None = None
+    broker_map: Mapping[str, int] = field(default_factory=dict)
+    """Value of a label, or the host in it, -> broker id."""
+
+    def queries(self) -> tuple[str, str]:
+        """Return the queries for sent and for received bytes."""
+        seconds = int(self.window.total_seconds())
+        return (
+            self.tx_query or self.exporter.query("tx", seconds, self.selector),
+            self.rx_query or self.exporter.query("rx", seconds, self.selector),
+        )
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers with the credentials.
+
+        Raises:
+            Unavailable: a file with credentials cannot be read.
+        """
+        if self.token_file:
+            return {"authorization": f"Bearer {_secret('prometheus-token-file', self.token_file)}"}
+        if self.user_file:
+            secret = _secret("prometheus-user-file", self.user_file)
+            return make_headers(basic_auth=secret)
+        return {}
+
+
+def _secret(option: str, path: str) -> str:
+    try:
+        text = Path(path).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{option}: {path!r} cannot be read ({type(error).__name__}); give a readable file") from None
+    if not text or not all(" " <= character <= "~" for character in text):
+        raise Unavailable(f"{option}: {path!r} does not contain one line of printable ASCII; put only the secret there")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The response to one query."""
+
+    series: Sequence[tuple[Mapping[str, str], Sequence[tuple[float, float]], bool]]
+    """Labels, samples (seconds since the epoch, value), and whether they are samples of a range vector."""
+    warnings: tuple[str, ...] = ()
+    """Of the server, for example that a part of its stores did not answer."""
+    failure: str = ""
+    """Why an optional query has no series; "": it did not fail."""
+
+    def as_series(self, mean_seconds: float | None, window_seconds: float, offset: float) -> list[Series]:
+        """Return the series, with times on our clock.
+
+        Args:
+            mean_seconds: None: samples of a range vector are counters. Otherwise they are rates, see `Series`.
+            window_seconds: the values of an instant vector are the rates of so many seconds.
+            offset: the server's clock minus ours, seconds.
+        """
+        return [
+            Series(
+                labels,
+                [(stamp - offset, value) for stamp, value in samples],
+                mean_seconds if is_range else window_seconds,
+            )
+            for labels, samples, is_range in self.series
+        ]
+
+
+class PrometheusClient(HttpClient):
     """A client of one server. `close` ends its threads."""
 
     def __init__(
@@ -35,16 +134,10 @@ class PrometheusClient:
             note_headers: called with the headers of every response, from other threads.
             most_bytes: limit of one response.
         """
+        super().__init__("prometheus-read", width, f"Prometheus at {settings.url}", _ADVICE, settings.ca_file)
         self._settings, self._note_headers, self._most_bytes = settings, note_headers, most_bytes
-        self._reads = Exchanges(width, "prometheus-read")
-        self._pools = cut_by_exchanges(urllib3.PoolManager(maxsize=width, ca_certs=settings.ca_file or None))
 
-    def close(self) -> None:
-        """End all running calls and threads."""
-        self._reads.close()
-        self._pools.clear()
-
-    def fetch(
+    def query(
         self, queries: Mapping[str, str], deadline: float, at: float | None = None, optional: Collection[str] = ()
     ) -> Mapping[str, QueryResult]:
         """Return name -> result of all queries.
@@ -60,30 +153,72 @@ class PrometheusClient:
         """
         headers = self._settings.headers()
         calls = [self._call(name, query, at, headers, name in optional) for name, query in queries.items()]
-        answers = self._reads.run(calls, deadline, stop_at_failure=True)
-        if failed := first_failure(calls, answers):
-            raise self._error(*failed)
         return {
-            call.name: QueryResult((), failure=str(self._error(call, answer)))
+            call.name: QueryResult((), failure=str(self.error(call, answer)))
             if isinstance(answer, Failure)
             else cast(QueryResult, answer)
-            for call, answer in zip(calls, answers, strict=True)
+            for call, answer in zip(calls, self.fetch(calls, deadline), strict=True)
         }
-
-    def drop_idle_connections(self) -> None:
-        drop_idle_connections(self._pools)
 
     def _call(self, name: str, query: str, at: float | None, headers: Mapping[str, str], is_optional: bool) -> Call:
         parameters = urlencode({"query": query, **({} if at is None else {"time": f"{at:.3f}"})})
         url = f"{self._settings.url}/api/v1/query?{parameters}"
-        return Call(name, partial(get, self._pools, url, headers), self._read, is_optional)
+        return Call(name, partial(self.send, url, headers), self._read, is_optional)
 
     def _read(self, response: BaseHTTPResponse) -> QueryResult:
         self._note_headers(response.headers)
         return read_query(response, self._most_bytes)
 
-    def _error(self, call: Call, failure: Failure) -> Unavailable:
-        reason = failure.reason
-        if failure.status in (401, 403):
-            reason += "; check prometheus-token-file or prometheus-user-file"
-        return Unavailable(f"Prometheus at {self._settings.url} ({call.name}) {reason}")
+
+def read_query(response: BaseHTTPResponse, limit: int = MAX_BODY_BYTES) -> QueryResult:
+    """Read the response to a query, at most `limit` bytes; raises Failure if it is an error.
+
+    A value, a time or a label that cannot be read concerns its own series alone: it becomes NaN.
+    """
+    body = read_body(response, limit)
+    if response.status != 200:
+        raise Failure(f"answers {response.status}{_reason(body)}", response.status)
+    data = parse_json(body, limit)
+    try:
+        if data["status"] != "success":
+            raise Failure(f"answers{_reason(body)}")
+        result, kind = data["data"]["result"], data["data"]["resultType"]
+        if kind not in ("matrix", "vector"):
+            raise Failure(f"answers a {encodable(str(kind), 40)}; the query must return a vector")
+        entries = [entry for entry in result if isinstance(entry, dict) and isinstance(entry.get("metric"), dict)]
+        if result and not entries:
+            raise TypeError("no series has labels")
+        series = [(_labels(entry), _samples(entry, kind == "matrix"), kind == "matrix") for entry in entries]
+        warnings = tuple(encodable(str(text), _MAX_REASON) for text in data.get("warnings") or ())
+    except FIELD_ERRORS as error:
+        raise Failure(f"answers in an unexpected format ({type(error).__name__})") from None
+    return QueryResult(series, warnings)
+
+
+def _labels(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {encodable(str(name), None): encodable(str(value), None) for name, value in entry["metric"].items()}
+
+
+def _samples(entry: Mapping[str, Any], is_range: bool) -> list[tuple[float, float]]:
+    try:
+        return [
+            (_number(stamp), _number(value)) for stamp, value in (entry["values"] if is_range else [entry["value"]])
+        ]
+    except FIELD_ERRORS:
+        return [(math.nan, math.nan)]
+
+
+def _number(value: Any) -> float:
+    """Return a number or the number in a text; anything else is NaN, which no broker may have."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
+
+
+def _reason(body: bytes) -> str:
+    """Return the server's error message, which quotes the query where it is wrong."""
+    try:
+        return encodable(f": {parse_json(body)['error']}", _MAX_REASON)
+    except FIELD_ERRORS:
+        return ""

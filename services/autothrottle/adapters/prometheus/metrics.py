@@ -7,11 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from autothrottle.adapters.http.server_clock import ServerClock
+from autothrottle.adapters.http.client import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
-from autothrottle.adapters.prometheus.client import PrometheusClient
-from autothrottle.adapters.prometheus.responses import QueryResult
-from autothrottle.adapters.prometheus.settings import PrometheusSettings
+from autothrottle.adapters.prometheus.client import PrometheusClient, PrometheusSettings, QueryResult
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.broker_matching import BrokerMatching, host_of
@@ -71,7 +69,7 @@ class PrometheusMetrics:
     def _fetch(self, deadline: float) -> tuple[Mapping[str, QueryResult], float]:
         """Make all queries for one time; return their results, and the time on the server's clock."""
         now = self._server.now() - self._settings.delay.total_seconds()
-        return self._client.fetch(self._queries, deadline, now, optional=(_QUOTAS,)), now
+        return self._client.query(self._queries, deadline, now, optional=(_QUOTAS,)), now
 
     def _loads(
         self,

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
-from autothrottle.adapters.prometheus.client import PrometheusClient
+from autothrottle.adapters.prometheus.client import PrometheusClient, PrometheusSettings, QueryResult
 from autothrottle.adapters.prometheus.metrics import BROKERS_QUERY, reported_addresses
-from autothrottle.adapters.prometheus.responses import QueryResult
-from autothrottle.adapters.prometheus.settings import PrometheusSettings
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import TopicPartitionKey
@@ -59,7 +57,7 @@ class PrometheusStorageMetrics:
         deadline, settings = time.monotonic() + timeout.total_seconds(), self._settings
         registered, warnings = self._hosts.read(timeout / 4) if self._hosts else ({}, ())
         sampled = datetime.fromtimestamp(int(self._clock()), UTC)
-        results = self._client.fetch(self._queries, deadline)
+        results = self._client.query(self._queries, deadline)
         addresses = reported_addresses(results[BROKERS_QUERY], registered)
         matching = BrokerMatching(settings.broker_map, settings.broker_label, addresses, registered)
         free, free_problems = _storage_free(results[STORAGE_QUERY], matching)

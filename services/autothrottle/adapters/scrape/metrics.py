@@ -1,25 +1,24 @@
-"""The exporters of the brokers as the source of loads."""
+"""The exporters of the brokers as the source of loads: their targets, samples and rates."""
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from urllib.parse import quote
 
-import urllib3
+from prometheus_client.parser import text_string_to_metric_families
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import Call, Exchanges, Failure, read_body
-from autothrottle.adapters.http.connections import cut_by_exchanges, drop_idle_connections, get
+from autothrottle.adapters.http.client import Call, Failure, HttpClient, read_body, server_of
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
-from autothrottle.adapters.scrape.samples import Target, scraped
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 from autothrottle.core.traffic.broker_matching import host_of
 from autothrottle.core.traffic.capacity import CapacityLimits
@@ -45,6 +44,17 @@ _FIRST_PAUSE_SECONDS = 1.0
 _HOSTS_TIMEOUT = timedelta(seconds=2)
 """Also the time that a stopping service may wait for the brokers' hosts."""
 
+_Key = tuple[str, str, tuple[tuple[str, str], ...]]
+"""`tx`, `rx`, `speed`, `fact` or `quota`; name of the metric; its labels."""
+
+Scrape = Mapping[_Key, tuple[float, float]]
+"""The samples of one response that count: key -> (time, value)."""
+
+_WHOLE_CHARACTERS = 1_000_000
+"""Of a longer text only the lines of our metrics are parsed: 1 MB takes 0.5 s, in which the other targets wait."""
+_MAX_CHARACTERS = 4_000_000
+"""Limit of these lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScrapeSettings:
@@ -58,6 +68,92 @@ class ScrapeSettings:
     """Length of the interval that the rates cover, rounded up to whole scrape intervals."""
     broker_map: Mapping[str, int] = field(default_factory=dict)
     """Host -> broker id, instead of the host in the broker's registration."""
+
+
+@dataclass(slots=True)
+class Target:
+    """One exporter and its samples."""
+
+    url: str
+    """Messages show `server` instead: the URL may hold a token."""
+    shared_with: Sequence[int] = ()
+    """Ids of all brokers with this URL, if there are several. It is not requested."""
+    hosts: Sequence[str] = ()
+    """The hosts in the broker's registration."""
+    problem: str = ""
+    """Why the last request failed; "": it did not."""
+    scrapes: deque[Scrape] = field(default_factory=deque)
+
+    @property
+    def server(self) -> str:
+        """Scheme, host and port."""
+        return server_of(self.url)
+
+    def add(self, scrape: Scrape, keep: int) -> None:
+        """Add a scrape, and drop all but the newest `keep`."""
+        self.scrapes.append(scrape)
+        while len(self.scrapes) > keep:
+            self.scrapes.popleft()
+
+    def series(self, kind: str, mean_seconds: float | None) -> Sequence[Series]:
+        """Return the series of a kind, `tx`, `rx`, `speed`, `fact` or `quota`, that the newest scrape contains.
+
+        The name of the metric is the label `__name__`.
+
+        Samples of an exporter that stamps them are repeated until it reads its counters again.
+        """
+        newest = self.scrapes[-1] if self.scrapes else {}
+        return [
+            Series({**dict(key[2]), "__name__": key[1]}, self._samples(key), mean_seconds)
+            for key in newest
+            if key[0] == kind
+        ]
+
+    def _samples(self, key: _Key) -> list[tuple[float, float]]:
+        found = (scrape[key] for scrape in self.scrapes if key in scrape)
+        return list(dict(found).items())
+
+
+def scraped(text: str, exporter: Exporter, received: float) -> Scrape:
+    """Parse a text; raises ValueError or similar if it is malformed.
+
+    Args:
+        text: Prometheus's text format.
+        exporter: the metrics to pick.
+        received: when the text was received, seconds since the epoch; the time of samples without their own.
+    """
+    found: dict[_Key, tuple[float, float]] = {}
+    for family in text_string_to_metric_families(_relevant(text, exporter)):
+        for sample in family.samples:
+            # The parser appends _total to the name of a counter that lacks it.
+            name = sample.name if sample.name in exporter.names else sample.name.removesuffix("_total")
+            if name not in exporter.names:
+                continue
+            kind = _kind(name, sample.labels, exporter)
+            time = received if sample.timestamp is None else float(sample.timestamp)
+            if kind:
+                found[kind, name, tuple(sorted(sample.labels.items()))] = time, sample.value
+    return found
+
+
+def _kind(name: str, labels: Mapping[str, str], exporter: Exporter) -> str:
+    if name == exporter.speed:
+        return "speed"
+    if name in exporter.facts:
+        return "fact"
+    named = {**labels, "__name__": name}
+    return exporter.direction(named) or ("quota" if exporter.quota_role(named) else "")
+
+
+def _relevant(text: str, exporter: Exporter) -> str:
+    if len(text) <= _WHOLE_CHARACTERS:
+        return text
+    names = {form for name in exporter.names for form in (name, name.removesuffix("_total"))}
+    pattern = rf"^(?:# TYPE )?(?:{'|'.join(map(re.escape, sorted(names)))})[{{ \t].*$"
+    lines = "\n".join(re.findall(pattern, text, re.MULTILINE)) + "\n"
+    if len(lines) > _MAX_CHARACTERS:
+        raise ValueError(f"{len(lines)} characters of counters, and {_MAX_CHARACTERS} are allowed")
+    return lines
 
 
 class ScrapedMetrics:
@@ -76,8 +172,7 @@ class ScrapedMetrics:
         self._clock = clock
         self._interval = settings.interval.total_seconds()
         self._keep = math.ceil(settings.window / settings.interval) + 1
-        self._requests = Exchanges(CONCURRENT_REQUESTS, "scrape")
-        self._pools = cut_by_exchanges(urllib3.PoolManager(MAX_TARGETS, maxsize=CONCURRENT_REQUESTS))
+        self._client = HttpClient("scrape", CONCURRENT_REQUESTS, most_servers=MAX_TARGETS)
         self._changed = threading.Condition()
         self._targets: dict[int, Target] = {}
         self._rounds = 0
@@ -89,9 +184,8 @@ class ScrapedMetrics:
     def close(self) -> None:
         """End all running requests and threads."""
         self._stopped.set()
-        self._requests.close()
+        self._client.close()
         self._thread.join()
-        self._pools.clear()
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         """Return the loads of the newest window; only the first read waits."""
@@ -152,11 +246,11 @@ class ScrapedMetrics:
         # Those that failed come last, so that they cannot occupy all threads.
         order = sorted((t for t in targets.values() if not t.shared_with), key=lambda target: bool(target.problem))
         try:
-            answers = self._requests.run([self._call(t) for t in order], deadline, stop_at_failure=False)
+            answers = self._client.run([self._call(t) for t in order], deadline, stop_at_failure=False)
         except Unavailable:
             return  # closed
         finally:
-            drop_idle_connections(self._pools)
+            self._client.drop_idle_connections()
         with self._changed:
             for target, answer in zip(order, answers, strict=True):
                 target.problem = answer.reason if isinstance(answer, Failure) else ""
@@ -180,7 +274,7 @@ class ScrapedMetrics:
         return found
 
     def _call(self, target: Target) -> Call:
-        send = partial(get, self._pools, target.url, {"accept": "text/plain"})
+        send = partial(self._client.send, target.url, {"accept": "text/plain"})
         return Call(target.server, send, partial(self._read, target))
 
     def _read(self, target: Target, response: BaseHTTPResponse) -> object:

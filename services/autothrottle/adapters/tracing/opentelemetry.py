@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import grpc
 from opentelemetry import trace
@@ -26,12 +26,13 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.environment_variables import OTEL_SPAN_EVENT_COUNT_LIMIT
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from autothrottle import __version__
 from autothrottle.adapters.tracing.exports import OutageLog, restore_library_log, silence_library
 from autothrottle.ports.telemetry import Attribute, Origin, Span
+from autothrottle_client.call_metadata import AddedMetadata
 
 SHUTDOWN_PATIENCE = timedelta(seconds=1.5)
 """Time to export the remaining spans when the process ends; the rest is dropped."""
@@ -43,7 +44,7 @@ _MAX_EVENTS = 10_000
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-_T = TypeVar("_T")
+_NewSpan = Callable[[grpc.ServicerContext], AbstractContextManager[trace.Span]]
 
 
 class OpenTelemetryTracer:
@@ -61,14 +62,14 @@ class OpenTelemetryTracer:
         Raises:
             ValueError: a variable has no usable value.
         """
-        self._exporter = OTLPSpanExporter()
+        self._exporter = _LoggedExporter()
         attributes = dict(OTELResourceDetector().detect().attributes)
         self._provider = TracerProvider(
             resource=Resource.create({SERVICE_NAME: service_name, **attributes}),
             shutdown_on_exit=False,
             span_limits=SpanLimits(max_events=None if OTEL_SPAN_EVENT_COUNT_LIMIT in os.environ else _MAX_EVENTS),
         )
-        self._provider.add_span_processor(BatchSpanProcessor(_LoggedExporter(self._exporter)))
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("autothrottle", __version__)
         silence_library()
         self.client_interceptors = (TraceSender(),)
@@ -131,57 +132,33 @@ class _Span:
         self._tracer.start_span(name, context, attributes=attributes, start_time=start).end()
 
 
-class _LoggedExporter(SpanExporter):
-    """An exporter whose outages are logged."""
+class _LoggedExporter(OTLPSpanExporter):
+    """The exporter, with a log of its outages."""
 
-    def __init__(self, exporter: OTLPSpanExporter) -> None:
-        self._exporter = exporter
+    def __init__(self) -> None:
+        super().__init__()
         self._log = OutageLog("Traces", "spans are lost", "OTEL_TRACES_EXPORTER")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        ok = self._log.succeeds(lambda: self._exporter.export(spans) is SpanExportResult.SUCCESS)
+        export = super().export
+        ok = self._log.succeeds(lambda: export(spans) is SpanExportResult.SUCCESS)
         return SpanExportResult.SUCCESS if ok else SpanExportResult.FAILURE
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
 
 
 # Trace context in gRPC metadata.
 
 
-@dataclass(frozen=True, slots=True)
-class _CallDetails(grpc.ClientCallDetails):
-    """Call details with additional metadata."""
-
-    method: str
-    timeout: float | None
-    metadata: tuple[tuple[str, str | bytes], ...] | None
-    credentials: grpc.CallCredentials | None
-    wait_for_ready: bool | None
-    compression: grpc.Compression | None
-
-
-class TraceSender(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+class TraceSender(AddedMetadata):
     """Adds the trace context of the calling thread to calls (W3C `traceparent`); without one, calls are unchanged."""
 
     def intercept_unary_unary(
-        self, continuation: Callable[..., _T], client_call_details: grpc.ClientCallDetails, request: Any
-    ) -> _T:
-        return continuation(_with_trace(client_call_details), request)
+        self, continuation: Callable[..., Any], client_call_details: grpc.ClientCallDetails, request: Any
+    ) -> Any:
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier)
+        return AddedMetadata(*carrier.items()).intercept_unary_unary(continuation, client_call_details, request)
 
     intercept_unary_stream = intercept_unary_unary
-
-
-def _with_trace(details: grpc.ClientCallDetails) -> grpc.ClientCallDetails:
-    carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier)
-    if not carrier:
-        return details
-    unchanged: dict[str, Any] = {field.name: getattr(details, field.name) for field in fields(_CallDetails)}
-    return _CallDetails(**{**unchanged, "metadata": (*(details.metadata or ()), *carrier.items())})
 
 
 class TraceReceiver(grpc.ServerInterceptor):
@@ -200,52 +177,20 @@ class TraceReceiver(grpc.ServerInterceptor):
         caller = _PROPAGATOR.extract({key: value for key, value in metadata if isinstance(value, str)}, Context())
         if handler is None or not trace.get_current_span(caller).get_span_context().is_valid:
             return handler
-        return _TracedCall(self._tracer, caller, handler_call_details.method).wrapped(handler)
-
-
-@dataclass(frozen=True, slots=True)
-class _TracedCall:
-    """One call and its trace context."""
-
-    tracer: trace.Tracer
-    caller: Context
-    method: str
-    """For example `/autothrottle.v1.DiscoveryService/GetSnapshot`."""
-
-    def wrapped(self, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
-        """Wrap the method's function in a span; our services have no client streaming."""
+        span = partial(self._span, caller, handler_call_details.method)
         codecs = (handler.request_deserializer, handler.response_serializer)
         if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(self._unary(handler.unary_unary), *codecs)
+            return grpc.unary_unary_rpc_method_handler(_traced(handler.unary_unary, span), *codecs)
         if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream), *codecs)
-        return handler
-
-    def _unary(self, behavior: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(request: Any, context: grpc.ServicerContext) -> Any:
-            with self._span(context) as span, _current(span):
-                return behavior(request, context)
-
-        return answer
-
-    def _stream(self, behavior: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-        # The span is current only while this thread computes: another thread may close an abandoned stream.
-        def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._span(context) as span, closing(behavior(request, context)) as answers:
-                while True:
-                    with _current(span):
-                        following = next(answers, None)
-                    if following is None:
-                        return
-                    yield following
-
-        return answer
+            return grpc.unary_stream_rpc_method_handler(_traced_stream(handler.unary_stream, span), *codecs)
+        return handler  # our services have no client streaming
 
     @contextmanager
-    def _span(self, context: grpc.ServicerContext) -> Iterator[trace.Span]:
-        _, service, name = self.method.split("/")
+    def _span(self, caller: Context, method: str, context: grpc.ServicerContext) -> Iterator[trace.Span]:
+        """Trace one call of a method such as `/autothrottle.v1.DiscoveryService/GetSnapshot`."""
+        _, service, name = method.split("/")
         attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
-        span = self.tracer.start_span(self.method[1:], self.caller, trace.SpanKind.SERVER, attributes)
+        span = self._tracer.start_span(method[1:], caller, trace.SpanKind.SERVER, attributes)
         try:
             yield span
         except Exception:
@@ -254,6 +199,28 @@ class _TracedCall:
             raise
         finally:
             span.end()
+
+
+def _traced(behavior: Callable[..., Any], new_span: _NewSpan) -> Callable[..., Any]:
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        with new_span(context) as span, _current(span):
+            return behavior(request, context)
+
+    return answer
+
+
+def _traced_stream(behavior: Callable[..., Any], new_span: _NewSpan) -> Callable[..., Iterator[Any]]:
+    # The span is current only while this thread computes: another thread may close an abandoned stream.
+    def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with new_span(context) as span, closing(behavior(request, context)) as answers:
+            while True:
+                with _current(span):
+                    following = next(answers, None)
+                if following is None:
+                    return
+                yield following
+
+    return answer
 
 
 def _current(span: trace.Span) -> Any:

@@ -30,8 +30,8 @@ BATCH_NODES = 1_000
 
 _GET_DATA = 4
 _END = struct.pack("!iBi", -1, 1, -1)
-_PERSISTENT_RECURSIVE = 1
-_ANY_WATCH = 3
+_ADD_WATCH, _REMOVE_WATCHES = 106, 18
+_PERSISTENT_RECURSIVE, _ANY_WATCH = 1, 3
 _LENGTH = struct.Struct("!i")
 _RESULT = struct.Struct("!iBii")
 """(operation type, done flag, error code), then the length of the data, or the error code again."""
@@ -115,28 +115,15 @@ class _SetWatches:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _AddWatch:
-    """Watches a path and all nodes below it, until the connection ends or the watch is removed."""
+class _SubtreeWatch:
+    """Adds or removes the watch of a path and of all nodes below it, which ends with the connection."""
 
-    type: ClassVar[int] = 106
+    type: int
     path: str
+    mode: int
 
     def serialize(self) -> bytes:
-        return _text(self.path) + _LENGTH.pack(_PERSISTENT_RECURSIVE)
-
-    def deserialize(self, buffer: bytes, offset: int) -> None:
-        """The answer has no content."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _RemoveWatches:
-    """Removes all watches of a path."""
-
-    type: ClassVar[int] = 18
-    path: str
-
-    def serialize(self) -> bytes:
-        return _text(self.path) + _LENGTH.pack(_ANY_WATCH)
+        return _text(self.path) + _LENGTH.pack(self.mode)
 
     def deserialize(self, buffer: bytes, offset: int) -> None:
         """The answer has no content."""
@@ -179,23 +166,20 @@ def data_of(client: KazooClient, paths: Sequence[str], answer: Any, deadline: fl
 
 
 def read_nodes(client: KazooClient, paths: Sequence[str], deadline: float) -> list[Node | None]:
-    """Read any number of nodes in batches; None: the node does not exist.
+    """Read any number of nodes in batches, or separately if the server is older than 3.6.
 
     Args:
         client: connected.
         paths: of the nodes.
         deadline: on the monotonic clock.
+
+    Returns:
+        The nodes in the same order; None: the node does not exist.
     """
     batches = [paths[start : start + BATCH_NODES] for start in range(0, len(paths), BATCH_NODES)]
-    pending = [(batch, get_many_async(client, batch)) for batch in batches]
-    return [node for batch, answer in pending for node in nodes_of(client, batch, answer, deadline)]
-
-
-def nodes_of(client: KazooClient, paths: Sequence[str], answer: Any, deadline: float) -> Sequence[Node | None]:
-    """Wait for the answer of `get_many_async`. If the server is older than 3.6, read each node separately."""
+    pending = [get_many_async(client, batch) for batch in batches]
     try:
-        nodes: Sequence[Node | None] = answer.get(timeout=seconds_left(deadline))
-        return nodes
+        return [node for answer in pending for node in answer.get(timeout=seconds_left(deadline))]
     except UnimplementedError:
         _without_bulk_reads.add(client)
         return _read_singly(client, paths, deadline)
@@ -244,12 +228,12 @@ def watch_subtree_async(client: KazooClient, path: str) -> Any:
     The client must not have another watch of this path: servers before 3.9 keep only the last mode of a path. The
     answer raises `WITHOUT_SUBTREE_WATCHES` if the server cannot do this.
     """
-    return _sent(client, _AddWatch(path))
+    return _sent(client, _SubtreeWatch(_ADD_WATCH, path, _PERSISTENT_RECURSIVE))
 
 
 def unwatch_subtree(client: KazooClient, path: str) -> None:
     """Undo `watch_subtree_async`; without effect if the watch does not exist."""
-    _sent(client, _RemoveWatches(path))
+    _sent(client, _SubtreeWatch(_REMOVE_WATCHES, path, _ANY_WATCH))
 
 
 def listen_to_events(client: KazooClient, heard: Callable[[str], Callable[[], None] | None]) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import chain
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,7 +22,7 @@ import orjson
 from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID, broker_id_of
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, SharedValues
+from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
 from autothrottle.core.operators.overrides import StoredOverride
@@ -173,21 +173,10 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def _require_int32(numbers: Collection[Any]) -> None:
-    """Refuse what Kafka cannot read as broker ids or partition numbers; it does not fit into a message either."""
-    if not _INTEGERS.issuperset(map(type, numbers)):
-        raise TypeError("a broker id or partition is not an integer")
-    distinct = set(numbers)
-    first, last = min(distinct, default=0), max(distinct, default=0)
-    if not 0 <= first <= last <= MAX_BROKER_ID:
-        raise ValueError(f"{min(first, 0) or last} is not a broker id or partition in 0..{MAX_BROKER_ID}")
-
-
 def _broker_ids(value: Any) -> tuple[int, ...]:
     if type(value) is not list:
         raise TypeError(f"{value!r} is not a list of broker ids")
-    _require_int32(value)
-    return tuple(value)
+    return tuple(map(integer, value))
 
 
 class SharedIds(dict[int, int]):
@@ -197,8 +186,7 @@ class SharedIds(dict[int, int]):
     """
 
     def __missing__(self, broker_id: int) -> int:
-        _require_int32([broker_id])
-        self[broker_id] = broker_id
+        self[broker_id] = integer(broker_id)
         return broker_id
 
 
@@ -215,8 +203,7 @@ class _Partitions(NamedTuple):
 def _partitions(names: tuple[str, ...]) -> _Partitions:
     if not all(map(_PARTITION.fullmatch, names)):
         raise TypeError(f"{names[:20]!r} are not partitions")
-    numbers = list(map(int, names))
-    _require_int32(numbers)
+    numbers = [integer(int(name)) for name in names]
     ranks = sorted(range(len(numbers)), key=numbers.__getitem__)
     if len(ranks) < 2 or ranks == list(range(len(numbers))):
         return _Partitions(tuple(numbers), tuple)
@@ -282,7 +269,6 @@ def parse_state(data: bytes) -> StateNode:
         return StateNode(integer(value["leader"], _LEADERS), _broker_ids(value["isr"]))
 
 
-_LEADER, _ISR, _OBJECTS = itemgetter("leader"), itemgetter("isr"), methodcaller("count", b"{")
 _NUMBER = rb"(?:0|[1-9]\d{0,9})"
 _KAFKA_STATE = re.compile(
     rb'^\{"controller_epoch":%b,"leader":(-1|\d+),"version":%b,"leader_epoch":%b,"isr":\[([\d,]+)\]\}$'
@@ -292,24 +278,15 @@ _KAFKA_STATE = re.compile(
 """A partition's state as Kafka's controller writes it."""
 
 
-def parse_states(data: Sequence[bytes], shared: SharedValues) -> list[StateNode] | None:
-    """Parse the states of many partitions at once, many times as fast as one by one.
+def parse_states(data: Sequence[bytes]) -> list[StateNode] | None:
+    """Parse the states of many partitions at once, twice as fast as one by one.
 
     Args:
         data: the nodes, at least one.
-        shared: broker ids that all states share.
 
     Returns:
-        The states in the same order; None: a node is unusual, so each must be parsed by `parse_state`.
+        The states in the same order; None: one differs from what Kafka writes, so each must be parsed by `parse_state`.
     """
-    try:
-        return _states_of_kafka(data) or _states_of_json(data, shared)
-    except (ValueError, LookupError, TypeError):
-        return None
-
-
-def _states_of_kafka(data: Sequence[bytes]) -> list[StateNode] | None:
-    """Parse states that consist of what Kafka writes, to the byte. None: one does not."""
     lines = b"\n".join(data)
     columns = _KAFKA_STATE.findall(lines)
     # One text per line and one match per line: a malformed text can neither hide nor take a part of its neighbour.
@@ -317,12 +294,15 @@ def _states_of_kafka(data: Sequence[bytes]) -> list[StateNode] | None:
         return None
     leaders, isr = zip(*columns, strict=True)
     commas = isr[0].count(b",")
-    if b"]".join(isr).translate(None, b"0123456789") == b"]".join([b"," * commas] * len(isr)):
-        ids = map(_id_in_state, b",".join(isr).split(b","))
-        rows: Iterable[tuple[int, ...]] = zip(*[ids] * (commas + 1), strict=True)
-    else:
-        rows = (tuple(map(_id_in_state, row.split(b","))) for row in isr)
-    return list(map(_new_state, zip(map(_id_in_state, leaders), rows, strict=True)))
+    try:
+        if b"]".join(isr).translate(None, b"0123456789") == b"]".join([b"," * commas] * len(isr)):
+            ids = map(_id_in_state, b",".join(isr).split(b","))
+            rows: Iterable[tuple[int, ...]] = zip(*[ids] * (commas + 1), strict=True)
+        else:
+            rows = (tuple(map(_id_in_state, row.split(b","))) for row in isr)
+        return list(map(_new_state, zip(map(_id_in_state, leaders), rows, strict=True)))
+    except ValueError:
+        return None  # a number is not a broker id
 
 
 class _IdsInStates(dict[bytes, int]):
@@ -340,23 +320,6 @@ class _IdsInStates(dict[bytes, int]):
 
 _MAX_IDS = 100_000
 _id_in_state = _IdsInStates().__getitem__
-
-
-def _states_of_json(data: Sequence[bytes], shared: SharedValues) -> list[StateNode] | None:
-    # With exactly one brace in each text, a malformed one cannot hide in the list or take a part of its neighbour.
-    if set(map(_OBJECTS, data)) != {1}:
-        return None
-    values = orjson.loads(b"[%b]" % b",".join(data))
-    leaders, isr = list(map(_LEADER, values)), list(map(_ISR, values))
-    if len(values) != len(data) or not _LISTS.issuperset(map(type, isr)):
-        return None
-    followers = list(chain.from_iterable(isr))
-    if not _INTEGERS.issuperset(map(type, chain(leaders, followers))):
-        return None
-    if min(leaders) < NO_LEADER or min(followers, default=0) < 0 or max(chain(leaders, followers)) > MAX_BROKER_ID:
-        return None
-    share = shared.__getitem__
-    return list(map(_new_state, zip(map(share, leaders), [tuple(map(share, row)) for row in isr], strict=True)))
 
 
 def text(value: Any) -> str:

@@ -69,10 +69,10 @@ class MapCodec(Generic[K, V]):
     """Name of the map's node."""
     field: str
     """The field of the JSON object that holds the entries."""
-    parse_entry: Callable[[str, Any], tuple[K, V]]
-    """Converts (stored name, JSON value) to a key and its value; raises Invalid or one of `FIELD_ERRORS`."""
-    entry_key: Callable[[str, Any], K]
-    """Converts the same to the key, even if the value cannot be read; raises the same errors."""
+    parse_key: Callable[[str, Any], K]
+    """Converts (stored name, JSON value) to a key; raises Invalid or one of `FIELD_ERRORS`."""
+    parse_value: Callable[[K, Any], V]
+    """Converts (key, JSON value) to the value of the key; raises the same errors."""
     format_entries: Callable[[Mapping[K, V]], Mapping[str, Any]]
     """Returns stored name -> JSON value, in the stored order."""
     is_list: bool = False
@@ -98,12 +98,11 @@ class MapCodec(Generic[K, V]):
         entries, unreadable = dict[K, V](), dict[str, str]()
         for name, value in raw.items():
             try:
-                key, entry = self.parse_entry(name, value)
+                key = self.parse_key(name, value)
+                entries[key] = self.parse_value(key, value)
             except (*FIELD_ERRORS, Invalid) as error:
                 fix = "set it again, or repair the node"
                 unreadable[name] = f"{path}: entry {name[:60]!r} cannot be read: {field_error(error)}; {fix}"
-                continue
-            entries[key] = entry
         return MapContent(
             StoredMap(entries, unreadable), {name: raw[name] for name in unreadable}, self._keys(raw, unreadable)
         )
@@ -111,7 +110,7 @@ class MapCodec(Generic[K, V]):
     def _keys(self, raw: Mapping[str, Any], names: Iterable[str]) -> frozenset[K] | None:
         """Return the keys of some entries; None: one of them cannot be read."""
         try:
-            return frozenset(self.entry_key(name, raw[name]) for name in names)
+            return frozenset(self.parse_key(name, raw[name]) for name in names)
         except (*FIELD_ERRORS, Invalid):
             return None
 
@@ -129,13 +128,12 @@ class MapCodec(Generic[K, V]):
         return compact_json({"version": FORMAT_VERSION, self.field: [*named.values()] if self.is_list else named})
 
 
-def _parse_catch_up(name: str, value: Any) -> tuple[int, CatchUp]:
+def _parse_catch_up(broker_id: int, value: Any) -> CatchUp:
     """Parse an entry. The broker catches up even if its author or time cannot be read."""
-    broker_id = parse_broker_id(name)
     try:
-        return broker_id, CatchUp(broker_id, text(value["author"]), optional_time(value["time"]))
+        return CatchUp(broker_id, text(value["author"]), optional_time(value["time"]))
     except FIELD_ERRORS:
-        return broker_id, CatchUp(broker_id, "unreadable")
+        return CatchUp(broker_id, "unreadable")
 
 
 def _format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> Mapping[str, Any]:
@@ -149,24 +147,23 @@ CATCH_UPS = MapCodec(
     audited_maps.CATCH_UPS,
     "catch_ups",
     "brokers",
-    _parse_catch_up,
     lambda name, _: parse_broker_id(name),
+    _parse_catch_up,
     _format_catch_ups,
 )
 """The stored name of a catch-up is the broker id."""
 
 
-def _parse_quota_entity(name: str, _value: Any = None) -> ClientQuotaEntity:
+def _parse_quota_entity(name: str, _value: Any) -> ClientQuotaEntity:
     entity = entity_of_path(text(name))
     if entity is None:
         raise Invalid(f"{name[:80]!r} is not the path of a user, a client id or an IP address")
     return validate_entity(entity)
 
 
-def _parse_temporary_quota(name: str, value: Any) -> tuple[ClientQuotaEntity, TemporaryQuota]:
-    entity = _parse_quota_entity(name)
+def _parse_temporary_quota(entity: ClientQuotaEntity, value: Any) -> TemporaryQuota:
     keys = {parse_key(key): setting for key, setting in value["values"].items()}
-    return entity, TemporaryQuota(
+    return TemporaryQuota(
         entity=entity,
         values={key: parse_value(key, text(setting)) for key, setting in keys.items()},
         author=text(value["author"]),
@@ -193,14 +190,14 @@ TEMPORARY_QUOTAS = MapCodec(
     audited_maps.TEMPORARY_QUOTAS,
     "temporary_quotas",
     "quotas",
-    _parse_temporary_quota,
     _parse_quota_entity,
+    _parse_temporary_quota,
     _format_temporary_quotas,
 )
 """The stored name of a temporary quota is the entity's path."""
 
 
-def _parse_rule(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
+def _parse_rule(name: str, value: Mapping[str, Any]) -> YieldRule:
     """Parse a rule. Fields of newer versions are ignored."""
     at_most, share = value["at_most"], value["at_most_share"]
     rule = YieldRule(
@@ -214,7 +211,7 @@ def _parse_rule(name: str, value: Mapping[str, Any]) -> tuple[str, YieldRule]:
         author=text(value["author"]),
         time=time_of(value["time"]),
     )
-    return name, validate_rule(rule, force=True)
+    return validate_rule(rule, force=True)
 
 
 def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
@@ -234,7 +231,7 @@ def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
 
 
 YIELD_RULES = MapCodec(
-    audited_maps.YIELD_RULES, "yield_rules", "rules", _parse_rule, lambda name, _: name, _format_rules
+    audited_maps.YIELD_RULES, "yield_rules", "rules", lambda name, _: name, _parse_rule, _format_rules
 )
 
 
@@ -243,11 +240,11 @@ def _parse_request_quota_entity(_position: str, value: Any) -> RequestQuotaEntit
     return validate_request_quota_entity(entity)
 
 
-def _parse_request_quota(position: str, value: Any) -> tuple[RequestQuotaEntity, int]:
+def _parse_request_rate(_entity: RequestQuotaEntity, value: Any) -> int:
     rate = text(value["config"]["request_rate"])
     if not _RATE.fullmatch(rate):
         raise Invalid(f"request_rate {rate[:40]!r} is not an integer of at most 9 digits")
-    return _parse_request_quota_entity(position, value), validate_request_rate(int(rate))
+    return validate_request_rate(int(rate))
 
 
 def _format_request_quotas(rates: RequestRates) -> Mapping[str, Any]:
@@ -265,8 +262,8 @@ REQUEST_QUOTAS = MapCodec(
     audited_maps.REQUEST_QUOTAS,
     "request_quotas",
     "quotas",
-    _parse_request_quota,
     _parse_request_quota_entity,
+    _parse_request_rate,
     _format_request_quotas,
     is_list=True,
 )

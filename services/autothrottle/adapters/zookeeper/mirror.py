@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
 from typing import Any, TypeVar
@@ -23,11 +21,8 @@ from kazoo.protocol.states import Callback, KazooState
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import DENIED, Node, get_many_async, watch_many_async
-from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
-from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)
 
@@ -115,13 +110,13 @@ class ZnodeMirror:
 
     def data(self, path: str) -> bytes | None:
         """The data of a node; None: the node does not exist or has null data (not the same as empty data)."""
-        node: Node | None = self._values.get((Part.DATA, path))
+        node = self.node(path)
         return node[0] if node else None
 
-    def written_by(self, path: str) -> int:
-        """The zxid of the last write of a node's data; 0: the node does not exist."""
+    def node(self, path: str) -> Node | None:
+        """A node whose data is mirrored; None: it does not exist."""
         node: Node | None = self._values.get((Part.DATA, path))
-        return node[1] if node else 0
+        return node
 
     def children(self, path: str) -> tuple[str, ...]:
         """Names of a node's children; empty if the node does not exist."""
@@ -185,13 +180,10 @@ class ZnodeMirror:
     def _read(self, keys: set[Key], deadline: float) -> None:
         if self._reads_in_bulk and len(keys) >= _MANY:
             keys = {key for key in keys if key[0] is Part.CHILDREN} | self._read_in_bulk(keys, deadline)
-        waiting: deque[tuple[Key, Any]] = deque()
-        for key in keys:
-            if len(waiting) >= _IN_FLIGHT:
-                self._collect(*waiting.popleft(), deadline)
-            waiting.append((key, self._request(key)))
-        while waiting:
-            self._collect(*waiting.popleft(), deadline)
+        remaining = iter(keys)
+        while batch := list(islice(remaining, _IN_FLIGHT)):
+            for key, answer in [(key, self._request(key)) for key in batch]:
+                self._collect(key, answer, deadline)
 
     def _read_in_bulk(self, keys: set[Key], deadline: float) -> set[Key]:
         """Read the data of many nodes; return the keys to read singly, such as those of missing nodes."""
@@ -230,11 +222,8 @@ class ZnodeMirror:
             self._fired((Part.DATA, event.path))
 
     def _request(self, key: Key) -> Any:
-        part, path = key
-        watch = self._watch(key)
-        if part is Part.DATA:
-            return self._client.get_async(path, watch=watch)
-        return self._client.get_children_async(path, watch=watch)
+        request = self._client.get_async if key[0] is Part.DATA else self._client.get_children_async
+        return request(key[1], watch=self._watch(key))
 
     def _collect(self, key: Key, answer: Any, deadline: float) -> None:
         try:
@@ -316,56 +305,3 @@ class ParsedNodes:
             return None
         self.problems.pop(path, None)
         return value
-
-
-class FollowedNode:
-    """Reads one node and notifies watchers of its changes. Thread-safe."""
-
-    def __init__(self, client: KazooClient, path: str, name: str, timeout: timedelta) -> None:
-        """Start to follow the node; `name` describes its content in messages."""
-        self._client, self._path, self._name = client, path, name
-        self._timeout = timeout.total_seconds()
-        self._lock = threading.Lock()
-        self._notifier = ChangeNotifier(name, self._refresh)
-        self._published: tuple[bytes | None, int] = (None, 0)
-        self._mirror = ZnodeMirror(client, self._notifier.fire)
-        self._mirror.track([(Part.DATA, path)])
-
-    def close(self) -> None:
-        """Stop following the node."""
-        self._notifier.close()
-        self._mirror.close()
-
-    def watch(self, notify: Callable[[], None]) -> Watch:
-        """Call `notify` after every change, from another thread."""
-        return self._notifier.watch(notify)
-
-    @property
-    def last_data(self) -> bytes | None:
-        """The node's data when the watchers were last notified; None: it did not exist, or held no data."""
-        return self._published[0]
-
-    def read(self) -> tuple[bytes | None, int]:
-        """Return the node's data and the zxid of its last write; 0: the node does not exist.
-
-        A node may exist and hold no data at all: zkCli creates such nodes.
-
-        Raises:
-            Unavailable: ZooKeeper does not answer in time.
-        """
-        with self._lock, translated_errors(f"reading the {self._name}"):
-            self._mirror.sync(self._timeout)
-            return self._read_changed()
-
-    def _refresh(self) -> bool:
-        if not self._client.connected:
-            return False  # the mirror reports the connection; until then kazoo would collect the requests
-        with self._lock, translated_errors(f"reading the {self._name}"):
-            current = self._read_changed()
-        published, self._published = self._published, current
-        return current != published
-
-    def _read_changed(self) -> tuple[bytes | None, int]:
-        while self._mirror.read_changed(self._timeout):
-            pass
-        return self._mirror.data(self._path), self._mirror.written_by(self._path)

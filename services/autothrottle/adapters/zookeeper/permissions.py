@@ -52,11 +52,9 @@ class ZooKeeperPermissions:
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
         deadline = time.monotonic() + timeout.total_seconds()
         with translated_errors("reading the ACLs of znodes"):
-            if isinstance(self._paths, OwnPaths):
-                needed = dict(self._own(self._paths, deadline))
-            else:
-                needed = dict(self._kafka(self._paths, deadline))
-            return dict(self._missing(needed, deadline))
+            paths = self._paths
+            needed = self._own(paths, deadline) if isinstance(paths, OwnPaths) else self._kafka(paths, deadline)
+            return dict(self._missing(dict(needed), deadline))
 
     def _own(self, own: OwnPaths, deadline: float) -> Iterator[tuple[str, int]]:
         """Yield the znodes of the state and the permissions that they need; without a state, the place to create it."""

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoAuthError, NodeExistsError, NoNodeError, RolledBackError
-from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.term import FenceCheck
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord
 
@@ -24,33 +24,32 @@ _RECORD = re.compile(r"change-[0-9]{10}")
 _MAX_DELETED_RECORDS = 100
 """Maximum of old records that one change deletes. Normally it is one; more only after records were added by hand."""
 
-OVERRIDE_STAYS = "the override stays"
+_NOTHING_WRITTEN = "nothing was written"
 """The consequence if a term is over."""
 
-_T = TypeVar("_T")
+_UNFENCED = FenceCheck(0, ())
+"""The check of a change that belongs to no term."""
 
 
-def committed(
-    change: TransactionRequest, timeout: float, check: FenceCheck | None, consequence: str
-) -> list[Any] | None:
-    """Commit a change; return the results of its operations, or None if another client was faster.
+@dataclass(frozen=True, slots=True)
+class StoredNode:
+    """A node before a change."""
 
-    Args:
-        change: the operations.
-        timeout: in seconds.
-        check: the check of the term with which the change begins; None: it has no such check.
-        consequence: the part of the error that says what happened because the term is over.
+    data: bytes | None
+    version: int
+    """Version of the node. It restarts at 0 when the node is deleted and created again."""
+    zxid: int
+    """The transaction of its last write."""
 
-    Raises:
-        NotLeader: the term is over.
-    """
-    results: list[Any] = change.commit_async().get(timeout=timeout)
-    if check is not None:
-        check.require(results, consequence)
-    failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
-    if failed and not isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
-        raise failed[0]
-    return None if failed else results
+
+@dataclass(frozen=True, slots=True)
+class NodeEdit:
+    """A change of one node."""
+
+    data: bytes | None
+    """The new data; None: the node is deleted."""
+    record: StoredAuditRecord | None
+    """The audit record; None: the change is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class TrailEnd:
 
 
 class AuditTrail:
-    """Appends records and reads the newest ones. Thread-safe."""
+    """Changes nodes together with their audit records, and reads the newest records. Thread-safe."""
 
     def __init__(
         self, client: KazooClient, own: OwnPaths, timeout: timedelta, records_kept: int = MAX_AUDIT_RECORDS
@@ -75,8 +74,55 @@ class AuditTrail:
         self._known: TrailEnd | None = None
         """The log's end after our last change; guarded by `_turn`. None: read it from ZooKeeper."""
 
-    def end(self) -> TrailEnd:
-        """Return the end of the log, creating its parent node if needed. Call it only within `retry`.
+    def edit(self, path: str, plan: Callable[[StoredNode | None], NodeEdit | None], fence: int | None = None) -> int:
+        """Change a node and write the audit record in one transaction; return the transaction's id.
+
+        Args:
+            path: of the node. Its parent is created if needed.
+            plan: returns the change of the current node, or None if there is nothing to change. It is called again if
+                another client was faster. The argument None means that the node does not exist.
+            fence: the term that must continue; None: the change belongs to no term.
+
+        Returns:
+            The id; 0: there was nothing to change.
+
+        Raises:
+            NotLeader: the term is over.
+            Unavailable: other clients kept changing the nodes.
+        """
+
+        def attempt() -> int | None:
+            end, node = self._end(), self._node(path)
+            edit = plan(node)
+            check = _UNFENCED
+            if fence is not None:
+                check = term_check(self._client, self._own, fence, self._timeout, _NOTHING_WRITTEN)
+            change = check.begin(self._client)
+            if edit is None:
+                if fence is not None:
+                    check.require(change.commit_async().get(timeout=self._timeout), _NOTHING_WRITTEN)
+                return 0
+            _write(change, path, node, edit.data)
+            zxid = self._committed(change, check, end, edit.record)
+            if zxid is None and node is None:  # another client was faster, or the parent does not exist
+                self._client.ensure_path_async(path.rpartition("/")[0]).get(timeout=self._timeout)
+            return zxid
+
+        return self._retried(attempt)
+
+    def append(self, record: StoredAuditRecord) -> None:
+        """Write a record of an action that changes no node."""
+        self._retried(lambda: self._committed(self._client.transaction(), _UNFENCED, self._end(), record))
+
+    def _node(self, path: str) -> StoredNode | None:
+        try:
+            data, stat = self._client.get_async(path).get(timeout=self._timeout)
+        except NoNodeError:
+            return None
+        return StoredNode(data, stat.version, int(stat.mzxid))
+
+    def _end(self) -> TrailEnd:
+        """Return the end of the log, creating its parent node if needed.
 
         After our own change, the end is known without reading up to 1,000 names again. If another client has changed
         something since, the next commit fails because of the counter, and is retried.
@@ -91,38 +137,41 @@ class AuditTrail:
             names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
         return TrailEnd(tuple(sorted(filter(_RECORD.fullmatch, names))), int(stat.version))
 
-    def commit(
-        self, change: TransactionRequest, end: TrailEnd, record: StoredAuditRecord, check: FenceCheck | None = None
+    def _committed(
+        self, change: TransactionRequest, check: FenceCheck, end: TrailEnd, record: StoredAuditRecord | None
     ) -> int | None:
         """Commit a change together with its record; return the transaction id, or None if another client was faster.
 
-        Call it only within `retry`. The version of the parent orders all changes. The version of an override's node
-        alone is not enough, because a node that was deleted and created again can have the same version.
+        The version of the parent orders all recorded changes. The version of an override's node alone is not enough,
+        because a node that was deleted and created again can have the same version.
 
         Args:
-            change: the operations.
+            change: begins with the check.
+            check: of the term.
             end: the log's end, read before the current value with which the change was compared.
-            record: the record of this change.
-            check: the check of the term with which the change begins; None: it has no such check.
-
-        Raises:
-            NotLeader: the term is over.
+            record: the record of this change; None: it is not recorded.
         """
-        counter = len(change.operations)
-        change.set_data(self._own.audit, b"", end.counter)
-        change.create(self._own.audit_record, format_audit_record(record), sequence=True)
         surplus = min(max(0, len(end.names) + 1 - self._records_kept), _MAX_DELETED_RECORDS)
-        for name in end.names[:surplus]:
-            change.delete(f"{self._own.audit}/{name}")
-        self._known = None
-        results = committed(change, self._timeout, check, OVERRIDE_STAYS)
-        if results is None:
+        if record is not None:
+            self._known = None
+            change.set_data(self._own.audit, b"", end.counter)
+            change.create(self._own.audit_record, format_audit_record(record), sequence=True)
+            for name in end.names[:surplus]:
+                change.delete(f"{self._own.audit}/{name}")
+        results: list[Any] = change.commit_async().get(timeout=self._timeout)
+        check.require(results, _NOTHING_WRITTEN)
+        failed = [r for r in results if isinstance(r, Exception) and not isinstance(r, RolledBackError)]
+        if failed and not isinstance(failed[0], BadVersionError | NoNodeError | NodeExistsError):
+            raise failed[0]
+        if failed:
             return None
-        parent, made = results[counter : counter + 2]
-        self._known = TrailEnd((*end.names[surplus:], made.rpartition("/")[2]), int(parent.version))
-        return int(parent.mzxid)
+        stat = [result for result in results if isinstance(result, ZnodeStat)][-1]  # of the last written node
+        if record is not None:
+            made = [result for result in results if isinstance(result, str)][-1].rpartition("/")[2]
+            self._known = TrailEnd((*end.names[surplus:], made), int(stat.version))
+        return int(stat.mzxid)
 
-    def retry(self, attempt: Callable[[], _T | None]) -> _T:
+    def _retried(self, attempt: Callable[[], int | None]) -> int:
         """Run `attempt` until it succeeds, and return its result. None means that another client was faster.
 
         Threads take turns. Without turns, 50 threads that start at once would all conflict with each other.
@@ -134,10 +183,10 @@ class AuditTrail:
         if not self._turn.acquire(timeout=self._timeout):
             raise self._contention()
         try:
-            while (done := attempt()) is None:
+            while (zxid := attempt()) is None:
                 if time.monotonic() > deadline:
                     raise self._contention()
-            return done
+            return zxid
         finally:
             self._turn.release()
 
@@ -159,16 +208,21 @@ class AuditTrail:
         problems: list[str] = []
         for name, answer in pending:
             try:
-                record = self._record(name, answer)
-                records += [] if record is None else [record]
+                data, stat = answer.get(timeout=self._timeout)
+                made = datetime.fromtimestamp(stat.ctime / 1000, UTC)
+                records.append(parse_audit_record(data, int(name.rpartition("-")[2]), made, int(stat.czxid)))
+            except NoNodeError:
+                continue  # deleted since its name was read
             except (Invalid, NoAuthError) as error:
                 problems.append(f"{self._own.audit}/{name}: {error or 'ZooKeeper denies access to this node'}")
         return AuditReading(tuple(records), tuple(problems))
 
-    def _record(self, name: str, answer: IAsyncResult) -> StoredAuditRecord | None:
-        try:
-            data, stat = answer.get(timeout=self._timeout)
-            made = datetime.fromtimestamp(stat.ctime / 1000, UTC)
-            return parse_audit_record(data, int(name.rpartition("-")[2]), made, int(stat.czxid))
-        except NoNodeError:
-            return None  # deleted since its name was read
+
+def _write(change: TransactionRequest, path: str, node: StoredNode | None, data: bytes | None) -> None:
+    """Add the write that succeeds if the node still has its version; without data, the node is deleted."""
+    if node is None:
+        change.create(path, data)
+    elif data is None:
+        change.delete(path, node.version)
+    else:
+        change.set_data(path, data, node.version)

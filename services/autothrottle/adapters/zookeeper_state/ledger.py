@@ -1,25 +1,46 @@
-"""The ledger alone, for a backend whose configs are not in ZooKeeper: fenced batches, and a bare check of the term."""
+"""The ledger: what autothrottle wrote, for Kafka backends whose configs are not in ZooKeeper and for client quotas.
+
+`Ledger` writes fenced batches and checks the term; `LedgerReader` keeps a cached copy. `LedgeredQuotas` reads the
+client quotas that autothrottle wrote, together with their current values from Kafka.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
+from urllib.parse import unquote
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left, time_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
+from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.errors import Invalid
+from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.quotas.changes import QuotaState
+from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
-from autothrottle.ports.kafka import Term
+from autothrottle.ports.kafka import QuotaReading, Term
+
+QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
+"""Resource -> key -> text of its quota, or why they cannot be read; absent: no quota is set."""
+
+_GROUPS_UNKNOWN = "clients without quotas of their own are unknown: in ZooKeeper mode set --bootstrap-servers"
 
 
 class Ledger:
@@ -44,18 +65,9 @@ class Ledger:
         Raises:
             Unavailable: ZooKeeper does not answer in time.
         """
-        requested = list(resources)
+        paths = {resource: self._own.ledger_entry(resource) for resource in resources}
         with translated_errors("reading the ledger"):
-            nodes = read_nodes(self._client, [self._own.ledger_entry(r) for r in requested], deadline)
-        return {r: self._entry(r, node) for r, node in zip(requested, nodes, strict=True)}
-
-    def _entry(self, resource: ConfigResource, node: Node | None) -> LedgerEntry | Invalid | None:
-        if node is None:
-            return None
-        try:
-            return parse_ledger_entry(node[0] or b"")
-        except Invalid as error:
-            return Invalid(f"{self._own.ledger_entry(resource)}: {error}")
+            return dict(zip(paths, read_entries(self._client, list(paths.values()), deadline), strict=True))
 
     def write(
         self, fence: int, entries: Mapping[ConfigResource, LedgerEntry | None], deadline: float
@@ -87,3 +99,141 @@ class Ledger:
             check.require(results, consequence)
             for error in (result for result in results if isinstance(result, Exception)):
                 raise error
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCopy:
+    """All ledger entries at one moment."""
+
+    entries: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """Resource -> its entry. An unreadable entry keeps its last known value; absent: we own nothing there."""
+    unreadable: Mapping[ConfigResource, Problem] = field(default_factory=dict)
+    """Resource -> why its entry cannot be read."""
+
+
+class LedgerReader:
+    """Reads the ledger and fetches only entries that changed. Thread-safe."""
+
+    def __init__(self, client: KazooClient, own: OwnPaths) -> None:
+        self._mirror = ZnodeMirror(client)
+        self._mirror.track((Part.CHILDREN, f"{own.ledger}/{kind.value}") for kind in THROTTLED_TYPES)
+        # Only the ledger is mirrored, so no config below these paths is ever read.
+        self._nodes = ThrottleConfigs(KafkaPaths(own.prefix), own, self._mirror, ParsedNodes(self._mirror))
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Stop following the ledger."""
+        self._mirror.close()
+
+    def read(self, timeout: timedelta) -> LedgerCopy:
+        """Return the ledger, including every write completed before the call.
+
+        Raises:
+            Unavailable: ZooKeeper does not answer in time.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        if not self._lock.acquire(timeout=timeout.total_seconds()):
+            raise Unavailable(f"the ledger is still being read after {timeout.total_seconds():g} s")
+        try:
+            with translated_errors("reading the ledger"):
+                self._mirror.sync(seconds_left(deadline))
+                while keys := self._mirror.read_changed(seconds_left(deadline)):
+                    for part, path in keys:
+                        for changed in self._mirror.track_children(path) if part is Part.CHILDREN else [path]:
+                            self._nodes.absorb(changed)
+            return LedgerCopy(dict(self._nodes.ledger), dict(self._nodes.unreadable()))
+        finally:
+            self._lock.release()
+
+
+def read_entries(client: KazooClient, paths: Sequence[str], deadline: float) -> list[LedgerEntry | Invalid | None]:
+    """Return the entry at each path. None: it does not exist; an error: it cannot be parsed.
+
+    Args:
+        client: connected.
+        paths: of the entries.
+        deadline: on the monotonic clock.
+    """
+    return [_entry(path, node) for path, node in zip(paths, read_nodes(client, paths, deadline), strict=True)]
+
+
+def _entry(path: str, node: Node | None) -> LedgerEntry | Invalid | None:
+    try:
+        return None if node is None else parse_ledger_entry(node[0] or b"")
+    except Invalid as error:
+        return Invalid(f"{path}: {error}")
+
+
+class QuotaReader(Protocol):
+    """Reads client quotas where Kafka keeps them."""
+
+    def fetch_quotas(self, timeout: timedelta) -> QuotaReading:
+        """Return the quotas of all entities."""
+        ...
+
+    def fetch_texts(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaTexts:
+        """Return the quotas of these resources."""
+        ...
+
+
+class LedgeredQuotas:
+    """A `QuotaSource`: the ledger is in our ZooKeeper, the values wherever Kafka keeps them. Thread-safe."""
+
+    def __init__(
+        self,
+        client: KazooClient,
+        own: OwnPaths,
+        quotas: QuotaReader,
+        fetch_group_clients: Callable[[timedelta], ClientReading] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            client: session with the ledger.
+            own: where the ledger is.
+            quotas: current values from Kafka.
+            fetch_group_clients: reads the members of groups and the brokers' plug-ins; None: no broker can be queried.
+        """
+        self._client, self._own = client, own
+        self._quotas, self._fetch_group_clients = quotas, fetch_group_clients
+
+    def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
+        """Return the quotas of these resources and of all in the ledger. The ledger is read first."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        with translated_errors("reading the ledger of client quotas"):
+            entries = self._entries(deadline)
+        requested = {*resources, *entries}
+        texts = self._quotas.fetch_texts(requested, time_left(deadline)) if requested else {}
+        unreadable = [item for values in (entries, texts) for item in values.items() if isinstance(item[1], Invalid)]
+        return QuotaState(
+            {r: quotas for r, quotas in texts.items() if not isinstance(quotas, Invalid)},
+            {r: entry for r, entry in entries.items() if not isinstance(entry, Invalid)},
+            {resource: str(error) for resource, error in unreadable},
+        )
+
+    def fetch_clients(self, timeout: timedelta) -> ClientReading:
+        """Return the entities with quotas, and the clients in groups if brokers can be queried."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        quotas = self._quotas.fetch_quotas(timeout)
+        groups = (
+            self._fetch_group_clients(time_left(deadline))
+            if self._fetch_group_clients
+            else ClientReading(warnings=(_GROUPS_UNKNOWN,))
+        )
+        return ClientReading(
+            groups.entities.union(quotas.quotas), groups.plug_ins, (*quotas.problems, *groups.warnings)
+        )
+
+    def _entries(self, deadline: float) -> Mapping[ConfigResource, LedgerEntry | Invalid]:
+        parent = self._own.quota_ledger
+        try:
+            names = self._client.get_children_async(parent).get(timeout=seconds_left(deadline))
+        except NoNodeError:
+            return {}
+        resources = [ConfigResource(unquote(name)) for name in names]
+        entries = read_entries(self._client, [f"{parent}/{name}" for name in names], deadline)
+        return {
+            resource: entry
+            for resource, entry in zip(resources, entries, strict=True)
+            if entry is not None and entity_of_path(resource.path) is not None  # otherwise it is not a node of ours
+        }

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -92,12 +93,10 @@ class ZooKeeperMembership:
 
     def _keep_registered(self) -> None:
         self._client.add_listener(self._wake_up)
-        while True:
-            self._wake.clear()
-            if self._leaving.is_set():
-                break
+        while not self._leaving.is_set():
             self._check_registration()
             self._wake.wait(self._heartbeat_seconds)
+            self._wake.clear()
         self._client.remove_listener(self._wake_up)
         self._withdraw()
 
@@ -176,16 +175,7 @@ class ZooKeeperMembership:
 
 def format_member(member: Member) -> bytes:
     """Format a member as the node's text."""
-    content = {
-        "service": member.service,
-        "roles": list(member.roles),
-        "version": member.version,
-        "address": member.address,
-        "host": member.host,
-        "pid": member.pid,
-        "start_time": member.start_time.isoformat(),
-    }
-    return json.dumps(content).encode()
+    return json.dumps({**asdict(member), "start_time": member.start_time.isoformat()}).encode()
 
 
 def parse_member(data: bytes) -> Member:

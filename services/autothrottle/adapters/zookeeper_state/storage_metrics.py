@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.zookeeper.codec import compact_json
@@ -72,7 +72,7 @@ class ZooKeeperStorageMetrics:
                 "brokers with --metrics-source kafka"
             )
         with translated_errors("writing the nodes of metricsfetcher"):
-            self._create_parents(timeout)
+            self._client.ensure_path_async(self._root or "/").get(timeout=timeout.total_seconds())
             self._write(contents, timeout)
 
     def _write(self, contents: Mapping[str, bytes], timeout: timedelta) -> None:
@@ -86,14 +86,6 @@ class ZooKeeperStorageMetrics:
         for result in transaction.commit_async().get(timeout=timeout.total_seconds()):
             if isinstance(result, Exception):
                 raise Unavailable(f"another process changed the nodes below {self._root or '/'}: run it again")
-
-    def _create_parents(self, timeout: timedelta) -> None:
-        parts = self._root.split("/")
-        for depth in range(2, len(parts) + 1):
-            try:
-                self._client.create_async("/".join(parts[:depth])).get(timeout=timeout.total_seconds())
-            except NodeExistsError:
-                continue
 
     def _node(self, name: str, timeout: timedelta) -> tuple[bytes, ZnodeStat]:
         path = self._path(name)

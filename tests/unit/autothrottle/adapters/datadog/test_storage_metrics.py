@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from autothrottle.adapters.datadog.settings import DatadogSettings
+from autothrottle.adapters.datadog.client import DatadogSettings
 from autothrottle.adapters.datadog.storage_metrics import DatadogStorageMetrics, StorageQueries
 from autothrottle.core.errors import Unavailable
 

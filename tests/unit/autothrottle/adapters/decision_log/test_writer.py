@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from autothrottle.adapters.decision_log import writer
-from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS
+from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits, batch_of, read_spool
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.errors import Invalid

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.adapters.http.server_clock import ServerClock
+from autothrottle.adapters.http.client import ServerClock
 
 NOW = 1_800_000_000.0
 

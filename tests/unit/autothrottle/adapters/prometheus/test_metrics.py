@@ -20,7 +20,7 @@ from urllib3.response import HTTPResponse
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
-from autothrottle.adapters.prometheus.responses import read_query
+from autothrottle.adapters.prometheus.client import read_query
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.broker_matching import BrokerMatching, parse_broker_label

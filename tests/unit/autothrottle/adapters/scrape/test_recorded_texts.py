@@ -16,7 +16,7 @@ import pytest
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
-from autothrottle.adapters.scrape.samples import Target, scraped
+from autothrottle.adapters.scrape.metrics import Target, scraped
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.traffic.broker_matching import BrokerMatching

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.adapters.scrape.samples import Target, scraped
+from autothrottle.adapters.scrape.metrics import Target, scraped
 from autothrottle.core.traffic.exporters import EXPORTERS
 
 TEXTS = Path(__file__).with_name("exporter_texts")

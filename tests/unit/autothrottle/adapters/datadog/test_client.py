@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autothrottle.adapters.datadog.rate_limit import TOO_MANY_REQUESTS, RateLimit
-from autothrottle.adapters.http.bounded_calls import Failure
+from autothrottle.adapters.datadog.client import TOO_MANY_REQUESTS, RateLimit
+from autothrottle.adapters.http.client import Failure
 
 
 def test_the_name_of_a_rate_limit_cannot_send_terminal_escapes() -> None:

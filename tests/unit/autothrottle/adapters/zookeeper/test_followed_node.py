@@ -1,24 +1,26 @@
-"""The thread of a change notifier continues after every error."""
+"""The thread of a followed node continues after every error."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from kazoo.client import KazooClient
 
-from autothrottle.adapters.zookeeper import change_notifier
-from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
+from autothrottle.adapters.zookeeper import followed_node
+from autothrottle.adapters.zookeeper.followed_node import FollowedNode
 from autothrottle.core.retries import STORED_STATE
 
 
 @pytest.mark.parametrize("failing", ["refresh", "notify"])
-def test_a_bug_does_not_end_the_notifier(
+def test_a_bug_does_not_end_the_thread(
     failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any other error than ours ended the thread. The planner then heard of no override or pause until the interval."""
-    monkeypatch.setattr(change_notifier, "STORED_STATE", replace(STORED_STATE, first=0.01))
+    monkeypatch.setattr(followed_node, "STORED_STATE", replace(STORED_STATE, first=0.01))
     bugs, notified = iter([KeyError("a bug")]), threading.Event()
 
     def fail_once(where: str) -> None:
@@ -33,7 +35,8 @@ def test_a_bug_does_not_end_the_notifier(
         fail_once("notify")
         notified.set()
 
-    with closing(ChangeNotifier("overrides", refresh)) as notifier:
-        notifier.watch(notify)
+    with closing(FollowedNode(KazooClient(), "/overrides", "overrides", timedelta(seconds=1))) as node:
+        monkeypatch.setattr(node, "_refresh", refresh)
+        node.watch(notify)
         assert notified.wait(30)
     assert caplog.messages.count("Following the overrides failed unexpectedly, trying again") == 1

@@ -12,20 +12,18 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import pytest
-import urllib3
 from urllib3 import BaseHTTPResponse
 
-from autothrottle.adapters.http.bounded_calls import (
+from autothrottle.adapters.http.client import (
     MAX_BODY_BYTES,
     Call,
-    Exchanges,
     Failure,
+    HttpClient,
     parse_json,
     read_body,
     read_json,
     server_of,
 )
-from autothrottle.adapters.http.connections import cut_by_exchanges, get
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 MEGABYTE = bytes(1_000_000)
@@ -62,11 +60,9 @@ def fetch(
     url: str, read: Callable[[BaseHTTPResponse], object] = read_json, seconds: float = 20.0
 ) -> tuple[object | Failure, float]:
     """Return the result of one call, and the seconds that it took."""
-    pools, began = cut_by_exchanges(urllib3.PoolManager()), time.monotonic()
-    with closing(Exchanges(1, "test")) as exchanges:
-        (answer,) = exchanges.run(
-            [Call("x", partial(get, pools, url, {}), read)], began + seconds, stop_at_failure=True
-        )
+    began = time.monotonic()
+    with closing(HttpClient("test", 1)) as client:
+        (answer,) = client.run([Call("x", partial(client.send, url, {}), read)], began + seconds, stop_at_failure=True)
         return answer, time.monotonic() - began
 
 

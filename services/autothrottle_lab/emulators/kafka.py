@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
@@ -24,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.emulators.http_server import EmulatorRoutes, EmulatorServer
 from autothrottle_lab.emulators.kafka_scenario import Document, demo_cluster
 from autothrottle_lab.emulators.kafka_znodes import Znodes, encode
 from autothrottle_lab.simulation.cluster import Cluster
@@ -209,46 +209,22 @@ class SimulatedKafka:
 # The command
 
 
-class CountersEndpoint:
-    """`GET /counters` of a simulated cluster over HTTP; a context manager."""
+class CountersEndpoint(EmulatorServer):
+    """`GET /counters` of a simulated cluster over HTTP."""
 
     def __init__(self, kafka: SimulatedKafka, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._server = ThreadingHTTPServer((host, port), _request_handler(kafka))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="counters", daemon=True)
-
-    def __enter__(self) -> CountersEndpoint:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        """Base URL."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        self.kafka = kafka
+        super().__init__(_CounterRoutes, host, port)
 
 
-def _request_handler(kafka: SimulatedKafka) -> type[BaseHTTPRequestHandler]:
-    class Requests(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_counters = self.path == "/counters"
-            content = encode(
-                kafka.counters() if is_counters else {"error": f"unknown path {self.path}; use GET /counters"}
-            )
-            self.send_response(200 if is_counters else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+class _CounterRoutes(EmulatorRoutes):
+    server: CountersEndpoint
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing: observers send several requests per second."""
-
-    return Requests
+    def do_GET(self) -> None:
+        if self.path == "/counters":
+            self.send(200, encode(self.server.kafka.counters()), {})
+        else:
+            self.send(404, encode({"error": f"unknown path {self.path}; use GET /counters"}), {})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

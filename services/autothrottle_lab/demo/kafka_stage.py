@@ -23,8 +23,7 @@ from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
-from autothrottle_lab.observation.kraft_timeline import read_kraft_timeline
-from autothrottle_lab.observation.observer import Sample, Timeline, summary
+from autothrottle_lab.observation.observer import Sample, Timeline, read_kraft_timeline, summary
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster

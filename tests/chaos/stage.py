@@ -30,7 +30,7 @@ from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import LISTENS, Deployment
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
 from autothrottle_lab.simulation.partition import SimulatedPartition

@@ -28,8 +28,7 @@ from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
-from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperServer
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperEnsemble, ZooKeeperServer
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
 from autothrottle_lab.simulation.partition import SimulatedPartition

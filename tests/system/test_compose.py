@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from autothrottle_lab.servers.kafka_process import KafkaServer, java_command
+from autothrottle_lab.servers.kafka import KafkaServer, java_command
 from autothrottle_lab.servers.processes import Process, run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually

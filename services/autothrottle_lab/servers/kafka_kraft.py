@@ -9,8 +9,18 @@ from pathlib import Path
 
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.observation.metadata_log import MetadataLog
-from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
-from autothrottle_lab.servers.kafka_process import LOCAL, PROPERTIES, KafkaServer, Place, java_command
+from autothrottle_lab.servers.kafka import (
+    LOCAL,
+    PROPERTIES,
+    SESSION_SECONDS,
+    START_SECONDS,
+    KafkaCluster,
+    KafkaServer,
+    Partition,
+    PartitionState,
+    Place,
+    java_command,
+)
 from autothrottle_lab.servers.processes import free_ports, run_command
 
 CONTROLLER_ID = 9000
@@ -59,36 +69,27 @@ class KraftCluster(KafkaCluster):
         """
         if CONTROLLER_ID in broker_ids:
             raise Invalid(f"Broker id {CONTROLLER_ID} is the controller's. Fix: choose another one.")
-        command = java_command(version, heap_megabytes)
-        port, *ports = free_ports(1 + len(broker_ids))
-        given = {broker_id: (places or {}).get(broker_id, LOCAL) for broker_id in (CONTROLLER_ID, *broker_ids)}
-        controller = given[CONTROLLER_ID]
-        voter = f"{CONTROLLER_ID}@{controller.host}:{port}"
+        command, places = java_command(version, heap_megabytes), places or {}
+        (port,), place = free_ports(1), places.get(CONTROLLER_ID, LOCAL)
         self._cluster_id = _new_kafka_uuid()
-        common = {**PROPERTIES, **_PROPERTIES, "controller.quorum.voters": voter}
+        common = {**_PROPERTIES, "controller.quorum.voters": f"{CONTROLLER_ID}@{place.host}:{port}"}
         self.controller = KafkaServer(
             "the controller",
             directory / "controller",
             port,
             command,
-            {"node.id": CONTROLLER_ID, "process.roles": "controller", **common},
-            controller,
+            {"node.id": CONTROLLER_ID, "process.roles": "controller", **PROPERTIES, **common},
+            place,
             listener="CONTROLLER",
         )
         """Tests may freeze or kill its `process`."""
-        brokers = {
-            broker_id: KafkaServer(
-                f"broker {broker_id}",
-                directory / f"broker-{broker_id}",
-                port,
-                command,
-                {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})}
-                | ({"broker.rack": racks[broker_id]} if racks else {}),
-                given[broker_id],
-            )
-            for broker_id, port in zip(broker_ids, ports, strict=True)
+        properties: dict[int, dict[str, object]] = {
+            broker_id: {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})}
+            for broker_id in broker_ids
         }
-        super().__init__(directory, version, brokers)
+        for broker_id, rack in (racks or {}).items():
+            properties[broker_id]["broker.rack"] = rack
+        super().__init__(directory, version, command, properties, places)
         self.metadata = MetadataLog(self.controller.logs / "__cluster_metadata-0")
         """The metadata log of the controller."""
 

@@ -21,10 +21,11 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 PORTS = range(20_000, 32_000)
 """Ports that the lab listens on. They are below the usual range of outgoing connections, so that the port of a stopped
@@ -93,8 +94,31 @@ def _watched(resources: Sequence[str]) -> Iterator[None]:
             _guard.release(resource)
 
 
-class Process:
-    """A program in its own session, with a log file; a context manager that starts and stops it.
+class Startable(ABC):
+    """A context manager that starts one or more processes, and ends them if the start fails."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the processes that do not run."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all processes; nothing happens if none runs."""
+
+
+class Process(Startable):
+    """A program in its own session, with a log file.
 
     A second start after its end creates a new process with the same name and log file.
     """
@@ -123,13 +147,6 @@ class Process:
         self._environment = {**os.environ, **(environment or {})}
         self._directory = directory
         self._popen: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Process:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def pid(self) -> int:
@@ -219,6 +236,9 @@ class Process:
         with contextlib.suppress(TimeoutError):
             self.wait(grace_seconds)
         self.kill()
+
+    def close(self) -> None:
+        self.stop()
 
     def kill(self) -> None:
         """Send SIGKILL to the process and its group, and wait for its end."""

@@ -19,7 +19,7 @@ import pytest
 
 from autothrottle_lab.demo.simulated_stage import growth
 from autothrottle_lab.demo.stage import Report
-from autothrottle_lab.observation.observer import read_timeline, summary
+from autothrottle_lab.observation.observer import read_timeline
 from autothrottle_lab.servers.zookeeper import Operation, Transaction
 
 KEYS = {
@@ -386,7 +386,7 @@ def test_summary_counts_client_bytes_of_the_reassignment_only() -> None:
     before = {"brokers": {"1": {"client_offered": 100, "client_deferred": 7}}}
     after = {"brokers": {"1": {"client_offered": 1100, "client_deferred": 17}}}
     assert growth(before, after, "client_deferred") == 10
-    report = Report("", summary(timeline, 40.0, growth(before, after, "client_offered"), cycles=9), [], {}, {})
+    report = Report("", timeline, 40.0, growth(before, after, "client_offered"), 9, [], {}, {}, {})
     found = report.document()
     assert found["recovery_seconds"] == 50
     assert found["recovery_over_ideal"] == 1.25

@@ -15,7 +15,7 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
 from autothrottle.core.scoring.bound import LinkSideDemand, link_side_seconds
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, goal, size
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, size
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_DOUBLING_SECONDS,
@@ -23,7 +23,7 @@ from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
-from autothrottle_lab.observation.observer import Sample, Timeline, read_kraft_timeline, summary
+from autothrottle_lab.observation.observer import Sample, Timeline, read_kraft_timeline
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -204,24 +204,26 @@ class KafkaStage(Stage):
         timeline.leader_changes = self._terms_since(timeline)
         received = _CLIENT_RATE * sum(DEMO_NEW_BROKER in replicas for replicas in _CLIENTS)
         ideal = ideal_seconds(bytes_to_copy(), CAPACITY, received)
-        totals = summary(timeline, ideal, self._client_bytes, cycles)
         median, high = _percentile(self._latencies, 0.5), _percentile(self._latencies, 0.99)
         failures = len(self._load.failures)
         return Report(
             "Measured from the controller's metadata log and the clients:",
-            totals,
+            timeline,
+            ideal,
+            self._client_bytes,
+            cycles,
             [
                 ("clients produced", size(self._client_bytes)),
                 ("  median latency", f"{1000 * median:.0f} ms"),
                 ("  99 % latency", f"{1000 * high:.0f} ms"),
             ],
+            {"first throttle after": ("first_throttle_seconds", GOAL_FIRST_THROTTLE_SECONDS, " s")},
             {
                 "recovery": f"{size(bytes_to_copy())} copied",
                 "shortest possible": "the new broker uses all capacity that clients leave free of "
                 f"{CAPACITY / MEGABYTE:g} MB/s",
                 "clients produced": f"{failures} records lost",
                 "  median latency": "acks=all",
-                "first throttle after": goal(totals.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
                 "config writes": "one per changed config key",
             },
             {

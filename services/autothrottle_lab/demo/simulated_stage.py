@@ -15,7 +15,7 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource
 from autothrottle.core.errors import Unavailable
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, goal, size
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, START_SECONDS, Interruption, Report, Stage, size
 from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_NEW_BROKER,
     demo_cluster,
@@ -23,12 +23,14 @@ from autothrottle_lab.emulators.kafka_scenario import (
     reassignment_document,
 )
 from autothrottle_lab.emulators.kafka_znodes import encode
-from autothrottle_lab.observation.observer import Sample, config_of, read_timeline, summary
+from autothrottle_lab.observation.observer import Sample, config_of, read_timeline
 from autothrottle_lab.servers.processes import Process
 
-GOAL_RECOVERY_OVER_IDEAL = 1.25
-GOAL_DEFERRED_PERCENT = 0.5
-GOAL_FIRST_THROTTLE_SECONDS = 1.0
+GOALS = {
+    "recovery / shortest": ("recovery_over_ideal", 1.25, ""),
+    "  deferred share": ("deferred_percent", 0.5, " %"),
+    "first throttle after": ("first_throttle_seconds", 1.0, " s"),
+}
 
 _KAFKA = KafkaPaths()
 _ANSWER_SECONDS = 10.0
@@ -118,23 +120,22 @@ class SimulatedStage(Stage):
         client_bytes = growth(self._counters_at_start, self._counters_at_end, "client_offered")
         deferred = growth(self._counters_at_start, self._counters_at_end, "client_deferred")
         deferred_percent = 100 * deferred / client_bytes
-        timeline = read_timeline(self.zookeeper.transactions())
-        totals = summary(timeline, self._counters_at_end["ideal_seconds"], client_bytes, cycles)
         return Report(
             "Measured from ZooKeeper's transaction log and the brokers' counters:",
-            totals,
+            read_timeline(self.zookeeper.transactions()),
+            self._counters_at_end["ideal_seconds"],
+            client_bytes,
+            cycles,
             [
                 ("client bytes", size(client_bytes)),
                 ("  deferred", size(deferred)),
                 ("  deferred share", f"{deferred_percent:.2f} %"),
             ],
+            GOALS,
             {
                 "shortest possible": "the new broker uses all capacity that clients leave free",
-                "recovery / shortest": goal(totals.recovery_over_ideal, GOAL_RECOVERY_OVER_IDEAL, ""),
                 "client bytes": "all brokers, both directions",
                 "  deferred": "delayed because the link was full",
-                "  deferred share": goal(deferred_percent, GOAL_DEFERRED_PERCENT, " %"),
-                "first throttle after": goal(totals.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
             },
             {"client_bytes_deferred": deferred, "deferred_percent": deferred_percent},
         )

@@ -1,8 +1,7 @@
 """Measurements of a recovery from what Kafka wrote and the brokers' counters, never from a planner.
 
 `read_timeline` computes the timeline from ZooKeeper's transaction log afterwards, `read_kraft_timeline` from the
-metadata log. `summary` combines it with counters.
-The type to know is `Summary`.
+metadata log. The type to know is `Timeline`.
 """
 
 from __future__ import annotations
@@ -186,47 +185,4 @@ def is_fully_throttled(copies: Iterable[Copy], configs: Configs) -> bool:
         and all(
             parse_replicas(configs.get(topic, {}).get(key, "")) == entries for (topic, key), entries in lists.items()
         )
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The measurements of a recovery; times in seconds."""
-
-    recovery_seconds: float
-    """From the start to the end of the reassignment."""
-    ideal_seconds: float
-    """Shortest possible recovery: the slowest link side copies at its capacity less the client load."""
-    client_bytes: int
-    """Bytes that clients offered during the recovery."""
-    first_throttle_seconds: float | None
-    """From the start until all throttles are set; None: they never were."""
-    writes: int
-    """Config writes for brokers and topics."""
-    cycles: int
-    """Cycles that the planners logged from the start to the end."""
-    leader_changes: int
-    """Terms that began."""
-    clean_seconds: float | None
-    """From the end of the reassignment until the last throttle is removed; None: a throttle is left."""
-
-    @property
-    def recovery_over_ideal(self) -> float:
-        """`recovery_seconds / ideal_seconds`, >= 1."""
-        return self.recovery_seconds / self.ideal_seconds
-
-
-def summary(timeline: Timeline, ideal_seconds: float, client_bytes: int, cycles: int) -> Summary:
-    """Return the measurements of a recovery that has ended; the parameters are as in `Summary`."""
-    recovery, clean = timeline.seconds(timeline.ended), timeline.seconds(timeline.clean)
-    assert recovery is not None
-    return Summary(
-        recovery_seconds=recovery,
-        ideal_seconds=ideal_seconds,
-        client_bytes=client_bytes,
-        first_throttle_seconds=timeline.seconds(timeline.throttled),
-        writes=timeline.writes,
-        cycles=cycles,
-        leader_changes=timeline.leader_changes,
-        clean_seconds=None if clean is None else clean - recovery,
     )

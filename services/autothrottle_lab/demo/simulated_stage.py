@@ -12,6 +12,7 @@ from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
+from autothrottle.adapters.zookeeper.codec import parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource
 from autothrottle.core.errors import Unavailable
@@ -20,10 +21,9 @@ from autothrottle_lab.emulators.kafka_scenario import (
     DEMO_NEW_BROKER,
     demo_cluster,
     demo_targets,
-    reassignment_document,
+    format_reassignment,
 )
-from autothrottle_lab.emulators.kafka_znodes import encode
-from autothrottle_lab.observation.observer import Sample, config_of, read_timeline
+from autothrottle_lab.observation.observer import Sample, read_timeline
 from autothrottle_lab.servers.processes import Process
 
 GOALS = {
@@ -74,7 +74,7 @@ class SimulatedStage(Stage):
 
     def submit_reassignment(self) -> None:
         self._counters_at_start = self._counters()
-        self.client.create(_KAFKA.reassign_partitions, encode(reassignment_document(self._targets)))
+        self.client.create(_KAFKA.reassign_partitions, format_reassignment(self._targets))
 
     def record_end(self) -> None:
         self._counters_at_end = self._counters()
@@ -112,7 +112,7 @@ class SimulatedStage(Stage):
 
     def _config(self, resource: ConfigResource) -> Mapping[str, str]:
         try:
-            return config_of(self.client.get(_KAFKA.config(resource))[0])
+            return parse_config(self.client.get(_KAFKA.config(resource))[0])
         except NoNodeError:
             return {}
 

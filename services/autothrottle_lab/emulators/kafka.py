@@ -20,12 +20,13 @@ from dataclasses import asdict
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.http_server import EmulatorRoutes, EmulatorServer
 from autothrottle_lab.emulators.kafka_scenario import Document, demo_cluster
-from autothrottle_lab.emulators.kafka_znodes import Znodes, encode
+from autothrottle_lab.emulators.kafka_znodes import Znodes
 from autothrottle_lab.simulation.cluster import Cluster
 
 log = logging.getLogger(__name__)
@@ -222,9 +223,9 @@ class _CounterRoutes(EmulatorRoutes):
 
     def do_GET(self) -> None:
         if self.path == "/counters":
-            self.send(200, encode(self.server.kafka.counters()), {})
+            self.send(200, compact_json(self.server.kafka.counters()), {})
         else:
-            self.send(404, encode({"error": f"unknown path {self.path}; use GET /counters"}), {})
+            self.send(404, compact_json({"error": f"unknown path {self.path}; use GET /counters"}), {})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

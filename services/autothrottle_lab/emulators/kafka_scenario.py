@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
@@ -18,31 +17,14 @@ Document = dict[str, Any]
 """A JSON object."""
 
 
-def reassignment_document(targets: Mapping[TopicPartition, Sequence[int]]) -> Document:
-    """Return a reassignment in the format of `/admin/reassign_partitions`.
+def format_reassignment(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """Return the content of `/admin/reassign_partitions`.
 
-    >>> reassignment_document({("t", 0): (1, 2)})
-    {'version': 1, 'partitions': [{'topic': 't', 'partition': 0, 'replicas': [1, 2]}]}
+    >>> format_reassignment({("t", 0): (1, 2)})
+    b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
     """
     entries = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in targets.items()]
-    return {"version": 1, "partitions": entries}
-
-
-def parse_reassignment(content: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """Parse the content of `/admin/reassign_partitions`: partition -> broker ids of its new replicas.
-
-    Raises:
-        Invalid: the content does not have Kafka's format.
-    """
-    try:
-        entries = json.loads(content)["partitions"]
-        targets = {(str(e["topic"]), e["partition"]): tuple(e["replicas"]) for e in entries}
-    except (ValueError, TypeError, KeyError) as error:
-        raise Invalid(f"reassignment {content[:200]!r} does not have Kafka's format: {error!r}") from error
-    for (topic, partition), replicas in targets.items():
-        if not all(type(number) is int for number in (partition, *replicas)):
-            raise Invalid(f"reassignment of {topic}-{partition} to {list(replicas)}: all numbers must be integers")
-    return targets
+    return compact_json({"version": 1, "partitions": entries})
 
 
 DEMO_FAILED_BROKER = 1000

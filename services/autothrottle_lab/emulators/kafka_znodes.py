@@ -25,6 +25,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.protocol.states import KazooState
 
+from autothrottle.adapters.zookeeper.codec import compact_json, format_config, parse_reassignments
 from autothrottle.core.cluster.configs import (
     THROTTLED_TYPES,
     ConfigResource,
@@ -35,7 +36,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle_lab.emulators.kafka_scenario import Document, parse_reassignment, reassignment_document
+from autothrottle_lab.emulators.kafka_scenario import Document, format_reassignment
 from autothrottle_lab.simulation.cluster import Cluster
 from autothrottle_lab.simulation.partition import SimulatedPartition
 
@@ -93,7 +94,7 @@ class Znodes:
     def _create_config(self, topic: str) -> None:
         path = f"{self._root}/config/topics/{topic}"
         with contextlib.suppress(NodeExistsError):
-            self._client.create(path, encode({"version": 1, "config": {}}))
+            self._client.create(path, format_config({}))
 
     def run(self, stopping: threading.Event) -> None:
         """Poll until `stopping` is set."""
@@ -142,7 +143,7 @@ class Znodes:
 
     def _register(self) -> None:
         for broker_id in self._cluster.brokers:
-            path, content = f"{self._root}/brokers/ids/{broker_id}", encode(_registration())
+            path, content = f"{self._root}/brokers/ids/{broker_id}", compact_json(_registration())
             try:
                 self._client.create(path, content, ephemeral=True)
             except NodeExistsError:
@@ -218,7 +219,7 @@ class Znodes:
     def _submit_reassignment(self) -> None:
         try:
             content, _ = self._client.get(f"{self._root}/admin/reassign_partitions")
-            targets = parse_reassignment(content)
+            targets = parse_reassignments(content)
         except NoNodeError:
             return
         except Invalid as error:
@@ -241,12 +242,12 @@ class Znodes:
     def _publish(self) -> None:
         with self._lock:
             changed = {
-                key: (p.version, encode(_state(p)))
+                key: (p.version, compact_json(_state(p)))
                 for key, p in self._cluster.partitions.items()
                 if self._published.get(key) != p.version
             }
             topics = sorted({topic for topic, _ in changed})
-            documents = {t: encode(_topic(t, self._cluster.partitions.values())) for t in topics}
+            documents = {t: compact_json(_topic(t, self._cluster.partitions.values())) for t in topics}
         for (topic, partition), (_, state) in changed.items():
             self._write(f"{self._root}/brokers/topics/{topic}/partitions/{partition}/state", state)
         for topic, document in documents.items():
@@ -266,10 +267,10 @@ class Znodes:
         path = f"{self._root}/admin/reassign_partitions"
         try:
             content, stat = self._client.get(path)
-            targets = parse_reassignment(content)
+            targets = parse_reassignments(content)
             unfinished = {key: target for key, target in targets.items() if key not in self._removals}
             if unfinished:
-                self._client.set(path, encode(reassignment_document(unfinished)), version=stat.version)
+                self._client.set(path, format_reassignment(unfinished), version=stat.version)
             else:
                 self._client.delete(path, version=stat.version)
         except BadVersionError:
@@ -283,11 +284,6 @@ class Znodes:
             self._client.set(path, content)
         except NoNodeError:
             self._client.create(path, content, makepath=True)
-
-
-def encode(document: Document) -> bytes:
-    """Return a document as compact JSON."""
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def parse_object(content: bytes) -> Document:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from autothrottle.adapters.zookeeper.codec import parse_config, parse_reassignments
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
@@ -23,7 +24,6 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle_lab.emulators.kafka_scenario import parse_reassignment
 from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord, MetadataState
 from autothrottle_lab.servers.zookeeper import Transaction
 
@@ -107,12 +107,6 @@ class Timeline:
             self.clean = time
 
 
-def config_of(content: bytes | None) -> Mapping[str, str]:
-    """Return the configs in the content of a znode."""
-    config: Mapping[str, str] = json.loads(content).get("config") or {} if content else {}
-    return config
-
-
 def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
     """Return the timeline of the last reassignment that was started through ZooKeeper.
 
@@ -134,13 +128,13 @@ def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
                 timeline.leader_changes += 1
             elif path.startswith(_CONFIGS):
                 timeline.writes += 1
-                configs[path.removeprefix(f"{_KAFKA.configs}/")] = config_of(data)
+                configs[path.removeprefix(f"{_KAFKA.configs}/")] = parse_config(data) if data else {}
         timeline.advance(transaction.time, _KAFKA.reassign_partitions in nodes, _znode_copies(nodes), configs)
     return timeline
 
 
 def _znode_copies(nodes: Mapping[str, bytes]) -> Iterator[Copy]:
-    targets = parse_reassignment(nodes[_KAFKA.reassign_partitions]) if _KAFKA.reassign_partitions in nodes else {}
+    targets = parse_reassignments(nodes[_KAFKA.reassign_partitions]) if _KAFKA.reassign_partitions in nodes else {}
     for partition, target in targets.items():
         state = json.loads(nodes[_KAFKA.state(*partition)])
         yield partition, state["leader"], state["isr"], set(target) - set(state["isr"])

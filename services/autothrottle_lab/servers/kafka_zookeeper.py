@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.core.errors import Conflict
-from autothrottle_lab.emulators.kafka_scenario import reassignment_document
+from autothrottle_lab.emulators.kafka_scenario import format_reassignment
 from autothrottle_lab.servers.kafka import (
     SESSION_SECONDS,
     START_SECONDS,
@@ -80,9 +80,8 @@ class ZooKeeperModeCluster(KafkaCluster):
         Raises:
             Conflict: an earlier plan in this znode is in progress.
         """
-        plan = json.dumps(reassignment_document(replicas)).encode()
         try:
-            self._zookeeper.create(f"{self._chroot}/admin/reassign_partitions", plan)
+            self._zookeeper.create(f"{self._chroot}/admin/reassign_partitions", format_reassignment(replicas))
         except NodeExistsError:
             fix = "Fix: wait until `reassigning()` is empty."
             raise Conflict(f"/admin/reassign_partitions is there already. {fix}") from None

@@ -2,12 +2,7 @@
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,7 +16,7 @@ from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.emulators.kafka import CountersEndpoint, SimulatedKafka
+from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.emulators.kafka_scenario import (
     demo_cluster,
     demo_targets,
@@ -108,9 +103,9 @@ def live(zookeeper: ZooKeeperServer, operator: Operator, cluster: Cluster) -> Si
 
 
 def bytes_copied_in(kafka: SimulatedKafka, seconds: float) -> int:
-    before = kafka.counters()["bytes_left"]
+    bytes_left = kafka.read(Cluster.bytes_left)
     time.sleep(seconds)
-    return int(before - kafka.counters()["bytes_left"])
+    return bytes_left - kafka.read(Cluster.bytes_left)
 
 
 def test_cluster_writes_kafkas_znodes_and_deletes_its_broker_ids_at_the_end(
@@ -176,7 +171,7 @@ def test_reassignment_through_the_admin_api_shows_in_the_topic_znode_only(
         kafka.reassign(TARGETS)
         eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"0": [3], "1": [3]}, 2)
         assert not operator.exists("/admin/reassign_partitions")
-        eventually(lambda: kafka.counters()["moving_partitions"] == 0)
+        eventually(lambda: not kafka.read(Cluster.moving))
         eventually(lambda: operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]})
 
 
@@ -211,7 +206,7 @@ def test_configs_present_at_the_start_apply(zookeeper: ZooKeeperServer, operator
         assert rate_of(cluster, 3) == 7_000_000
         kafka.reassign(TARGETS)
         time.sleep(1)
-        assert kafka.counters()["unthrottled_bytes"] == 0
+        assert kafka.read(lambda cluster: cluster.unthrottled_bytes) == 0
         assert operator.read("/config/topics/t") == {"version": 1, "config": {FOLLOWER_LIST: "*"}}
 
 
@@ -348,10 +343,10 @@ def test_simulated_cluster_survives_a_restart_of_zookeeper(fresh_zookeeper: ZooK
     cluster = small_cluster(200 * MEGABYTE)
     with SimulatedKafka(fresh_zookeeper.connect, cluster, session_timeout_seconds=2) as kafka:
         operator.reassign(TARGETS)
-        eventually(lambda: kafka.counters()["moving_partitions"] == 2)
+        eventually(lambda: len(kafka.read(Cluster.moving)) == 2)
         operator.close()  # its session could expire
         fresh_zookeeper.kill()
-        eventually(lambda: kafka.counters()["moving_partitions"] == 0, 20)
+        eventually(lambda: not kafka.read(Cluster.moving), 20)
         fresh_zookeeper.start()
         operator = Operator(fresh_zookeeper.connect, "")
         eventually(lambda: not operator.exists("/admin/reassign_partitions"), 30)
@@ -367,64 +362,30 @@ def test_simulated_cluster_stops_while_zookeeper_is_down(fresh_zookeeper: ZooKee
     kafka.start()
     fresh_zookeeper.kill()
     start = time.monotonic()
-    kafka.stop()
+    kafka.close()
     assert time.monotonic() - start < 20
 
 
 def test_error_names_the_unreachable_zookeeper() -> None:
     nowhere = free_address()
-    with pytest.raises(Unavailable, match=nowhere):
-        SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1).start()
+    with (
+        pytest.raises(Unavailable, match=nowhere),
+        SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1),
+    ):
+        pass
 
 
-# HTTP endpoint and command
-
-
-def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        return json.load(answer)
-
-
-def test_counters_contain_the_fields_of_the_observer(zookeeper: ZooKeeperServer, operator: Operator) -> None:
-    with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka, CountersEndpoint(kafka) as endpoint:
+def test_model_counts_the_copied_bytes_of_each_flow(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+    with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka:
         kafka.reassign(TARGETS)
-        eventually(lambda: fetch(f"{endpoint.url}/counters")["moving_partitions"] == 0)
-        counters = fetch(f"{endpoint.url}/counters")
-        assert counters["ideal_seconds"] == pytest.approx(2.5)
-        assert counters["at"] == pytest.approx(time.time(), abs=2)
-        assert counters["unthrottled_bytes"] == 250 * MEGABYTE
-        assert counters["brokers"]["3"]["inbound"] == counters["brokers"]["3"]["replication_in"] == 250 * MEGABYTE
-        assert counters["flows"] == [
-            {"leader": 1, "follower": 3, "bytes_copied": 50 * MEGABYTE},
-            {"leader": 2, "follower": 3, "bytes_copied": 200 * MEGABYTE},
-        ]
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            fetch(f"{endpoint.url}/else")
-        with refused.value as answer:
-            assert answer.code == 404
-
-
-def run_main(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "autothrottle_lab.emulators.kafka", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_command_runs_the_demos_cluster_until_a_signal(
-    zookeeper: ZooKeeperServer, operator: Operator, number: signal.Signals
-) -> None:
-    with run_main("--zookeeper", zookeeper.connect, "--prefix", operator.prefix) as process:
-        try:
-            assert process.stdout
-            url = process.stdout.readline().removeprefix("Simulated Kafka: ").strip()
-            assert operator.children("/brokers/ids") == ["1001", "1002", "1003", "1004", "1005", "1006"]
-            operator.reassign(demo_targets(demo_cluster()))
-            eventually(lambda: fetch(f"{url}/counters")["moving_partitions"] == 40)
-            process.send_signal(number)
-            assert process.wait(timeout=20) == 0
-        finally:
-            process.kill()
-    assert operator.children("/brokers/ids") == []
+        eventually(lambda: not kafka.read(Cluster.moving))
+        cluster = kafka.read(lambda cluster: cluster)
+        assert cluster.ideal_seconds == pytest.approx(2.5)
+        assert round(cluster.unthrottled_bytes) == 250 * MEGABYTE
+        inbound = cluster.brokers[3].inbound
+        assert inbound.total == round(inbound.replication) == 250 * MEGABYTE
+        copied = {flow: round(amount) for flow, amount in cluster.flow_bytes.items()}
+        assert copied == {Flow(1, 3): 50 * MEGABYTE, Flow(2, 3): 200 * MEGABYTE}
 
 
 # The demo's scenario
@@ -455,9 +416,8 @@ def test_demos_replicas_join_the_isr_throughout_and_clients_wait_without_throttl
     assert left[15] in range(25, 36)
     assert left[30] in range(10, 25)
     assert cluster.flow_bytes.keys() == {Flow(leader, 1006) for leader in range(1001, 1006)}
-    counters = [broker.counters() for broker in cluster.brokers.values()]
-    offered, deferred = (sum(getattr(c, name) for c in counters) for name in ("client_offered", "client_deferred"))
-    assert deferred / offered > 0.005
+    offered = sum(side.client_offered for side in cluster.sides())
+    assert sum(side.client_deferred for side in cluster.sides()) / offered > 0.005
 
 
 def test_reassignment_of_an_unknown_partition_is_missing(zookeeper: ZooKeeperServer, operator: Operator) -> None:

@@ -1,8 +1,8 @@
 """`autothrottle demo`: replace a failed broker under throttle, and print what happens.
 
-ZooKeeper and all services are real: two planners and one of each other service, each in its own process. One more
-process simulates the brokers, their clients and Datadog (`simulated_stage`). With `--kafka 4` the brokers and clients
-are real, too (`kafka_stage`). While the new broker copies the failed broker's replicas, client load doubles and falls
+ZooKeeper and all services are real: two planners and one of each other service, each in its own process. This process
+simulates the brokers, their clients and Datadog (`simulated_stage`). With `--kafka 4` the brokers and clients are real,
+too (`kafka_stage`). While the new broker copies the failed broker's replicas, client load doubles and falls
 again, and the leading planner is killed.
 
 The report at the end comes from an observer that reads what Kafka wrote and counted. It never uses a planner's own

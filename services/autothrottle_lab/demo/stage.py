@@ -22,9 +22,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.observation.observer import Sample, Timeline
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.emulators.kafka_scenario import DEMO_NEW_BROKER
+from autothrottle_lab.observation.observer import Configs, Reading, Sample, Timeline
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -186,6 +189,7 @@ class Stage(ABC):
     def __init__(self, interruption: Interruption, stack: ExitStack, options: Mapping[str, str]) -> None:
         """Prepare the stage; `options`: option of the services, without dashes -> value."""
         self.interruption, self.stack, self.options = interruption, stack, options
+        self._last_reading: Reading | None = None
 
     @abstractmethod
     def build(self, say: Callable[[str], None]) -> None:
@@ -209,24 +213,35 @@ class Stage(ABC):
         """Set the client load to `factor` times the initial load."""
 
     @abstractmethod
-    def sample(self) -> Sample:
-        """Return the state of the new broker, with rates since the last call."""
+    def reading(self) -> tuple[Reading, int]:
+        """Return the counters of the new broker, and the bytes that it still has to copy."""
 
     @abstractmethod
     def is_reassigning(self) -> bool:
         """Return whether the reassignment is in progress."""
 
     @abstractmethod
-    def throttled(self) -> Sequence[str]:
-        """Return the brokers and topics that have a throttle or a list of throttled replicas."""
+    def configs(self) -> Configs:
+        """Return the dynamic configs of all brokers and topics."""
 
     @abstractmethod
     def report(self, cycles: int) -> Report:
         """Return the results of the recovery; call it when no throttle is left."""
 
-    @abstractmethod
     def processes(self) -> Iterable[Process]:
-        """Return the processes of Kafka that must not end."""
+        """Return the processes of Kafka that must not end; simulated brokers have none."""
+        return ()
+
+    def sample(self) -> Sample:
+        """Return the state of the new broker, with rates since the last call."""
+        reading, bytes_left = self.reading()
+        last_reading, self._last_reading = self._last_reading or reading, reading
+        throttle = self.configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
+        return Sample.between(last_reading, reading, throttle, bytes_left)
+
+    def throttled(self) -> Sequence[str]:
+        """Return the brokers and topics that have a throttle or a list of throttled replicas."""
+        return [resource for resource, config in self.configs().items() if config.keys() & THROTTLE_KEYS]
 
     def require_running(self, killed: Sequence[Process]) -> None:
         """Raise `Unavailable` if a process other than the killed ones has ended."""
@@ -252,6 +267,13 @@ class Stage(ABC):
         self.stack.callback(self.client.close)
         self.stack.callback(self.client.stop)
         self.client.start(timeout=START_SECONDS)
+
+    def start_datadog(self, broker_ids: Iterable[int]) -> DatadogEmulator:
+        """Start a Datadog emulator that has a host for each of these brokers."""
+        datadog = self.stack.enter_context(DatadogEmulator())
+        for broker_id in broker_ids:
+            datadog.add_host(f"broker-{broker_id}", broker_id, INSTANCE_TYPE)
+        return datadog
 
     def start_services(self, datadog_url: str, options: Mapping[str, str]) -> None:
         """Start the services with these options; return when all of them listen."""

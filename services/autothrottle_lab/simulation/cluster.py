@@ -70,34 +70,6 @@ class SimulatedBroker:
         for side in self.sides.values():
             side.up = up
 
-    def counters(self) -> SimulatedBrokerCounters:
-        return SimulatedBrokerCounters(
-            outbound=self.outbound.total,
-            inbound=self.inbound.total,
-            client_offered=round(self.outbound.client_offered + self.inbound.client_offered),
-            client_deferred=round(self.outbound.client_deferred + self.inbound.client_deferred),
-            replication_out=round(self.outbound.replication),
-            replication_in=round(self.inbound.replication),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedBrokerCounters:
-    """Cumulative bytes of one broker since the cluster began."""
-
-    outbound: int
-    """Sent by the interface: clients and replication."""
-    inbound: int
-    """Received by the interface: clients and replication."""
-    client_offered: int
-    """Offered by clients, both directions."""
-    client_deferred: int
-    """The part of `client_offered` that had to wait, both directions."""
-    replication_out: int
-    """Copied from this broker by others, for in-sync and out-of-sync replicas."""
-    replication_in: int
-    """Copied by this broker from others, for in-sync and out-of-sync replicas."""
-
 
 @dataclass(slots=True)
 class _FetchGroup:
@@ -134,7 +106,6 @@ class Cluster:
         brokers: Sequence[SimulatedBroker],
         partitions: Sequence[SimulatedPartition],
         *,
-        fetch_bytes: int = FETCH_BYTES,
         sharing: Sharing = Sharing(),  # noqa: B008 (frozen)
         script_waits_for_reassignment: bool = False,
     ) -> None:
@@ -143,7 +114,6 @@ class Cluster:
         Args:
             brokers: the brokers that run; a replica on any other broker is on a failed one.
             partitions: all partitions.
-            fetch_bytes: bytes by which one fetch may exceed a throttle.
             sharing: how clients and replication share a full link.
             script_waits_for_reassignment: hold the client load at its value for 0 s until the first reassignment
                 starts, and run the script from there.
@@ -156,7 +126,7 @@ class Cluster:
         """Flow -> cumulative bytes copied, for in-sync and out-of-sync replicas."""
         self.unthrottled_bytes = 0.0
         """Cumulative bytes that out-of-sync replicas copied while no throttle applied to them."""
-        self._fetch_bytes, self._sharing = fetch_bytes, sharing
+        self._sharing = sharing
         self._now_ms = 0
         self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
         self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
@@ -176,6 +146,11 @@ class Cluster:
     def now(self) -> float:
         """Virtual seconds since the cluster began."""
         return self._now_ms / 1000
+
+    def sides(self) -> Iterator[SimulatedLinkSide]:
+        """Yield both link sides of every broker."""
+        for broker in self.brokers.values():
+            yield from broker.sides.values()
 
     def moving(self) -> tuple[TopicPartition, ...]:
         """Return the partitions under reassignment."""
@@ -281,7 +256,7 @@ class Cluster:
         milliseconds = round(seconds * 1000)
         seconds = milliseconds / 1000
         self._produce(seconds)
-        for side in self._sides():
+        for side in self.sides():
             side.offer(self._offered(side, seconds))
         streams = self._current_streams()
         shares = self._shares(streams, seconds)
@@ -289,7 +264,7 @@ class Cluster:
         for stream, share in zip(streams, shares, strict=True):
             if share > 0:
                 self._deliver(stream, share)
-        for side in self._sides():
+        for side in self.sides():
             side.serve_clients(seconds)
         self._update_isr()
 
@@ -311,10 +286,6 @@ class Cluster:
 
     def _may_lead(self, partition: SimulatedPartition, broker_id: int) -> bool:
         return broker_id in partition.isr and self.is_up(broker_id)
-
-    def _sides(self) -> Iterator[SimulatedLinkSide]:
-        for broker in self.brokers.values():
-            yield from broker.sides.values()
 
     def _script_time(self) -> float:
         return 0.0 if self._script_start_ms is None else (self._now_ms - self._script_start_ms) / 1000
@@ -397,7 +368,7 @@ class Cluster:
         # Kafka checks a throttle before each fetch: nothing passes while it is exceeded, else one fetch exceeds it.
         assert side.rate is not None
         available_rate = side.meter.available_rate(self._now_ms, side.rate)
-        return 0.0 if available_rate < 0 else available_rate + self._fetch_bytes
+        return 0.0 if available_rate < 0 else available_rate + FETCH_BYTES
 
     def _deliver(self, stream: _FetchGroup, amount: float) -> None:
         if not stream.in_sync and not stream.throttled():

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -17,7 +17,7 @@ from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
-from autothrottle_lab.simulation.link import Contention, Sharing, ThrottleMeter, fair_shares
+from autothrottle_lab.simulation.link import Contention, Sharing, SimulatedLinkSide, ThrottleMeter, fair_shares
 from autothrottle_lab.simulation.partition import SimulatedPartition
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
@@ -278,11 +278,15 @@ def test_flows_share_a_follower_max_min_fair() -> None:
 def test_clients_and_replication_share_a_full_link_in_proportion_to_demand() -> None:
     cluster = moving_to_2(traffic=ClientTraffic.constant(25 * MEGABYTE, 25 * MEGABYTE))
     run(cluster, 10)
-    counters = cluster.brokers[2].counters()
-    assert counters.replication_in == pytest.approx(800 * MEGABYTE)
-    assert counters.inbound == pytest.approx(1_000 * MEGABYTE)
-    assert cluster.brokers[2].inbound.client_deferred == pytest.approx(50 * MEGABYTE)
-    assert counters.client_offered == pytest.approx(500 * MEGABYTE)
+    side = cluster.brokers[2].inbound
+    assert side.replication == pytest.approx(800 * MEGABYTE)
+    assert side.total == pytest.approx(1_000 * MEGABYTE)
+    assert side.client_deferred == pytest.approx(50 * MEGABYTE)
+    assert side.client_offered == pytest.approx(250 * MEGABYTE)
+
+
+def counters(sides: Iterable[SimulatedLinkSide]) -> list[tuple[float, ...]]:
+    return [(side.client_offered, side.client_carried, side.client_deferred, side.replication) for side in sides]
 
 
 def crowded(sharing: Sharing, clients: float) -> Cluster:
@@ -336,10 +340,11 @@ def test_replication_below_the_headroom_defers_no_client_bytes_after_the_first_s
     cluster = moving_to_2(traffic=ClientTraffic.constant(30 * MEGABYTE, 30 * MEGABYTE))
     throttle(cluster, FOLLOWER, 2, 60 * MEGABYTE)
     run(cluster, 1)  # the budget of the initial 1 s window is sent at link speed
-    at_first = cluster.brokers[2].counters().client_deferred
+    inbound = cluster.brokers[2].inbound
+    at_first = inbound.client_deferred
     assert 0 < at_first < 6 * MEGABYTE
     run(cluster, 30)
-    assert cluster.brokers[2].counters().client_deferred == pytest.approx(at_first, abs=1)
+    assert inbound.client_deferred == pytest.approx(at_first, abs=1)
 
 
 def test_fair_shares_are_max_min_fair() -> None:
@@ -423,10 +428,11 @@ def test_failed_leader_is_replaced_and_copies_what_it_missed_when_it_returns() -
     cluster.submit_reassignment({("t", 0): (1, 3, 2)})
     run(cluster, 2)
     cluster.lose(1)
-    moving, before = cluster.partitions["t", 0], cluster.brokers[1].counters()
+    moving, sides = cluster.partitions["t", 0], cluster.brokers[1].sides
+    counters_at_failure = counters(sides.values())
     assert (moving.leader, moving.leader_epoch, moving.isr) == (3, 1, (3,))
     run(cluster, 4)
-    assert cluster.brokers[1].counters() == before
+    assert counters(sides.values()) == counters_at_failure
     assert cluster.flow_bytes[Flow(3, 2)] > 300 * MEGABYTE
     missed = moving.bytes_left(1)
     assert missed == pytest.approx(4 * 5 * MEGABYTE, rel=0.05)
@@ -684,7 +690,7 @@ def test_equal_histories_give_equal_states(schedule: list[Throttle]) -> None:
     apply(first, schedule)
     apply(second, schedule)
     assert first.flow_bytes == second.flow_bytes
-    assert [b.counters() for b in first.brokers.values()] == [b.counters() for b in second.brokers.values()]
+    assert counters(first.sides()) == counters(second.sides())
 
 
 def test_step_of_6_brokers_and_60_partitions_takes_less_than_2_ms() -> None:

@@ -221,7 +221,7 @@ def _in_sync_rates(scenario: VirtualScenario) -> dict[LinkSide, float]:
 
 def _available_rate(scenario: VirtualScenario, key: LinkSide, in_sync: float) -> list[tuple[float, float]]:
     broker_id, role = key
-    broker, limits = scenario.brokers[broker_id], scenario.limits
+    broker, limits = scenario.brokers[broker_id], scenario.settings.limits
     return [
         (seconds, available_rate(broker.capacity.of(role), rate + in_sync, limits.max_ratio(role), limits.min_rate))
         for seconds, rate in broker.traffic.spans(role)

@@ -9,12 +9,14 @@ Tests use it to check the product's adapters. It shares only kafka-python and th
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
 import socket
 import threading
 import time
+import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -76,23 +78,6 @@ log4j.appender.file.File={path}
 log4j.appender.file.layout=org.apache.log4j.PatternLayout
 log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
-
-_PROPERTIES_ONCE = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={logs}
-log.cleaner.dedupe.buffer.size=4194304
-"""
-_LOG4J_ONCE = """\
-log4j.rootLogger=INFO, out
-log4j.appender.out=org.apache.log4j.ConsoleAppender
-log4j.appender.out.layout=org.apache.log4j.SimpleLayout
-"""
-"""The files of the broker whose loaded classes are archived."""
 
 _SET, _DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
@@ -524,19 +509,39 @@ def java_command(version: str, heap_megabytes: int) -> list[str]:
 
 
 def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -> None:
-    """Start a broker with these Java options and stop it."""
-    logs = directory / "logs"
-    logs.mkdir()
-    (logs / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
+    """Start a broker that is its own controller with these Java options, and stop it."""
     broker, controller = free_ports(2)
-    configuration, log4j = directory / "server.properties", directory / "log4j.properties"
-    configuration.write_text(_PROPERTIES_ONCE.format(broker=broker, controller=controller, logs=logs))
-    log4j.write_text(_LOG4J_ONCE)
-    java = [*command, *options, f"-Dlog4j.configuration=file:{log4j}", "kafka.Kafka", str(configuration)]
-    with Process("Kafka", java, directory / "output.log") as process:
-        process.wait_until(lambda: "Kafka Server started" in process.log.read_text(errors="replace"), 120.0)
+    properties = {
+        **PROPERTIES,
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    server = KafkaServer("Kafka", directory / "broker", broker, [*command, *options], properties)
+    format_broker(server.logs, 1, new_kafka_uuid())
+    with server.process as process:
+        server.wait_until(lambda: "Kafka Server started" in server.log_end(), 120.0)
         process.terminate()
         process.wait(DUMP_SECONDS)
+
+
+def format_broker(logs: Path, node_id: int, cluster_id: str) -> None:
+    """Format a broker's log directory like `StorageTool format`, without starting Java."""
+    logs.mkdir(exist_ok=True)
+    properties = {"version": 1, "node.id": node_id, "cluster.id": cluster_id, "directory.id": new_kafka_uuid()}
+    path = logs / "meta.properties"
+    if not path.exists():
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+
+def new_kafka_uuid() -> str:
+    """Return a new id in Kafka's encoding, which never begins with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
 
 
 def _property_value(value: object) -> str:

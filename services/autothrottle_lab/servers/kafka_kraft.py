@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +17,9 @@ from autothrottle_lab.servers.kafka import (
     Partition,
     PartitionState,
     Place,
+    format_broker,
     java_command,
+    new_kafka_uuid,
 )
 from autothrottle_lab.servers.processes import free_ports, run_command
 
@@ -71,7 +71,7 @@ class KraftCluster(KafkaCluster):
             raise Invalid(f"Broker id {CONTROLLER_ID} is the controller's. Fix: choose another one.")
         command, places = java_command(version, heap_megabytes), places or {}
         (port,), place = free_ports(1), places.get(CONTROLLER_ID, LOCAL)
-        self._cluster_id = _new_kafka_uuid()
+        self._cluster_id = new_kafka_uuid()
         common = {**_PROPERTIES, "controller.quorum.voters": f"{CONTROLLER_ID}@{place.host}:{port}"}
         self.controller = KafkaServer(
             "the controller",
@@ -105,7 +105,7 @@ class KraftCluster(KafkaCluster):
         self.controller.wait_until(lambda: self.controller.listening, within_seconds)
         # The brokers start after it: without a controller they poll in a busy loop, which doubles their CPU time.
         for broker_id, broker in self.brokers.items():
-            _format_broker(broker.logs, broker_id, self._cluster_id)
+            format_broker(broker.logs, broker_id, self._cluster_id)
             broker.process.start()
         super().start(within_seconds)
 
@@ -138,19 +138,3 @@ class KraftCluster(KafkaCluster):
         status, output = run_command(command, _FORMAT_SECONDS)
         if status != 0:
             raise Unavailable(f"formatting {self.controller.logs} failed: {output}")
-
-
-def _format_broker(logs: Path, node_id: int, cluster_id: str) -> None:
-    """Format a broker's log directory like `StorageTool format`, without starting Java."""
-    logs.mkdir(exist_ok=True)
-    properties = {"version": 1, "node.id": node_id, "cluster.id": cluster_id, "directory.id": _new_kafka_uuid()}
-    path = logs / "meta.properties"
-    if not path.exists():
-        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-
-
-def _new_kafka_uuid() -> str:
-    """Return a new id in Kafka's encoding, which never begins with a dash."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
-        pass
-    return text

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -164,27 +164,9 @@ class DatadogEmulator(EmulatorServer):
             self._rate_limit = None
             self._healed.set()
 
-    def drop_host(self, broker_id: int, direction: Literal["tx", "rx"] | None = None) -> None:
-        """Remove a broker's series in one direction (None: both). Its tags stay."""
-        with self._lock:
-            for host in self._of_broker(broker_id):
-                host.dropped |= {direction} if direction else {"tx", "rx"}
-
-    def restore_host(self, broker_id: int) -> None:
-        """Undo `drop_host` and `null_points`."""
-        with self._lock:
-            for host in self._of_broker(broker_id):
-                host.dropped.clear()
-                host.has_null_points = False
-
-    def null_points(self, broker_id: int) -> None:
-        """Make every point of a broker's series null."""
-        with self._lock:
-            for host in self._of_broker(broker_id):
-                host.has_null_points = True
-
-    def _of_broker(self, broker_id: int) -> Iterator[Host]:
-        return (host for host in self._hosts.values() if host.broker_id == broker_id)
+    def host_of(self, broker_id: int) -> Host:
+        """Return the host of a broker; faults of its series are settable."""
+        return next(host for host in self._hosts.values() if host.broker_id == broker_id)
 
     def _counters_of(self, broker_id: int) -> CumulativeCounters:
         return self._counters.setdefault(broker_id, CumulativeCounters(_KEEP_SECONDS))

@@ -100,7 +100,6 @@ class SimulatedKafka(Startable):
     def close(self) -> None:
         """Stop the clock and unregister the brokers; other znodes stay, as in a real cluster."""
         self._stopping.set()
-        self._znodes.poll_now()
         for thread in self._threads:
             thread.join(timeout=5)
         # A call that waits for an unreachable ZooKeeper ends with the session.
@@ -121,7 +120,6 @@ class SimulatedKafka(Startable):
         """
         with self._lock:
             self._cluster.submit_reassignment(targets)
-        self._znodes.poll_now()
 
     def read(self, value: Callable[[Cluster], T]) -> T:
         """Return a value of the model, which does not change meanwhile."""

@@ -134,20 +134,18 @@ class KafkaServer:
         self.directory = directory
         self.logs = directory / "logs"
         """Log directory, with one subdirectory per partition."""
-        self.server_log = directory / "server.log"
-        """Log file of the process."""
         directory.mkdir(parents=True)
         configuration, log4j = directory / "server.properties", directory / "log4j.properties"
-        log4j.write_text(_LOG4J.format(path=self.server_log))
+        server_log = directory / "server.log"
+        log4j.write_text(_LOG4J.format(path=server_log))
         given = {"listeners": f"{listener}://{place.host}:{port}", "log.dirs": self.logs, **properties}
         configuration.write_text("".join(f"{key}={_property_value(value)}\n" for key, value in given.items()))
         self.command = [*command, f"-Dlog4j.configuration=file:{log4j}"]
         """Java command without the main class."""
         self.configuration = configuration
         """Path of `server.properties`."""
-        self.process = Process(
-            name, [*place.command_prefix, *self.command, "kafka.Kafka", str(configuration)], directory / "output.log"
-        )
+        command = [*place.command_prefix, *self.command, "kafka.Kafka", str(configuration)]
+        self.process = Process(name, command, directory / "output.log", own_log=server_log)
 
     def close(self) -> None:
         """Kill the process and remove its directory."""
@@ -167,22 +165,6 @@ class KafkaServer:
         except OSError:
             return False
         return True
-
-    def log_end(self, lines: int = 30) -> str:
-        """Return the last lines of its log file and its output."""
-        logged = self.server_log.read_text(errors="replace") if self.server_log.exists() else ""
-        return "\n".join(logged.splitlines()[-lines:]) + "\n" + self.process.log_end(lines)
-
-    def wait_until(self, ready: Callable[[], bool], within_seconds: float) -> None:
-        """Return as soon as `ready` returns true.
-
-        Raises:
-            TimeoutError: it does not become ready, or it ends first; the message has the end of its log.
-        """
-        try:
-            self.process.wait_until(ready, within_seconds, poll_seconds=0.1)
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}\n{self.log_end()}") from None
 
 
 class KafkaCluster(Startable):
@@ -437,7 +419,7 @@ class KafkaCluster(Startable):
     def _wait_until_serving(self, broker_id: int, within_seconds: float) -> None:
         # A broker accepts connections a moment after its registration.
         broker = self.brokers[broker_id]
-        broker.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
+        broker.process.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
 
     def _wait_until_known(self, within_seconds: float) -> None:
         running = self._running()
@@ -445,7 +427,7 @@ class KafkaCluster(Startable):
         def all_registered() -> bool:
             for broker_id in running:
                 if not self.brokers[broker_id].process.running:
-                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].log_end()}")
+                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].process.log_end()}")
             try:
                 cluster = self._call_admin(lambda admin: admin.describe_cluster())
             except Unavailable:
@@ -523,7 +505,7 @@ def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -
     server = KafkaServer("Kafka", directory / "broker", broker, [*command, *options], properties)
     format_broker(server.logs, 1, new_kafka_uuid())
     with server.process as process:
-        server.wait_until(lambda: "Kafka Server started" in server.log_end(), 120.0)
+        process.wait_until(lambda: "Kafka Server started" in process.log_end(), 120.0)
         process.terminate()
         process.wait(DUMP_SECONDS)
 

@@ -102,7 +102,7 @@ class KraftCluster(KafkaCluster):
         """Start the controller and all brokers; return when every broker's metadata lists all of them."""
         self._format()
         self.controller.process.start()
-        self.controller.wait_until(lambda: self.controller.listening, within_seconds)
+        self.controller.process.wait_until(lambda: self.controller.listening, within_seconds)
         # The brokers start after it: without a controller they poll in a busy loop, which doubles their CPU time.
         for broker_id, broker in self.brokers.items():
             format_broker(broker.logs, broker_id, self._cluster_id)

@@ -130,6 +130,7 @@ class Process(Startable):
         log: Path,
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        own_log: Path | None = None,
     ) -> None:
         """Prepare a process.
 
@@ -139,6 +140,7 @@ class Process(Startable):
             log: file for its output.
             environment: variables in addition to those of this process.
             directory: working directory; None: that of this process.
+            own_log: log file that the program itself writes; None: it has none.
         """
         self.name = name
         self.log = log
@@ -146,6 +148,7 @@ class Process(Startable):
         self._command = list(command)
         self._environment = {**os.environ, **(environment or {})}
         self._directory = directory
+        self._logs = [log] if own_log is None else [own_log, log]
         self._popen: subprocess.Popen[bytes] | None = None
 
     @property
@@ -249,10 +252,9 @@ class Process(Startable):
         self.wait(30.0)
 
     def log_end(self, lines: int = 30) -> str:
-        """Return the last lines of its log."""
-        if not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        """Return the last lines of each of its logs."""
+        texts = [log.read_text(errors="replace") for log in self._logs if log.exists()]
+        return "\n".join(line for text in texts for line in text.splitlines()[-lines:])
 
     def _signal(self, number: signal.Signals) -> None:
         if self._popen is not None and self._popen.poll() is None:

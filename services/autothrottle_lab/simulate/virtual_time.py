@@ -154,17 +154,10 @@ class VirtualScenario:
         """The running brokers that have a replica at the start of the reassignment; the first one leads."""
         return tuple(b for b in reassignment.replicas if b in self.brokers)
 
-    def leader(self, reassignment: VirtualReassignment) -> int:
-        """The leader at the start of the reassignment."""
-        return self.alive(reassignment)[0]
-
-    def adding(self, reassignment: VirtualReassignment) -> tuple[int, ...]:
-        """The brokers that copy the partition."""
-        return tuple(b for b in reassignment.target if b not in reassignment.replicas)
-
     def flows(self, reassignment: VirtualReassignment) -> list[Flow]:
         """The flows that copy the partition."""
-        return [Flow(self.leader(reassignment), follower) for follower in self.adding(reassignment)]
+        adding = (b for b in reassignment.target if b not in reassignment.replicas)
+        return [Flow(self.alive(reassignment)[0], follower) for follower in adding]
 
     def cluster(self) -> Cluster:
         """Return the cluster before the reassignment, at time 0."""

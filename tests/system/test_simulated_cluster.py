@@ -17,11 +17,7 @@ from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.emulators.kafka import SimulatedKafka
-from autothrottle_lab.emulators.kafka_scenario import (
-    demo_cluster,
-    demo_targets,
-    format_reassignment,
-)
+from autothrottle_lab.emulators.kafka_znodes import format_reassignment
 from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
@@ -380,44 +376,11 @@ def test_model_counts_the_copied_bytes_of_each_flow(zookeeper: ZooKeeperServer, 
         kafka.reassign(TARGETS)
         eventually(lambda: not kafka.read(Cluster.moving))
         cluster = kafka.read(lambda cluster: cluster)
-        assert cluster.ideal_seconds == pytest.approx(2.5)
         assert round(cluster.unthrottled_bytes) == 250 * MEGABYTE
         inbound = cluster.brokers[3].inbound
         assert inbound.total == round(inbound.replication) == 250 * MEGABYTE
         copied = {flow: round(amount) for flow, amount in cluster.flow_bytes.items()}
         assert copied == {Flow(1, 3): 50 * MEGABYTE, Flow(2, 3): 200 * MEGABYTE}
-
-
-# The demo's scenario
-
-
-def test_shortest_duration_of_the_demos_reassignment_is_45_to_50_seconds() -> None:
-    cluster = demo_cluster()
-    targets = demo_targets(cluster)
-    assert len(targets) == 40
-    assert sorted(cluster.brokers) == [1001, 1002, 1003, 1004, 1005, 1006]
-    for key, target in targets.items():
-        moving = cluster.partitions[key]
-        assert 1000 in moving.replicas
-        assert moving.leader in range(1001, 1006)
-        assert [1000 if b == 1006 else b for b in target] == list(moving.replicas)
-    cluster.submit_reassignment(targets)
-    assert 45 <= cluster.ideal_seconds <= 50
-
-
-def test_demos_replicas_join_the_isr_throughout_and_clients_wait_without_throttles() -> None:
-    cluster = demo_cluster()
-    cluster.submit_reassignment(demo_targets(cluster))
-    left = {}
-    while cluster.moving():
-        cluster.step(0.1)
-        left[int(cluster.now)] = len(cluster.moving())
-    assert max(left) < 1.25 * cluster.ideal_seconds
-    assert left[15] in range(25, 36)
-    assert left[30] in range(10, 25)
-    assert cluster.flow_bytes.keys() == {Flow(leader, 1006) for leader in range(1001, 1006)}
-    offered = sum(side.client_offered for side in cluster.sides())
-    assert sum(side.client_deferred for side in cluster.sides()) / offered > 0.005
 
 
 def test_reassignment_of_an_unknown_partition_is_missing(zookeeper: ZooKeeperServer, operator: Operator) -> None:

@@ -32,15 +32,15 @@ from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle_client.output_files import write_text
 from autothrottle_lab.demo.kafka_stage import VERSIONS, KafkaStage
-from autothrottle_lab.demo.simulated_stage import SimulatedStage
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interrupted, Interruption, Report, Stage, size
-from autothrottle_lab.emulators.kafka_scenario import (
+from autothrottle_lab.demo.scenario import (
     DEMO_CAPACITY,
     DEMO_DOUBLING_SECONDS,
     DEMO_FAILED_BROKER,
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
+from autothrottle_lab.demo.simulated_stage import SimulatedStage
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interrupted, Interruption, Report, Stage, size
 from autothrottle_lab.observation.observer import Sample
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE, has_kafka_jars, kafka_jars
 from autothrottle_lab.servers.processes import Process

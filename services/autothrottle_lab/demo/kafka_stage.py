@@ -14,14 +14,14 @@ from contextlib import ExitStack
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.scoring.bound import LinkSideDemand, link_side_seconds
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, size
-from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.emulators.kafka_scenario import (
+from autothrottle_lab.demo.scenario import (
     DEMO_DOUBLING_SECONDS,
     DEMO_FAILED_BROKER,
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, size
+from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.observer import Configs, Reading, Timeline, read_kraft_timeline
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition

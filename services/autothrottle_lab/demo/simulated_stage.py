@@ -8,15 +8,12 @@ from contextlib import ExitStack
 from autothrottle.adapters.zookeeper.codec import parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
+from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER, demo_cluster, demo_scenario
 from autothrottle_lab.demo.stage import Interruption, Report, Stage, size
 from autothrottle_lab.emulators.kafka import SimulatedKafka
-from autothrottle_lab.emulators.kafka_scenario import (
-    DEMO_NEW_BROKER,
-    demo_cluster,
-    demo_targets,
-    format_reassignment,
-)
+from autothrottle_lab.emulators.kafka_znodes import format_reassignment
 from autothrottle_lab.observation.observer import Configs, Reading, read_timeline
+from autothrottle_lab.simulate.recording import bound
 from autothrottle_lab.simulation.cluster import Cluster
 
 GOALS = {
@@ -31,17 +28,17 @@ _PAST_SECONDS = 60.0
 
 
 class SimulatedStage(Stage):
-    """A stage with the brokers of `demo_cluster`, their clients and Datadog in the demo's own process."""
+    """A stage with the brokers of `demo_scenario`, their clients and Datadog in the demo's own process."""
 
     opening = "starting ZooKeeper, 6 simulated brokers, a Datadog emulator, 2 planners and the other services"
     run_seconds = 110.0  # the reassignment alone takes at least 46 s
 
     def __init__(self, interruption: Interruption, stack: ExitStack, options: Mapping[str, str]) -> None:
         super().__init__(interruption, stack, options)
-        self._cluster = demo_cluster()
-        self._targets = demo_targets(self._cluster)
-        self.partitions = len(self._targets)
-        self.total_bytes = round(sum(self._cluster.partitions[key].size for key in self._targets))
+        self._scenario = demo_scenario()
+        self._cluster = demo_cluster(self._scenario)
+        self.partitions = len(self._scenario.reassignments)
+        self.total_bytes = round(sum(reassignment.size for reassignment in self._scenario.reassignments))
 
     def build(self, say: Callable[[str], None]) -> None:
         self.start_zookeeper()
@@ -53,7 +50,7 @@ class SimulatedStage(Stage):
 
     def submit_reassignment(self) -> None:
         self._at_start = self._kafka.read(client_bytes)
-        self.client.create(_KAFKA.reassign_partitions, format_reassignment(self._targets))
+        self.client.create(_KAFKA.reassign_partitions, format_reassignment(self._scenario.targets))
 
     def record_end(self) -> None:
         self._at_end = self._kafka.read(client_bytes)
@@ -85,7 +82,7 @@ class SimulatedStage(Stage):
         return Report(
             "Measured from ZooKeeper's transaction log and the brokers' counters:",
             read_timeline(self.zookeeper.transactions()),
-            self._kafka.read(lambda cluster: cluster.ideal_seconds),
+            bound(self._scenario),
             offered,
             cycles,
             [

@@ -25,8 +25,8 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import MEGABYTE
+from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.emulators.kafka_scenario import DEMO_NEW_BROKER
 from autothrottle_lab.observation.observer import Configs, Reading, Sample, Timeline
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses

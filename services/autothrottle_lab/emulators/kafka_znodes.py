@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
@@ -35,11 +35,13 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle_lab.emulators.kafka_scenario import Document, format_reassignment
 from autothrottle_lab.simulation.cluster import Cluster
 from autothrottle_lab.simulation.partition import SimulatedPartition
 
 log = logging.getLogger(__name__)
+
+Document = dict[str, Any]
+"""A JSON object."""
 
 DEFAULT_ENTITY = "<default>"
 """The znode under /config/brokers with the cluster-wide default of broker configs."""
@@ -251,6 +253,16 @@ class Znodes:
             self._client.set(path, content)
         except NoNodeError:
             self._client.create(path, content, makepath=True)
+
+
+def format_reassignment(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """Return the content of `/admin/reassign_partitions`.
+
+    >>> format_reassignment({("t", 0): (1, 2)})
+    b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
+    """
+    entries = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in targets.items()]
+    return compact_json({"version": 1, "partitions": entries})
 
 
 def parse_object(content: bytes) -> Document:

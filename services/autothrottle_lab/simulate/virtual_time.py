@@ -154,6 +154,11 @@ class VirtualScenario:
         """The running brokers that have a replica at the start of the reassignment; the first one leads."""
         return tuple(b for b in reassignment.replicas if b in self.brokers)
 
+    @property
+    def targets(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """Partition -> broker ids of its new replicas."""
+        return {reassignment.key: reassignment.target for reassignment in self.reassignments}
+
     def flows(self, reassignment: VirtualReassignment) -> list[Flow]:
         """The flows that copy the partition."""
         adding = (b for b in reassignment.target if b not in reassignment.replicas)
@@ -294,9 +299,7 @@ class VirtualRecovery:
             topics.setdefault(reassignment.topic, {})[reassignment.partition] = reassignment
         for topic, reassignments in topics.items():
             self.kafka.add_topic(topic, {n: self.cluster.partitions[topic, n].isr for n in reassignments})
-        self.cluster.submit_reassignment(
-            {reassignment.key: reassignment.target for reassignment in self.scenario.reassignments}
-        )
+        self.cluster.submit_reassignment(self.scenario.targets)
         for topic, reassignments in topics.items():
             self.kafka.submit_reassignment(topic, {n: reassignment.target for n, reassignment in reassignments.items()})
         self.kafka.add_topic(OTHER_LOGS, {broker_id: (broker_id,) for broker_id in self.cluster.brokers})

@@ -25,7 +25,6 @@ from autothrottle.core.cluster.configs import WILDCARD, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import BytesPerSecond
 from autothrottle_lab.simulation.client_traffic import ClientTraffic
@@ -131,16 +130,6 @@ class Cluster:
         self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
         self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
         self._streams: list[_FetchGroup] | None = None
-        self.ideal_seconds = 0.0
-        """Shortest possible duration of the reassignment: that of its slowest link side.
-
-        For each link side in use it is the time to copy the bytes that are left at the start through all capacity that
-        the scripted client load leaves free, without produced bytes. It is 0 before the first reassignment, and
-        infinite if clients leave nothing free. A reassignment that starts while another one runs adds its bytes to the
-        first one.
-        """
-        self._ideal_start = 0.0
-        self._ideal_bytes: dict[SimulatedLinkSide, float] = {}
 
     @property
     def now(self) -> float:
@@ -202,11 +191,9 @@ class Cluster:
             self._check_target(key, target)
         if self._script_start_ms is None:
             self._script_start_ms = self._now_ms
-        alone = not self.moving()
         for key, target in targets.items():
             self.partitions[key].reassign(tuple(target))
         self._streams = None
-        self._update_ideal([self.partitions[key] for key in targets], alone)
         self._update_isr()
 
     def lose(self, broker_id: int) -> None:
@@ -391,23 +378,3 @@ class Cluster:
         if follower in partition.isr or not self.is_up(follower) or not self.is_up(partition.leader):
             return False
         return partition.bytes_left(follower) < _CAUGHT_UP_BYTES
-
-    def _update_ideal(self, partitions: list[SimulatedPartition], alone: bool) -> None:
-        copies = [(p, b) for p in partitions for b in p.adding if b not in p.isr and p.leader in self.brokers]
-        if not copies:
-            return
-        if alone:
-            self._ideal_start, self._ideal_bytes = self._script_time(), {}
-        for partition, follower in copies:
-            for side in (self.brokers[partition.leader].outbound, self.brokers[follower].inbound):
-                self._ideal_bytes[side] = self._ideal_bytes.get(side, 0.0) + partition.bytes_left(follower)
-        self.ideal_seconds = bound_seconds(
-            LinkSideDemand(
-                amount,
-                [
-                    (seconds, available_rate(side.capacity, clients, ratio=1.0, min_rate=0.0))
-                    for seconds, clients in side.traffic.spans(side.role, self._ideal_start)
-                ],
-            )
-            for side, amount in self._ideal_bytes.items()
-        )

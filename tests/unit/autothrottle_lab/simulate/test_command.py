@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -150,6 +151,23 @@ def test_bound_counts_produced_bytes_and_in_sync_followers() -> None:
     assert bound(scenario) == pytest.approx(100)
     falling = ClientTraffic((TrafficStep(0, mb(60), 0), TrafficStep(50, mb(10), 0)))
     assert bound(one_partition(falling, mb(36) * 50 + mb(81) * 30)) == pytest.approx(80)
+
+
+def test_bound_is_that_of_the_slowest_link_side() -> None:
+    traffic = {1: ClientTraffic.constant(mb(90), 0), 2: ClientTraffic(), 3: ClientTraffic()}
+    brokers = {broker_id: VirtualBroker(LINK, clients) for broker_id, clients in traffic.items()}
+    reassignments = [
+        VirtualReassignment("t", 0, mb(100), (1,), (1, 3)),
+        VirtualReassignment("t", 1, mb(500), (2,), (2, 3)),
+    ]
+    scenario = VirtualScenario(brokers, reassignments, traffic_waits=True)
+    assert bound(scenario) == pytest.approx(100 / 10)  # min-rate; the other link sides need 6.7 s at most
+
+
+def test_bound_is_infinite_when_clients_leave_no_headroom() -> None:
+    scenario = one_partition(ClientTraffic.constant(mb(100), 0), mb(600))
+    settings = replace(WINDOW_OF_12_S, limits=limits(min_rate=0))
+    assert bound(replace(scenario, settings=settings)) == math.inf
 
 
 def test_deferred_bytes_exclude_those_that_clients_alone_would_defer() -> None:

@@ -45,6 +45,8 @@ class SimulatedBroker:
         if broker_id < 0 or capacity.outbound <= 0 or capacity.inbound <= 0:
             raise Invalid(f"broker {broker_id} with {capacity}: the id must be >= 0 and each capacity > 0 bytes/s")
         self.broker_id = broker_id
+        self.up = True
+        """Whether the broker runs."""
         self.sides: Mapping[ReplicaRole, SimulatedLinkSide] = {
             role: SimulatedLinkSide(role, capacity.of(role), traffic or ClientTraffic()) for role in ReplicaRole
         }
@@ -58,16 +60,6 @@ class SimulatedBroker:
     def inbound(self) -> SimulatedLinkSide:
         """The direction that followers use."""
         return self.sides[ReplicaRole.FOLLOWER]
-
-    @property
-    def up(self) -> bool:
-        """Whether the broker runs."""
-        return all(side.up for side in self.sides.values())
-
-    def set_up(self, up: bool) -> None:
-        """Start or stop the broker."""
-        for side in self.sides.values():
-            side.up = up
 
 
 @dataclass(slots=True)
@@ -243,7 +235,9 @@ class Cluster:
         milliseconds = round(seconds * 1000)
         seconds = milliseconds / 1000
         self._produce(seconds)
-        for side in self.sides():
+        # A broker that is down has no clients.
+        sides = [side for broker in self.brokers.values() if broker.up for side in broker.sides.values()]
+        for side in sides:
             side.offer(self._offered(side, seconds))
         streams = self._current_streams()
         shares = self._shares(streams, seconds)
@@ -251,7 +245,7 @@ class Cluster:
         for stream, share in zip(streams, shares, strict=True):
             if share > 0:
                 self._deliver(stream, share)
-        for side in self.sides():
+        for side in sides:
             side.serve_clients(seconds)
         self._update_isr()
 
@@ -268,7 +262,7 @@ class Cluster:
     def _set_up(self, broker_id: int, up: bool) -> None:
         if broker_id not in self.brokers:
             raise Missing(f"broker {broker_id} does not exist; known are {sorted(self.brokers)}")
-        self.brokers[broker_id].set_up(up)
+        self.brokers[broker_id].up = up
         self._streams = None
 
     def _may_lead(self, partition: SimulatedPartition, broker_id: int) -> bool:

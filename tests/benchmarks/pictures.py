@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from html import escape
 from itertools import groupby
@@ -26,7 +26,13 @@ from autothrottle.core.policy.interface import Policy
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.simulate.recording import Recording, Second, SimulationOutcome
-from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario
+from autothrottle_lab.simulate.virtual_time import (
+    SETTINGS,
+    VirtualBroker,
+    VirtualReassignment,
+    VirtualRecovery,
+    VirtualScenario,
+)
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from tests.benchmarks.control.contest import RESULTS
 from tests.benchmarks.control.contestants import OriginalPolicy
@@ -221,9 +227,7 @@ def scenario(policy: Policy) -> VirtualScenario:
     return VirtualScenario(
         brokers,
         moves,
-        policy=policy,
-        interval=timedelta(seconds=30),
-        metrics_window=timedelta(seconds=120),
+        replace(SETTINGS, policy=policy, interval=timedelta(seconds=30), metrics_window=timedelta(seconds=120)),
         metrics_delay=METRICS_LATE,
         traffic_waits=True,
         step=timedelta(seconds=0.25),

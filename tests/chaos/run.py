@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.chaos.checker import Subject, Verdict, Violation, differences, judge
 from tests.chaos.proxy import Timing, Trap
 from tests.chaos.schedule import PROCESS_FAULTS, Edit, Fault, FaultKind, Schedule, Target

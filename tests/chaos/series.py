@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from autothrottle_lab.servers.processes import scratch_directory
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble
 from tests.chaos.run import Result, run
 from tests.chaos.schedule import schedule
 

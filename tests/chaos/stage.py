@@ -30,7 +30,7 @@ from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import LISTENS, Deployment
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
 from autothrottle_lab.simulation.partition import SimulatedPartition
@@ -224,7 +224,7 @@ class Stage:
         self.kafka.reassign({("bulk", p): (FAILED, *_alive(p)) for p in range(len(_SIZES["bulk"]))})
 
     def is_reassigning(self) -> bool:
-        return bool(self.kafka.counters()["moving_partitions"])
+        return bool(self.kafka.read(Cluster.moving))
 
     def is_throttled(self) -> bool:
         """Whether the throttle and the list that the user may edit are as the reassignment needs them."""

@@ -26,10 +26,10 @@ from typing import Any
 
 from autothrottle.__main__ import main as autothrottle
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER
 from autothrottle_lab.demo.simulated_stage import SimulatedStage
 from autothrottle_lab.demo.stage import Interruption
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY
-from autothrottle_lab.emulators.kafka_scenario import DEMO_NEW_BROKER
 from autothrottle_lab.servers.processes import free_address
 
 ROOT = Path(__file__).resolve().parents[2]

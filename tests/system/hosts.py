@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle_lab.servers.kafka import Place
 from autothrottle_lab.servers.kafka_kraft import CONTROLLER_ID
-from autothrottle_lab.servers.kafka_process import Place
 from tests.benchmarks.links.shaped_links import ShapedLinks, missing_requirements
 
 _PROBLEM = missing_requirements(os.geteuid(), shutil.which)

@@ -28,8 +28,7 @@ from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
-from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperServer
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperEnsemble, ZooKeeperServer
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
 from autothrottle_lab.simulation.partition import SimulatedPartition
@@ -292,7 +291,7 @@ class SimulatedRecovery:
 
     def is_reassigning(self) -> bool:
         """Whether any partition is still being reassigned."""
-        return bool(self.kafka.counters()["moving_partitions"])
+        return bool(self.kafka.read(Cluster.moving))
 
     def wait_until_throttled(self, *topics: str, within_seconds: float = 60.0) -> None:
         """Wait for `is_throttled`."""

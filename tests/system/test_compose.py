@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from autothrottle_lab.servers.kafka_process import KafkaServer, java_command
+from autothrottle_lab.servers.kafka import KafkaServer, java_command
 from autothrottle_lab.servers.processes import Process, run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
@@ -69,7 +69,7 @@ def test_replicas_of_the_compose_file_become_healthy_and_agree_on_the_leader(tmp
         kafka_host, *hosts = found.hosts
         server = kafka_server(kafka_host, tmp_path)
         with ZooKeeperServer(tmp_path / "zookeeper", 2181, host=found.machine.host), server.process:
-            server.wait_until(lambda: server.listening, 120)
+            server.process.wait_until(lambda: server.listening, 120)
             first, second = (replica(host, tmp_path) for host in hosts)
             with first, second:
                 for host, process, target in zip(hosts, (first, second), targets, strict=True):

@@ -126,14 +126,14 @@ def assert_all_fail_and_recover(recovery: SimulatedRecovery, cycles: Cycles, nam
 
 def assert_one_broker_fails_alone(recovery: SimulatedRecovery, cycles: Cycles) -> None:
     others = PARTICIPATING - {NEW}
-    recovery.datadog.drop_host(NEW)
+    recovery.datadog.host_of(NEW).dropped = ["tx", "rx"]
     kept = cycles.until({Reason.KEPT}, brokers={NEW})
     assert rates_of(kept)[NEW] == rates_of(cycles.all[-2])[NEW]
     assert reasons_of(kept, others) <= MEASURED
     lowest = cycles.next()
     assert reasons_of(lowest, {NEW}) == {Reason.MINIMUM} and recovery.rate() == MINIMUM
     assert reasons_of(lowest, others) <= MEASURED
-    recovery.datadog.restore_host(NEW)
+    recovery.datadog.host_of(NEW).dropped = []
     restored = datetime.now(UTC)
     cycles.until(MEASURED, after=restored)
     assert len(cycles.scheduled(restored)) <= 1 + SLACK_CYCLES

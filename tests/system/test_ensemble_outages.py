@@ -21,8 +21,7 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle_client import Cycle, PlannerClient
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.services import ServiceProcesses
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.system.simulated_recovery import INTERVAL_SECONDS, Leader, SimulatedRecovery, wait_for
 
 SESSION_SECONDS = 6.0

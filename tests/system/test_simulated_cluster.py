@@ -2,12 +2,7 @@
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,18 +10,14 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from autothrottle.adapters.zookeeper.codec import parse_reassignments
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow
-from autothrottle.core.errors import Invalid, Missing, Unavailable
+from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.emulators.kafka import CountersEndpoint, SimulatedKafka
-from autothrottle_lab.emulators.kafka_scenario import (
-    demo_cluster,
-    demo_targets,
-    parse_reassignment,
-    reassignment_document,
-)
+from autothrottle_lab.emulators.kafka import SimulatedKafka
+from autothrottle_lab.emulators.kafka_znodes import format_reassignment
 from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
@@ -74,7 +65,7 @@ class Operator:
         self.client.create(f"{self.prefix}/config/changes/config_change_", content, sequence=True, makepath=True)
 
     def reassign(self, targets: Mapping[tuple[str, int], tuple[int, ...]]) -> None:
-        content = json.dumps(reassignment_document(targets)).encode()
+        content = format_reassignment(targets)
         self.client.create(f"{self.prefix}/admin/reassign_partitions", content)
 
     def state(self, topic: str, partition: int) -> Any:
@@ -108,9 +99,9 @@ def live(zookeeper: ZooKeeperServer, operator: Operator, cluster: Cluster) -> Si
 
 
 def bytes_copied_in(kafka: SimulatedKafka, seconds: float) -> int:
-    before = kafka.counters()["bytes_left"]
+    bytes_left = kafka.read(Cluster.bytes_left)
     time.sleep(seconds)
-    return int(before - kafka.counters()["bytes_left"])
+    return bytes_left - kafka.read(Cluster.bytes_left)
 
 
 def test_cluster_writes_kafkas_znodes_and_deletes_its_broker_ids_at_the_end(
@@ -150,7 +141,7 @@ def test_reassignment_through_the_znode_starts_and_deletes_the_znode_at_its_end(
 
         @operator.client.DataWatch(f"{operator.prefix}/admin/reassign_partitions")  # type: ignore[untyped-decorator]
         def remember(content: bytes | None, _: object) -> None:
-            seen.append(parse_reassignment(content) if content else {})
+            seen.append(parse_reassignments(content) if content else {})
 
         eventually(lambda: bool(operator.read("/brokers/topics/t")["adding_replicas"]), 2)
         topic = operator.read("/brokers/topics/t")
@@ -176,7 +167,7 @@ def test_reassignment_through_the_admin_api_shows_in_the_topic_znode_only(
         kafka.reassign(TARGETS)
         eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"0": [3], "1": [3]}, 2)
         assert not operator.exists("/admin/reassign_partitions")
-        eventually(lambda: kafka.counters()["moving_partitions"] == 0)
+        eventually(lambda: not kafka.read(Cluster.moving))
         eventually(lambda: operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]})
 
 
@@ -211,7 +202,7 @@ def test_configs_present_at_the_start_apply(zookeeper: ZooKeeperServer, operator
         assert rate_of(cluster, 3) == 7_000_000
         kafka.reassign(TARGETS)
         time.sleep(1)
-        assert kafka.counters()["unthrottled_bytes"] == 0
+        assert kafka.read(lambda cluster: cluster.unthrottled_bytes) == 0
         assert operator.read("/config/topics/t") == {"version": 1, "config": {FOLLOWER_LIST: "*"}}
 
 
@@ -322,7 +313,7 @@ def test_unreadable_reassignment_is_ignored(
         operator.write("/admin/reassign_partitions", b'{"version":1,')
         eventually(lambda: "Ignoring the reassignment" in caplog.text)
         assert operator.read("/brokers/topics/t")["adding_replicas"] == {}
-        operator.write("/admin/reassign_partitions", json.dumps(reassignment_document(TARGETS)).encode())
+        operator.write("/admin/reassign_partitions", format_reassignment(TARGETS))
         eventually(lambda: not operator.exists("/admin/reassign_partitions"))
         assert operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]}
 
@@ -348,10 +339,10 @@ def test_simulated_cluster_survives_a_restart_of_zookeeper(fresh_zookeeper: ZooK
     cluster = small_cluster(200 * MEGABYTE)
     with SimulatedKafka(fresh_zookeeper.connect, cluster, session_timeout_seconds=2) as kafka:
         operator.reassign(TARGETS)
-        eventually(lambda: kafka.counters()["moving_partitions"] == 2)
+        eventually(lambda: len(kafka.read(Cluster.moving)) == 2)
         operator.close()  # its session could expire
         fresh_zookeeper.kill()
-        eventually(lambda: kafka.counters()["moving_partitions"] == 0, 20)
+        eventually(lambda: not kafka.read(Cluster.moving), 20)
         fresh_zookeeper.start()
         operator = Operator(fresh_zookeeper.connect, "")
         eventually(lambda: not operator.exists("/admin/reassign_partitions"), 30)
@@ -367,108 +358,29 @@ def test_simulated_cluster_stops_while_zookeeper_is_down(fresh_zookeeper: ZooKee
     kafka.start()
     fresh_zookeeper.kill()
     start = time.monotonic()
-    kafka.stop()
+    kafka.close()
     assert time.monotonic() - start < 20
 
 
 def test_error_names_the_unreachable_zookeeper() -> None:
     nowhere = free_address()
-    with pytest.raises(Unavailable, match=nowhere):
-        SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1).start()
+    with (
+        pytest.raises(Unavailable, match=nowhere),
+        SimulatedKafka(nowhere, small_cluster(), connect_timeout_seconds=1),
+    ):
+        pass
 
 
-# HTTP endpoint and command
-
-
-def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        return json.load(answer)
-
-
-def test_counters_contain_the_fields_of_the_observer(zookeeper: ZooKeeperServer, operator: Operator) -> None:
-    with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka, CountersEndpoint(kafka) as endpoint:
+def test_model_counts_the_copied_bytes_of_each_flow(zookeeper: ZooKeeperServer, operator: Operator) -> None:
+    with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka:
         kafka.reassign(TARGETS)
-        eventually(lambda: fetch(f"{endpoint.url}/counters")["moving_partitions"] == 0)
-        counters = fetch(f"{endpoint.url}/counters")
-        assert counters["ideal_seconds"] == pytest.approx(2.5)
-        assert counters["at"] == pytest.approx(time.time(), abs=2)
-        assert counters["unthrottled_bytes"] == 250 * MEGABYTE
-        assert counters["brokers"]["3"]["inbound"] == counters["brokers"]["3"]["replication_in"] == 250 * MEGABYTE
-        assert counters["flows"] == [
-            {"leader": 1, "follower": 3, "bytes_copied": 50 * MEGABYTE},
-            {"leader": 2, "follower": 3, "bytes_copied": 200 * MEGABYTE},
-        ]
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            fetch(f"{endpoint.url}/else")
-        with refused.value as answer:
-            assert answer.code == 404
-
-
-def run_main(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "autothrottle_lab.emulators.kafka", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_command_runs_the_demos_cluster_until_a_signal(
-    zookeeper: ZooKeeperServer, operator: Operator, number: signal.Signals
-) -> None:
-    with run_main("--zookeeper", zookeeper.connect, "--prefix", operator.prefix) as process:
-        try:
-            assert process.stdout
-            url = process.stdout.readline().removeprefix("Simulated Kafka: ").strip()
-            assert operator.children("/brokers/ids") == ["1001", "1002", "1003", "1004", "1005", "1006"]
-            operator.reassign(demo_targets(demo_cluster()))
-            eventually(lambda: fetch(f"{url}/counters")["moving_partitions"] == 40)
-            process.send_signal(number)
-            assert process.wait(timeout=20) == 0
-        finally:
-            process.kill()
-    assert operator.children("/brokers/ids") == []
-
-
-# The demo's scenario
-
-
-def test_shortest_duration_of_the_demos_reassignment_is_45_to_50_seconds() -> None:
-    cluster = demo_cluster()
-    targets = demo_targets(cluster)
-    assert len(targets) == 40
-    assert sorted(cluster.brokers) == [1001, 1002, 1003, 1004, 1005, 1006]
-    for key, target in targets.items():
-        moving = cluster.partitions[key]
-        assert 1000 in moving.replicas
-        assert moving.leader in range(1001, 1006)
-        assert [1000 if b == 1006 else b for b in target] == list(moving.replicas)
-    cluster.submit_reassignment(targets)
-    assert 45 <= cluster.ideal_seconds <= 50
-
-
-def test_demos_replicas_join_the_isr_throughout_and_clients_wait_without_throttles() -> None:
-    cluster = demo_cluster()
-    cluster.submit_reassignment(demo_targets(cluster))
-    left = {}
-    while cluster.moving():
-        cluster.step(0.1)
-        left[int(cluster.now)] = len(cluster.moving())
-    assert max(left) < 1.25 * cluster.ideal_seconds
-    assert left[15] in range(25, 36)
-    assert left[30] in range(10, 25)
-    assert cluster.flow_bytes.keys() == {Flow(leader, 1006) for leader in range(1001, 1006)}
-    counters = [broker.counters() for broker in cluster.brokers.values()]
-    offered, deferred = (sum(getattr(c, name) for c in counters) for name in ("client_offered", "client_deferred"))
-    assert deferred / offered > 0.005
-
-
-@pytest.mark.parametrize("content", [b"[]", b'{"partitions":[{"topic":"t"}]}', b'{"partitions":5}', b"\xff"])
-def test_malformed_reassignment_is_invalid(content: bytes) -> None:
-    with pytest.raises(Invalid, match="Kafka's form"):
-        parse_reassignment(content)
-
-
-def test_reassignment_with_a_broker_id_that_is_a_string_is_invalid() -> None:
-    with pytest.raises(Invalid, match="integers"):
-        parse_reassignment(b'{"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}')
+        eventually(lambda: not kafka.read(Cluster.moving))
+        cluster = kafka.read(lambda cluster: cluster)
+        assert round(cluster.unthrottled_bytes) == 250 * MEGABYTE
+        inbound = cluster.brokers[3].inbound
+        assert inbound.total == round(inbound.replication) == 250 * MEGABYTE
+        copied = {flow: round(amount) for flow, amount in cluster.flow_bytes.items()}
+        assert copied == {Flow(1, 3): 50 * MEGABYTE, Flow(2, 3): 200 * MEGABYTE}
 
 
 def test_reassignment_of_an_unknown_partition_is_missing(zookeeper: ZooKeeperServer, operator: Operator) -> None:

@@ -15,8 +15,7 @@ import pytest
 from autothrottle_client import AdminClient, AutothrottleError, ClusterState
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, fill
-from autothrottle_lab.servers.kafka import KafkaCluster
-from autothrottle_lab.servers.kafka_process import java_command
+from autothrottle_lab.servers.kafka import KafkaCluster, java_command
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

@@ -11,8 +11,7 @@ import pytest
 
 from autothrottle.topicmappr import command_line, metricsfetcher
 from autothrottle_lab.observation.traffic import fill
-from autothrottle_lab.servers.kafka import KafkaCluster
-from autothrottle_lab.servers.kafka_process import java_command
+from autothrottle_lab.servers.kafka import KafkaCluster, java_command
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

@@ -14,8 +14,7 @@ from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.errors import Unavailable
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle_lab.servers.processes import free_ports, scratch_directory
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from autothrottle_lab.servers.zookeeper_ensemble import ZooKeeperEnsemble
+from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.builders import eventually
 
 LIMIT_SECONDS = 60.0

@@ -1,8 +1,8 @@
 """`autothrottle demo`: replace a failed broker under throttle, and print what happens.
 
-ZooKeeper and all services are real: two planners and one of each other service, each in its own process. One more
-process simulates the brokers, their clients and Datadog (`simulated_stage`). With `--kafka 4` the brokers and clients
-are real, too (`kafka_stage`). While the new broker copies the failed broker's replicas, client load doubles and falls
+ZooKeeper and all services are real: two planners and one of each other service, each in its own process. This process
+simulates the brokers, their clients and Datadog (`simulated_stage`). With `--kafka 4` the brokers and clients are real,
+too (`kafka_stage`). While the new broker copies the failed broker's replicas, client load doubles and falls
 again, and the leading planner is killed.
 
 The report at the end comes from an observer that reads what Kafka wrote and counted. It never uses a planner's own
@@ -32,15 +32,15 @@ from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle_client.output_files import write_text
 from autothrottle_lab.demo.kafka_stage import VERSIONS, KafkaStage
-from autothrottle_lab.demo.simulated_stage import SimulatedStage
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interrupted, Interruption, Report, Stage, size
-from autothrottle_lab.emulators.kafka_scenario import (
+from autothrottle_lab.demo.scenario import (
     DEMO_CAPACITY,
     DEMO_DOUBLING_SECONDS,
     DEMO_FAILED_BROKER,
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
+from autothrottle_lab.demo.simulated_stage import SimulatedStage
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interrupted, Interruption, Report, Stage, size
 from autothrottle_lab.observation.observer import Sample
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE, has_kafka_jars, kafka_jars
 from autothrottle_lab.servers.processes import Process

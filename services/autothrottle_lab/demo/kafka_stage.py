@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
 from autothrottle.core.scoring.bound import LinkSideDemand, link_side_seconds
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, goal, size
-from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.emulators.kafka_scenario import (
+from autothrottle_lab.demo.scenario import (
     DEMO_DOUBLING_SECONDS,
     DEMO_FAILED_BROKER,
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
-from autothrottle_lab.observation.kraft_timeline import read_kraft_timeline
-from autothrottle_lab.observation.observer import Sample, Timeline, summary
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, size
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.observation.observer import Configs, Reading, Timeline, read_kraft_timeline
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
@@ -100,7 +98,6 @@ class KafkaStage(Stage):
             "2 planners and the other services"
         )
         self.partitions, self.total_bytes = len(targets()), bytes_to_copy()
-        self._last_sample: tuple[float, int, int] | None = None
 
     def build(self, say: Callable[[str], None]) -> None:
         """Start Kafka, fill it, kill a broker, and start clients, Datadog and the services."""
@@ -113,7 +110,7 @@ class KafkaStage(Stage):
         self._load = self.stack.enter_context(
             ProducerLoad(self._cluster, self._client_rates(1), record_bytes=_RECORD_BYTES)
         )
-        datadog = self._start_datadog()
+        datadog = self._start_feed()
         began = time.monotonic()
         while DEMO_FAILED_BROKER in self._cluster.metadata.brokers() or time.monotonic() - began < _METRICS_SECONDS:
             self.interruption.sleep(0.1)
@@ -143,11 +140,9 @@ class KafkaStage(Stage):
                 check=self.interruption.check,
             )
 
-    def _start_datadog(self) -> DatadogEmulator:
-        datadog = self.stack.enter_context(DatadogEmulator())
+    def _start_feed(self) -> DatadogEmulator:
         alive = (*SURVIVORS, DEMO_NEW_BROKER)
-        for broker_id in alive:
-            datadog.add_host(f"host-{broker_id}", broker_id, INSTANCE_TYPE)
+        datadog = self.start_datadog(alive)
 
         def record(sample: Mapping[int, TrafficCounters]) -> None:
             now = time.time()
@@ -185,44 +180,43 @@ class KafkaStage(Stage):
         self._client_bytes += sum(self._load.sent_bytes.values())
         self._latencies = sorted(late.seconds for late in self._load.latencies if late.at >= self._started_at)
 
-    def sample(self) -> Sample:
+    def reading(self) -> tuple[Reading, int]:
         logs = self._cluster.log_bytes(DEMO_NEW_BROKER)
         copied = sum(amount for (topic, _), amount in logs.items() if topic in _REASSIGNED)
         clients = sum(amount for (topic, _), amount in logs.items() if topic == _CLIENTS_TOPIC)
-        reading = time.monotonic(), clients, copied
-        last_reading, self._last_sample = self._last_sample or reading, reading
-        throttle = self._cluster.stored_configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
-        return Sample.between(last_reading, reading, throttle, max(0, bytes_to_copy() - copied))
+        return (time.monotonic(), clients, copied), max(0, bytes_to_copy() - copied)
 
     def is_reassigning(self) -> bool:
         return bool(self._cluster.reassigning())
 
-    def throttled(self) -> Sequence[str]:
-        return [entity for entity, config in self._cluster.stored_configs().items() if config.keys() & THROTTLE_KEYS]
+    def configs(self) -> Configs:
+        return self._cluster.stored_configs()
 
     def report(self, cycles: int) -> Report:
         timeline = read_kraft_timeline(self._cluster.metadata.records(), self._submitted_after)
         timeline.leader_changes = self._terms_since(timeline)
         received = _CLIENT_RATE * sum(DEMO_NEW_BROKER in replicas for replicas in _CLIENTS)
         ideal = ideal_seconds(bytes_to_copy(), CAPACITY, received)
-        totals = summary(timeline, ideal, self._client_bytes, cycles)
         median, high = _percentile(self._latencies, 0.5), _percentile(self._latencies, 0.99)
         failures = len(self._load.failures)
         return Report(
             "Measured from the controller's metadata log and the clients:",
-            totals,
+            timeline,
+            ideal,
+            self._client_bytes,
+            cycles,
             [
                 ("clients produced", size(self._client_bytes)),
                 ("  median latency", f"{1000 * median:.0f} ms"),
                 ("  99 % latency", f"{1000 * high:.0f} ms"),
             ],
+            {"first throttle after": ("first_throttle_seconds", GOAL_FIRST_THROTTLE_SECONDS, " s")},
             {
                 "recovery": f"{size(bytes_to_copy())} copied",
                 "shortest possible": "the new broker uses all capacity that clients leave free of "
                 f"{CAPACITY / MEGABYTE:g} MB/s",
                 "clients produced": f"{failures} records lost",
                 "  median latency": "acks=all",
-                "first throttle after": goal(totals.first_throttle_seconds, GOAL_FIRST_THROTTLE_SECONDS, " s"),
                 "config writes": "one per changed config key",
             },
             {

@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -22,9 +22,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, THROTTLE_KEYS
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.observation.observer import Sample, Summary
+from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER
+from autothrottle_lab.emulators.datadog import DatadogEmulator
+from autothrottle_lab.observation.observer import Configs, Reading, Sample, Timeline
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -110,38 +113,63 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a recovery, as text and as JSON."""
+    """The results of a recovery that has ended, as text and as JSON."""
 
     title: str
     """The source of the numbers, with a colon."""
-    summary: Summary
+    timeline: Timeline
+    ideal_seconds: float
+    """Shortest possible recovery: the slowest link side copies at its capacity less the client load."""
+    client_bytes: int
+    """Bytes that clients offered during the recovery."""
+    cycles: int
+    """Cycles that the planners logged from the start to the end."""
     client_rows: Sequence[tuple[str, str]]
     """Name and value of each row about the clients."""
+    goals: Mapping[str, tuple[str, float, str]]
+    """Name of a row -> the JSON key of its value, the limit of this value, and its unit."""
     remarks: Mapping[str, str]
     """Name of a row -> a remark on its value."""
     details: Mapping[str, Any]
-    """Numbers that are not in the summary; times in seconds."""
+    """More numbers for the JSON object; times in seconds."""
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (name, value, remark) of each row."""
-        totals = self.summary
+        values = self.document()
         rows = [
-            ("recovery", f"{totals.recovery_seconds:.1f} s"),
-            ("shortest possible", f"{totals.ideal_seconds:.1f} s"),
-            ("recovery / shortest", f"{totals.recovery_over_ideal:.2f}"),
+            ("recovery", f"{values['recovery_seconds']:.1f} s"),
+            ("shortest possible", f"{self.ideal_seconds:.1f} s"),
+            ("recovery / shortest", f"{values['recovery_over_ideal']:.2f}"),
             *self.client_rows,
-            ("first throttle after", seconds(totals.first_throttle_seconds)),
-            ("throttles removed after", seconds(totals.clean_seconds)),
-            ("config writes", str(totals.writes)),
-            ("cycles", str(totals.cycles)),
-            ("leader changes", str(totals.leader_changes)),
+            ("first throttle after", seconds(values["first_throttle_seconds"])),
+            ("throttles removed after", seconds(values["clean_seconds"])),
+            ("config writes", str(self.timeline.writes)),
+            ("cycles", str(self.cycles)),
+            ("leader changes", str(self.timeline.leader_changes)),
         ]
         remarks = {"throttles removed after": "counted from the end of the reassignment", **self.remarks}
+        for name, (key, limit, unit) in self.goals.items():
+            met = values[key] is not None and values[key] <= limit
+            remarks[name] = f"goal <= {limit:g}{unit}: {'met' if met else 'MISSED'}"
         return [(name, value, remarks.get(name, "")) for name, value in rows]
 
     def document(self) -> dict[str, Any]:
-        """Return all numbers as a JSON object."""
-        values = {**asdict(self.summary), "recovery_over_ideal": self.summary.recovery_over_ideal, **self.details}
+        """Return all numbers as a JSON object; a time is null if its event never happened."""
+        timeline = self.timeline
+        recovery, clean = timeline.seconds(timeline.ended), timeline.seconds(timeline.clean)
+        assert recovery is not None
+        values = {
+            "recovery_seconds": recovery,
+            "ideal_seconds": self.ideal_seconds,
+            "client_bytes": self.client_bytes,
+            "first_throttle_seconds": timeline.seconds(timeline.throttled),
+            "writes": timeline.writes,
+            "cycles": self.cycles,
+            "leader_changes": timeline.leader_changes,
+            "clean_seconds": None if clean is None else clean - recovery,
+            "recovery_over_ideal": recovery / self.ideal_seconds,
+            **self.details,
+        }
         return {name: round(v, 4) if isinstance(v, float) else v for name, v in values.items()}
 
 
@@ -161,6 +189,7 @@ class Stage(ABC):
     def __init__(self, interruption: Interruption, stack: ExitStack, options: Mapping[str, str]) -> None:
         """Prepare the stage; `options`: option of the services, without dashes -> value."""
         self.interruption, self.stack, self.options = interruption, stack, options
+        self._last_reading: Reading | None = None
 
     @abstractmethod
     def build(self, say: Callable[[str], None]) -> None:
@@ -184,24 +213,35 @@ class Stage(ABC):
         """Set the client load to `factor` times the initial load."""
 
     @abstractmethod
-    def sample(self) -> Sample:
-        """Return the state of the new broker, with rates since the last call."""
+    def reading(self) -> tuple[Reading, int]:
+        """Return the counters of the new broker, and the bytes that it still has to copy."""
 
     @abstractmethod
     def is_reassigning(self) -> bool:
         """Return whether the reassignment is in progress."""
 
     @abstractmethod
-    def throttled(self) -> Sequence[str]:
-        """Return the brokers and topics that have a throttle or a list of throttled replicas."""
+    def configs(self) -> Configs:
+        """Return the dynamic configs of all brokers and topics."""
 
     @abstractmethod
     def report(self, cycles: int) -> Report:
         """Return the results of the recovery; call it when no throttle is left."""
 
-    @abstractmethod
     def processes(self) -> Iterable[Process]:
-        """Return the processes of Kafka that must not end."""
+        """Return the processes of Kafka that must not end; simulated brokers have none."""
+        return ()
+
+    def sample(self) -> Sample:
+        """Return the state of the new broker, with rates since the last call."""
+        reading, bytes_left = self.reading()
+        last_reading, self._last_reading = self._last_reading or reading, reading
+        throttle = self.configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
+        return Sample.between(last_reading, reading, throttle, bytes_left)
+
+    def throttled(self) -> Sequence[str]:
+        """Return the brokers and topics that have a throttle or a list of throttled replicas."""
+        return [resource for resource, config in self.configs().items() if config.keys() & THROTTLE_KEYS]
 
     def require_running(self, killed: Sequence[Process]) -> None:
         """Raise `Unavailable` if a process other than the killed ones has ended."""
@@ -228,17 +268,18 @@ class Stage(ABC):
         self.stack.callback(self.client.stop)
         self.client.start(timeout=START_SECONDS)
 
+    def start_datadog(self, broker_ids: Iterable[int]) -> DatadogEmulator:
+        """Start a Datadog emulator that has a host for each of these brokers."""
+        datadog = self.stack.enter_context(DatadogEmulator())
+        for broker_id in broker_ids:
+            datadog.add_host(f"broker-{broker_id}", broker_id, INSTANCE_TYPE)
+        return datadog
+
     def start_services(self, datadog_url: str, options: Mapping[str, str]) -> None:
         """Start the services with these options; return when all of them listen."""
         self.services = ServiceProcesses(Deployment(self.zookeeper.connect, datadog_url, self.directory, options))
-        self.stack.push(self.services.__exit__)
+        self.stack.callback(self.services.close)
         self.interruption.run(self.services.start, self.services.processes.values)
-
-
-def goal(value: float | None, limit: float, unit: str) -> str:
-    """Return a goal, and whether a value meets it."""
-    met = value is not None and value <= limit
-    return f"goal <= {limit:g}{unit}: {'met' if met else 'MISSED'}"
 
 
 def size(amount: float) -> str:

@@ -6,21 +6,18 @@ Its data are counters of real traffic (`datadog_series`), never the decisions of
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import socket
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from autothrottle_lab.emulators.datadog_series import CumulativeCounters, Host, groups, series_of
+from autothrottle_lab.emulators.http_server import EmulatorRoutes, EmulatorServer
 
 API_KEY = "lab-api-key"
 APP_KEY = "lab-app-key"
@@ -87,8 +84,8 @@ class _RateLimit:
     path: str
 
 
-class DatadogEmulator:
-    """A server on a free port of 127.0.0.1 that responds like Datadog; a context manager. It is thread-safe."""
+class DatadogEmulator(EmulatorServer):
+    """A server on a free port of 127.0.0.1 that responds like Datadog. It is thread-safe."""
 
     def __init__(self, api_key: str = API_KEY) -> None:
         self.api_key = api_key
@@ -106,28 +103,11 @@ class DatadogEmulator:
         self._faults: list[_ActiveFault] = []
         self._rate_limit: _RateLimit | None = None
         self._healed = threading.Event()
-        self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="datadog-emulator")
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """Value for `--datadog-url`."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> DatadogEmulator:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        super().__init__(_DatadogRoutes)
 
     def close(self) -> None:
-        """Stop the server, all connections and all threads."""
         self.heal()
-        self._server.shutdown()
-        self._server.cut_connections()
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
     def add_host(
         self,
@@ -184,27 +164,9 @@ class DatadogEmulator:
             self._rate_limit = None
             self._healed.set()
 
-    def drop_host(self, broker_id: int, direction: Literal["tx", "rx"] | None = None) -> None:
-        """Remove a broker's series in one direction (None: both). Its tags stay."""
-        with self._lock:
-            for host in self._of_broker(broker_id):
-                host.dropped |= {direction} if direction else {"tx", "rx"}
-
-    def restore_host(self, broker_id: int) -> None:
-        """Undo `drop_host` and `null_points`."""
-        with self._lock:
-            for host in self._of_broker(broker_id):
-                host.dropped.clear()
-                host.has_null_points = False
-
-    def null_points(self, broker_id: int) -> None:
-        """Make every point of a broker's series null."""
-        with self._lock:
-            for host in self._of_broker(broker_id):
-                host.has_null_points = True
-
-    def _of_broker(self, broker_id: int) -> Iterator[Host]:
-        return (host for host in self._hosts.values() if host.broker_id == broker_id)
+    def host_of(self, broker_id: int) -> Host:
+        """Return the host of a broker; faults of its series are settable."""
+        return next(host for host in self._hosts.values() if host.broker_id == broker_id)
 
     def _counters_of(self, broker_id: int) -> CumulativeCounters:
         return self._counters.setdefault(broker_id, CumulativeCounters(_KEEP_SECONDS))
@@ -267,45 +229,11 @@ class DatadogEmulator:
         return event
 
 
-class _Server(ThreadingHTTPServer):
-    # Without daemon threads server_close() joins them.
-    daemon_threads = False
-    request_queue_size = 128
-
-    def __init__(self, emulator: DatadogEmulator) -> None:
-        self.emulator = emulator
-        self._connections: set[socket.socket] = set()
-        self._connections_lock = threading.Lock()
-        super().__init__(("127.0.0.1", 0), _Routes)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._connections_lock:
-            self._connections.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._connections_lock:
-            self._connections.discard(request)
-        super().shutdown_request(request)
-
-    def cut_connections(self) -> None:
-        """Shut down all connections, so that threads stop waiting for the next request."""
-        with self._connections_lock:
-            for connection in self._connections:
-                with contextlib.suppress(OSError):  # the client may have closed it already
-                    connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        # A client may disconnect during a response; report any other error, because it is a bug of the emulator.
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class _Routes(BaseHTTPRequestHandler):
+class _DatadogRoutes(EmulatorRoutes):
     protocol_version = "HTTP/1.1"
     # Headers and body are sent as two packets; without this the second waits for the client's acknowledgement.
     disable_nagle_algorithm = True
-    server: _Server
+    server: DatadogEmulator
     _limit_headers: Mapping[str, str] = {}
 
     def do_GET(self) -> None:
@@ -314,11 +242,8 @@ class _Routes(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._serve(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: `requests` has all requests."""
-
     def _serve(self, body: bytes) -> None:
-        emulator = self.server.emulator
+        emulator = self.server
         parts = urlsplit(self.path)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         emulator.requests.append(Request(self.command, self.path, parts.path, query, time.time()))
@@ -337,7 +262,7 @@ class _Routes(BaseHTTPRequestHandler):
             self._answer(*self._route(parts.path, query, body))
 
     def _refusal(self, path: str, query: Mapping[str, str]) -> tuple[int, str] | None:
-        emulator = self.server.emulator
+        emulator = self.server
         if {"api_key", "application_key"} & query.keys():
             return 400, "Bad Request: send the keys in headers, not in the URL"
         needed = {"DD-API-KEY": emulator.api_key}
@@ -369,7 +294,7 @@ class _Routes(BaseHTTPRequestHandler):
             rollup = None
         if rollup is None:
             return 400, {"errors": ["Invalid query: it needs from, to and query=<query>.rollup(avg, <seconds>)"]}
-        series = self.server.emulator.series(rollup["query"], int(rollup["seconds"]), start, end)
+        series = self.server.series(rollup["query"], int(rollup["seconds"]), start, end)
         return 200, {
             "status": "ok",
             "res_type": "time_series",
@@ -385,7 +310,7 @@ class _Routes(BaseHTTPRequestHandler):
         }
 
     def _tags(self, host: str) -> tuple[int, dict[str, Any]]:
-        emulator = self.server.emulator
+        emulator = self.server
         time.sleep(emulator.tag_delay_seconds)
         tags = emulator.tags_by_host(host)
         if tags is None:
@@ -394,30 +319,27 @@ class _Routes(BaseHTTPRequestHandler):
 
     def _event(self, body: bytes) -> tuple[int, dict[str, Any]]:
         try:
-            event = self.server.emulator.take_event(json.loads(body))
+            event = self.server.take_event(json.loads(body))
         except (KeyError, TypeError, ValueError):
             return 400, {"errors": ["The parameters 'title' and 'text' are required"]}
         stored = {"title": event.title, "text": event.text, "tags": list(event.tags)}
-        return 202, {"status": "ok", "event": {"id": len(self.server.emulator.events), **stored}}
+        return 202, {"status": "ok", "event": {"id": len(self.server.events), **stored}}
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        return super().date_time_string(self.server.emulator.clock() if timestamp is None else timestamp)
+        return super().date_time_string(self.server.clock() if timestamp is None else timestamp)
 
     def _answer(self, status: int, body: Mapping[str, Any]) -> None:
         self._send(status, json.dumps(body).encode())
 
     def _send(self, status: int, body: bytes, length: int | None = None) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        for name, value in self._limit_headers.items():
-            self.send_header(name, value)
+        headers = {**self._limit_headers}
+        if length is not None:
+            headers["Content-Length"] = str(length)
         if status == 429:
-            self.send_header("Retry-After", str(RETRY_AFTER_SECONDS))
+            headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
         if 300 <= status < 400:
-            self.send_header("Location", f"{self.server.emulator.url}/elsewhere")
-        self.end_headers()
-        self.wfile.write(body)
+            headers["Location"] = f"{self.server.url}/elsewhere"
+        self.send(status, body, headers)
 
     def _send_fault(self, fault: int | bytes | str) -> None:
         if isinstance(fault, int):
@@ -429,7 +351,7 @@ class _Routes(BaseHTTPRequestHandler):
         else:
             self.close_connection = True
             if fault == "hang":
-                self.server.emulator.wait_for_heal()
+                self.server.wait_for_heal()
             elif fault == "half":
                 self._send(200, b'{"status": "ok", "series": [', length=1_000)
             else:
@@ -437,5 +359,5 @@ class _Routes(BaseHTTPRequestHandler):
 
     def _dribble(self) -> None:
         self._send(200, b"", length=1_000_000)
-        while not self.server.emulator.wait_for_heal(_DRIBBLE_SECONDS):
+        while not self.server.wait_for_heal(_DRIBBLE_SECONDS):
             self.wfile.write(b" ")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -71,8 +72,10 @@ class Host:
     tags: tuple[str, ...]
     has_tagged_series: bool
     counters: CumulativeCounters
-    dropped: set[str] = field(default_factory=set)
+    dropped: Collection[str] = ()
+    """Settable: the directions, `tx` and `rx`, whose series are missing; the tags stay."""
     has_null_points: bool = False
+    """Settable: whether all points of its series are null."""
 
 
 def series_of(

@@ -8,17 +8,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
+from autothrottle_lab.emulators.http_server import EmulatorRoutes, EmulatorServer
 from autothrottle_lab.observation.traffic import TrafficCounters
 
 Answer = Callable[[], str] | int | bytes | Literal["hang"]
 """The text at the time of a request; or a fault: an HTTP status, another body, or no answer until `close`."""
 
 
-class ExporterEmulator:
-    """An HTTP server with the exporters of some brokers; a context manager."""
+class ExporterEmulator(EmulatorServer):
+    """An HTTP server with the exporters of some brokers."""
 
     def __init__(self) -> None:
         self.answers: dict[int, Answer] = {}
@@ -28,23 +28,11 @@ class ExporterEmulator:
         self.headers: Mapping[str, str] = {}
         """Headers of the last request, their names in lower case."""
         self.closing = threading.Event()
-        self._server = _ExporterServer(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="exporters")
+        super().__init__(_ExporterRoutes)
 
-    def __enter__(self) -> ExporterEmulator:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    @property
-    def address(self) -> str:
-        """`host:port`."""
-        return f"127.0.0.1:{self._server.server_port}"
+        super().close()
 
     @property
     def url(self) -> str:
@@ -82,23 +70,11 @@ def jmx_text(counters: TrafficCounters) -> str:
     )
 
 
-class _ExporterServer(ThreadingHTTPServer):
-    daemon_threads = False  # server_close() joins them
-    request_queue_size = 128
-
-    def __init__(self, emulator: ExporterEmulator) -> None:
-        self.emulator = emulator
-        super().__init__(("127.0.0.1", 0), _ExporterRoutes)
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Report nothing: a client may disconnect during a response."""
-
-
-class _ExporterRoutes(BaseHTTPRequestHandler):
-    server: _ExporterServer
+class _ExporterRoutes(EmulatorRoutes):
+    server: ExporterEmulator
 
     def do_GET(self) -> None:
-        emulator, broker = self.server.emulator, self.path.split("/")[1]
+        emulator, broker = self.server, self.path.split("/")[1]
         emulator.headers = {name.lower(): value for name, value in self.headers.items()}
         answer = emulator.answers.get(int(broker), 404) if broker.isdigit() else 404
         answer = next((fault for part, fault in emulator.faults.items() if part in self.path), answer)
@@ -107,14 +83,5 @@ class _ExporterRoutes(BaseHTTPRequestHandler):
         elif isinstance(answer, int):
             self.send_error(answer)
         else:
-            self._send(answer if isinstance(answer, bytes) else answer().encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
-
-    def _send(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            body = answer if isinstance(answer, bytes) else answer().encode()
+            self.send(200, body, {}, "text/plain; version=0.0.4")

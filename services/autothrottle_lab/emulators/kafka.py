@@ -1,33 +1,28 @@
 """A simulated Kafka cluster in a real ZooKeeper and in real time: services cannot distinguish it from a real one.
 
-`simulation` has the model and `kafka_znodes` the znodes. This module has the clock, and `GET /counters` for an
-observer. The type to know is `SimulatedKafka`. `python -m autothrottle_lab.emulators.kafka` runs one as a process.
+`simulation` has the model and `kafka_znodes` the znodes. This module has the clock. The type to know is
+`SimulatedKafka`.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.emulators.kafka_scenario import Document, demo_cluster
-from autothrottle_lab.emulators.kafka_znodes import Znodes, encode
+from autothrottle.core.errors import Unavailable
+from autothrottle_lab.emulators.kafka_znodes import Znodes
+from autothrottle_lab.servers.processes import Startable
 from autothrottle_lab.simulation.cluster import Cluster
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SampleCallback = Callable[[int, float, int, int], None]
@@ -39,17 +34,11 @@ STEP_SECONDS = 0.1
 STEPS_PER_SAMPLE = 2
 """Steps between two calls of `on_sample`."""
 
-PAST_SECONDS = 60.0
-"""History that the Datadog emulator of `main` has at the start, so that the first metrics window is full."""
-
 MAX_STEPS_LATE = 50
 """Most steps to catch up after a pause of the machine; after a longer pause the cluster's time is behind."""
 
 
-# The cluster in ZooKeeper
-
-
-class SimulatedKafka:
+class SimulatedKafka(Startable):
     """A `Cluster` that runs in real time with its state in ZooKeeper; a context manager. It is thread-safe."""
 
     def __init__(
@@ -87,13 +76,6 @@ class SimulatedKafka:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> SimulatedKafka:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def start(self) -> None:
         """Write the znodes and start the clock; return when all znodes exist.
 
@@ -103,13 +85,8 @@ class SimulatedKafka:
         try:
             self._client.start(timeout=self._connect_timeout_seconds)
         except KazooTimeoutError as error:
-            self._client.close()
             raise Unavailable(f"ZooKeeper at {self._connect} does not answer. Fix: start it first") from error
-        try:
-            self._znodes.begin()
-        except BaseException:
-            self._close()
-            raise
+        self._znodes.begin()
         self._begin = time.monotonic() - self._cluster.now - self._past_seconds
         for _ in range(round(self._past_seconds / STEP_SECONDS)):
             self._step()
@@ -120,20 +97,16 @@ class SimulatedKafka:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop the clock and unregister the brokers; other znodes stay, as in a real cluster."""
         self._stopping.set()
-        self._znodes.poll_now()
         for thread in self._threads:
             thread.join(timeout=5)
         # A call that waits for an unreachable ZooKeeper ends with the session.
-        self._close()
-        for thread in self._threads:
-            thread.join()
-
-    def _close(self) -> None:
         self._client.stop()
         self._client.close()
+        for thread in self._threads:
+            thread.join()
 
     def reassign(self, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
         """Start reassignments as `--bootstrap-server` does (KIP-455): only the topic znodes show them.
@@ -147,29 +120,11 @@ class SimulatedKafka:
         """
         with self._lock:
             self._cluster.submit_reassignment(targets)
-        self._znodes.poll_now()
 
-    def counters(self) -> Document:
-        """Return the cumulative bytes and the progress of the reassignment, for an observer.
-
-        `at` is in seconds since the epoch; `ideal_seconds` is null if clients leave nothing free.
-        """
+    def read(self, value: Callable[[Cluster], T]) -> T:
+        """Return a value of the model, which does not change meanwhile."""
         with self._lock:
-            cluster = self._cluster
-            ideal = cluster.ideal_seconds
-            return {
-                "at": self._epoch_seconds(),
-                "virtual_seconds": cluster.now,
-                "moving_partitions": len(cluster.moving()),
-                "bytes_left": cluster.bytes_left(),
-                "unthrottled_bytes": round(cluster.unthrottled_bytes),
-                "ideal_seconds": ideal if math.isfinite(ideal) else None,
-                "brokers": {str(i): asdict(broker.counters()) for i, broker in cluster.brokers.items()},
-                "flows": [
-                    {"leader": flow.leader, "follower": flow.follower, "bytes_copied": round(amount)}
-                    for flow, amount in cluster.flow_bytes.items()
-                ],
-            }
+            return value(self._cluster)
 
     def _epoch_seconds(self) -> float:
         """Return the wall-clock time of the cluster's current virtual time."""
@@ -204,95 +159,3 @@ class SimulatedKafka:
             totals = [(i, broker.outbound.total, broker.inbound.total) for i, broker in self._cluster.brokers.items()]
         for broker_id, outbound, inbound in totals:
             on_sample(broker_id, at, outbound, inbound)
-
-
-# The command
-
-
-class CountersEndpoint:
-    """`GET /counters` of a simulated cluster over HTTP; a context manager."""
-
-    def __init__(self, kafka: SimulatedKafka, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._server = ThreadingHTTPServer((host, port), _request_handler(kafka))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="counters", daemon=True)
-
-    def __enter__(self) -> CountersEndpoint:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def url(self) -> str:
-        """Base URL."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-
-def _request_handler(kafka: SimulatedKafka) -> type[BaseHTTPRequestHandler]:
-    class Requests(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            is_counters = self.path == "/counters"
-            content = encode(
-                kafka.counters() if is_counters else {"error": f"unknown path {self.path}; use GET /counters"}
-            )
-            self.send_response(200 if is_counters else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing: observers send several requests per second."""
-
-    return Requests
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo's simulated cluster until SIGTERM or SIGINT. The first line of output is its address.
-
-    With `--datadog` it also runs a Datadog emulator, fed by the brokers' counters; the second line is its address.
-    Return 0, or 2 if the cluster cannot start, for example because ZooKeeper is unavailable.
-    """
-    arguments = _arguments(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    try:
-        cluster = demo_cluster()
-        host, _, port = arguments.listen.rpartition(":")
-        with ExitStack() as stack:
-            datadog = stack.enter_context(DatadogEmulator()) if arguments.datadog else None
-            if datadog:
-                for broker_id in cluster.brokers:
-                    datadog.add_host(f"broker-{broker_id}", broker_id, arguments.datadog)
-            on_sample = datadog.record if datadog else None
-            past_seconds = PAST_SECONDS if datadog else 0.0
-            kafka = SimulatedKafka(arguments.zookeeper, cluster, arguments.prefix, on_sample, past_seconds=past_seconds)
-            stack.enter_context(kafka)
-            print(f"Simulated Kafka: {stack.enter_context(CountersEndpoint(kafka, host, int(port))).url}", flush=True)
-            if datadog:
-                print(f"Datadog: {datadog.url}", flush=True)
-            stopping.wait()
-    except (AutothrottleError, OSError, ValueError) as error:
-        print(f"simulated Kafka: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m autothrottle_lab.emulators.kafka", description=main.__doc__)
-    parser.add_argument("--zookeeper", required=True, help="connection string, host:port")
-    parser.add_argument("--prefix", default="", help="Kafka's chroot")
-    parser.add_argument("--listen", default="127.0.0.1:0", help="host:port of the counters; port 0: any free port")
-    parser.add_argument("--datadog", metavar="TYPE", help="also emulate Datadog; TYPE: instance type of the hosts")
-    return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,8 +4,8 @@
     /brokers/topics/<t>                           replicas, adding_replicas, removing_replicas, version 3
     /brokers/topics/<t>/partitions/<p>/state      leader and ISR
     /config/brokers, /config/topics               read at the start, and when a notification names them
-    /config/changes                               watched: without a notification a config has no effect
-    /admin/reassign_partitions                    watched: starts reassignments, shrinks with them, then deleted
+    /config/changes                               polled: without a notification a config has no effect
+    /admin/reassign_partitions                    polled: starts reassignments, shrinks with them, then deleted
 
 Source: ZkData.scala of Kafka 3.9, KIP-455. The type to know is `Znodes`.
 """
@@ -19,12 +19,12 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
-from kazoo.protocol.states import KazooState
 
+from autothrottle.adapters.zookeeper.codec import compact_json, format_config, parse_reassignments
 from autothrottle.core.cluster.configs import (
     THROTTLED_TYPES,
     ConfigResource,
@@ -35,11 +35,13 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle_lab.emulators.kafka_scenario import Document, parse_reassignment, reassignment_document
 from autothrottle_lab.simulation.cluster import Cluster
 from autothrottle_lab.simulation.partition import SimulatedPartition
 
 log = logging.getLogger(__name__)
+
+Document = dict[str, Any]
+"""A JSON object."""
 
 DEFAULT_ENTITY = "<default>"
 """The znode under /config/brokers with the cluster-wide default of broker configs."""
@@ -51,8 +53,7 @@ _CHANGE_PREFIX = "config_change_"
 class Znodes:
     """The controller's and the brokers' use of ZooKeeper.
 
-    Watches only set flags; one thread reads and writes all znodes in `run`. After a connection error, the next poll
-    retries.
+    One thread reads and writes all znodes in `run`. After a connection error, the next poll retries.
     """
 
     POLL_SECONDS = 0.05
@@ -62,94 +63,60 @@ class Znodes:
         self._root = f"/{prefix.strip('/')}" if prefix.strip("/") else ""
         self._cluster = cluster
         self._lock = lock
-        self._poll_event = threading.Event()
-        self._registered = False
-        self._changes_seen = threading.Event()
-        self._reassignment_seen = threading.Event()
+        self._session: tuple[int, bytes] | None = None
+        """The session that registered the brokers."""
         self._last_change = -1
+        self._last_reassignment_zxid = 0
         self._rates: dict[str, dict[ReplicaRole, int | None]] = {}
         self._published: dict[TopicPartition, int] = {}
         self._submitted: dict[TopicPartition, tuple[int, ...]] = {}
         self._removals: set[TopicPartition] = set()
-
-    def poll_now(self) -> None:
-        """Poll at once instead of after the poll interval."""
-        self._poll_event.set()
 
     def begin(self) -> None:
         """Write the cluster's znodes, apply the current configs, and set the watches."""
         for path in _PARENTS:
             self._client.ensure_path(f"{self._root}/{path}")
         for topic in {topic for topic, _ in self._cluster.partitions}:
-            self._create_config(topic)
+            with contextlib.suppress(NodeExistsError):
+                self._client.create(f"{self._root}/config/topics/{topic}", format_config({}))
         self._publish()
         self._last_change = max((sequence for sequence, _ in self._changes()), default=-1)
         for kind in THROTTLED_TYPES:
             for name in self._client.get_children(f"{self._root}/config/{kind.value}"):
                 self._apply(f"{kind.value}/{name}")
         self._register()
-        self._watch()
-
-    def _create_config(self, topic: str) -> None:
-        path = f"{self._root}/config/topics/{topic}"
-        with contextlib.suppress(NodeExistsError):
-            self._client.create(path, encode({"version": 1, "config": {}}))
 
     def run(self, stopping: threading.Event) -> None:
         """Poll until `stopping` is set."""
-        while not stopping.is_set():
-            self._poll_event.wait(self.POLL_SECONDS)
-            self._poll_event.clear()
+        while not stopping.wait(self.POLL_SECONDS):
             if not self._client.connected:
                 continue
             try:
                 self._poll()
             except KazooException as error:
                 log.warning("A ZooKeeper request failed (%r); the next poll retries it.", error)
-                self._changes_seen.set()
-                self._reassignment_seen.set()
 
     def _poll(self) -> None:
-        if not self._registered:
+        if self._session != self._client.client_id:
             self._register()
-        if self._changes_seen.is_set():
-            self._changes_seen.clear()
-            self._apply_changes()
-        if self._reassignment_seen.is_set():
-            self._reassignment_seen.clear()
-            self._submit_reassignment()
+        self._apply_changes()
+        self._submit_reassignment()
         self._publish()
         self._collect_finished()
         if self._removals:
             self._shrink_reassignment_node()
 
-    def _watch(self) -> None:
-        def connection(state: str) -> None:
-            if state == KazooState.LOST:
-                self._registered = False
-
-        def changes(_: Sequence[str]) -> None:
-            self._changes_seen.set()
-            self._poll_event.set()
-
-        def reassignment(*_: object) -> None:
-            self._reassignment_seen.set()
-            self._poll_event.set()
-
-        self._client.add_listener(connection)
-        self._client.ChildrenWatch(f"{self._root}/config/changes", changes)
-        self._client.DataWatch(f"{self._root}/admin/reassign_partitions", reassignment)
-
     def _register(self) -> None:
+        session = self._client.client_id
         for broker_id in self._cluster.brokers:
-            path, content = f"{self._root}/brokers/ids/{broker_id}", encode(_registration())
+            path, content = f"{self._root}/brokers/ids/{broker_id}", compact_json(_registration())
             try:
                 self._client.create(path, content, ephemeral=True)
             except NodeExistsError:
                 # The znode of an earlier session would disappear with that session.
                 self._client.delete(path)
                 self._client.create(path, content, ephemeral=True)
-        self._registered = True
+        self._session = session
 
     def _changes(self) -> list[tuple[int, str]]:
         names = self._client.get_children(f"{self._root}/config/changes")
@@ -217,8 +184,11 @@ class Znodes:
 
     def _submit_reassignment(self) -> None:
         try:
-            content, _ = self._client.get(f"{self._root}/admin/reassign_partitions")
-            targets = parse_reassignment(content)
+            content, stat = self._client.get(f"{self._root}/admin/reassign_partitions")
+            if stat.mzxid == self._last_reassignment_zxid:
+                return
+            self._last_reassignment_zxid = stat.mzxid
+            targets = parse_reassignments(content)
         except NoNodeError:
             return
         except Invalid as error:
@@ -241,12 +211,12 @@ class Znodes:
     def _publish(self) -> None:
         with self._lock:
             changed = {
-                key: (p.version, encode(_state(p)))
+                key: (p.version, compact_json(_state(p)))
                 for key, p in self._cluster.partitions.items()
                 if self._published.get(key) != p.version
             }
             topics = sorted({topic for topic, _ in changed})
-            documents = {t: encode(_topic(t, self._cluster.partitions.values())) for t in topics}
+            documents = {t: compact_json(_topic(t, self._cluster.partitions.values())) for t in topics}
         for (topic, partition), (_, state) in changed.items():
             self._write(f"{self._root}/brokers/topics/{topic}/partitions/{partition}/state", state)
         for topic, document in documents.items():
@@ -266,10 +236,10 @@ class Znodes:
         path = f"{self._root}/admin/reassign_partitions"
         try:
             content, stat = self._client.get(path)
-            targets = parse_reassignment(content)
+            targets = parse_reassignments(content)
             unfinished = {key: target for key, target in targets.items() if key not in self._removals}
             if unfinished:
-                self._client.set(path, encode(reassignment_document(unfinished)), version=stat.version)
+                self._client.set(path, format_reassignment(unfinished), version=stat.version)
             else:
                 self._client.delete(path, version=stat.version)
         except BadVersionError:
@@ -285,9 +255,14 @@ class Znodes:
             self._client.create(path, content, makepath=True)
 
 
-def encode(document: Document) -> bytes:
-    """Return a document as compact JSON."""
-    return json.dumps(document, separators=(",", ":")).encode()
+def format_reassignment(targets: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """Return the content of `/admin/reassign_partitions`.
+
+    >>> format_reassignment({("t", 0): (1, 2)})
+    b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}'
+    """
+    entries = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in targets.items()]
+    return compact_json({"version": 1, "partitions": entries})
 
 
 def parse_object(content: bytes) -> Document:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle_lab.servers.kafka import DEFAULT, Partition, PartitionState
@@ -77,9 +79,6 @@ _UNREGISTER_BROKER, _TOPIC, _PARTITION, _CONFIG, _PARTITION_CHANGE, _REMOVE_TOPI
 _REGISTER_BROKER, _BROKER_CHANGE = 0, 17
 """Record types; this reader ignores all others."""
 
-_ISR, _LEADER, _REPLICAS, _REMOVING, _ADDING = 0, 1, 2, 3, 4
-"""Tags of the fields of a changed partition."""
-
 _FENCED, _SHUTTING_DOWN = 0, 1
 """Tags of the fields of a changed broker."""
 
@@ -87,6 +86,9 @@ _KINDS = {2: "topics", 4: "brokers"}
 """Types of config resources; this reader ignores all others."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_codecs = kafka.protocol.schemas.fields.codecs
+_unsigned, _int32, _uuid = _codecs.UnsignedVarInt32.decode, _codecs.Int32.decode, _codecs.UUID.decode
 
 
 @dataclass(slots=True)
@@ -165,108 +167,76 @@ class MetadataLog:
             self._read_up_to[path] = start + batches.valid_bytes()
             for record in chain.from_iterable(batch for batch in batches if not batch.is_control_batch):
                 time = _EPOCH + timedelta(milliseconds=record.timestamp)
-                for change in self._changes(_Message(record.value)):
+                for change in self._changes(BytesIO(record.value)):
                     self._state.apply(change)
                     self._records.append(MetadataRecord(record.offset, time, change))
 
-    def _changes(self, message: _Message) -> Iterator[Change]:
+    def _changes(self, message: BytesIO) -> Iterator[Change]:
         """Yield the change of a record: one, or none."""
-        message.unsigned()  # version of the frame
-        kind = message.unsigned()
-        message.unsigned()  # version of the record
+        _unsigned(message)  # version of the frame
+        kind = _unsigned(message)
+        _unsigned(message)  # version of the record
         if kind == _CONFIG:
             yield from _config_written(message)
         elif kind == _TOPIC:
-            name = message.string() or ""
-            self._topics[message.uuid()] = name
+            name = _string(message) or ""
+            self._topics[_uuid(message)] = name
         elif kind == _PARTITION:
-            yield self._partition_created(message)
+            number, topic = _int32(message), self._topics[_uuid(message)]
+            replicas, isr, removing, adding = (_int32s(message) for _ in range(4))
+            yield PartitionWritten((topic, number), PartitionState(replicas, adding, removing, _int32(message), isr))
         elif kind == _PARTITION_CHANGE:
-            yield self._partition_changed(message)
+            number, topic = _int32(message), self._topics[_uuid(message)]
+            changed = {_FIELDS[tag][0]: _FIELDS[tag][1](value) for tag, value in _tagged(message) if tag in _FIELDS}
+            yield PartitionWritten((topic, number), replace(self._state.partitions[topic, number], **changed))
         elif kind == _REMOVE_TOPIC:
-            yield TopicDeleted(self._topics.pop(message.uuid()))
+            yield TopicDeleted(self._topics.pop(_uuid(message)))
         elif kind in (_REGISTER_BROKER, _UNREGISTER_BROKER):
-            yield BrokerFenced(message.int32(), fenced=True)
+            yield BrokerFenced(_int32(message), fenced=True)
         elif kind == _BROKER_CHANGE:
             yield from _broker_changed(message)
 
-    def _partition_created(self, message: _Message) -> PartitionWritten:
-        number, topic = message.int32(), self._topics[message.uuid()]
-        replicas, isr = message.int32s(), message.int32s()
-        removing, adding = message.int32s(), message.int32s()
-        return PartitionWritten((topic, number), PartitionState(replicas, adding, removing, message.int32(), isr))
 
-    def _partition_changed(self, message: _Message) -> PartitionWritten:
-        number, topic = message.int32(), self._topics[message.uuid()]
-        state = self._state.partitions[topic, number]
-        for tag, value in message.tagged():
-            if tag == _LEADER:
-                state = replace(state, leader=value.int32())
-            elif tag == _ISR:
-                state = replace(state, isr=value.int32s())
-            elif tag == _REPLICAS:
-                state = replace(state, replicas=value.int32s())
-            elif tag == _REMOVING:
-                state = replace(state, removing_replicas=value.int32s())
-            elif tag == _ADDING:
-                state = replace(state, adding_replicas=value.int32s())
-        return PartitionWritten((topic, number), state)
-
-
-def _config_written(message: _Message) -> Iterator[ConfigWritten]:
-    kind, name, key, value = message.int8(), message.string(), message.string(), message.string()
+def _config_written(message: BytesIO) -> Iterator[ConfigWritten]:
+    kind, name, key, value = _codecs.Int8.decode(message), _string(message), _string(message), _string(message)
     if kind in _KINDS and key is not None:
         yield ConfigWritten(f"{_KINDS[kind]}/{name or DEFAULT}", key, value)
 
 
-def _broker_changed(message: _Message) -> Iterator[BrokerFenced]:
-    broker_id = message.int32()
-    message.take(8)  # the broker's epoch
-    for tag, value in message.tagged():
+def _broker_changed(message: BytesIO) -> Iterator[BrokerFenced]:
+    broker_id = _int32(message)
+    _codecs.Int64.decode(message)  # the broker's epoch
+    for tag, value in _tagged(message):
         # 1: fenced, or in controlled shutdown; -1: unfenced; 0: unchanged.
-        if tag in (_FENCED, _SHUTTING_DOWN) and (change := value.int8()):
+        if tag in (_FENCED, _SHUTTING_DOWN) and (change := _codecs.Int8.decode(value)):
             yield BrokerFenced(broker_id, fenced=change > 0)
 
 
-class _Message:
-    """A reader of Kafka's flexible binary encoding: lengths are varints, stored plus one."""
+# Kafka's flexible binary encoding: lengths are varints, stored plus one
 
-    def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
 
-    def take(self, length: int) -> bytes:
-        self._at += length
-        return self._content[self._at - length : self._at]
+def _int32s(message: BytesIO) -> tuple[int, ...]:
+    """Read an array; null reads as empty."""
+    return tuple(_int32(message) for _ in range(_unsigned(message) - 1))
 
-    def unsigned(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._content[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
 
-    def int8(self) -> int:
-        return int.from_bytes(self.take(1), signed=True)
+def _string(message: BytesIO) -> str | None:
+    text: str | None = _codecs.String().decode(message, compact=True)
+    return text
 
-    def int32(self) -> int:
-        return int.from_bytes(self.take(4), signed=True)
 
-    def int32s(self) -> tuple[int, ...]:
-        """An array; null reads as empty."""
-        return tuple(self.int32() for _ in range(self.unsigned() - 1))
+def _tagged(message: BytesIO) -> Iterator[tuple[int, BytesIO]]:
+    """Yield (tag, value) of the tagged fields, which are present only if they differ from their defaults."""
+    for _ in range(_unsigned(message)):
+        tag = _unsigned(message)
+        yield tag, BytesIO(message.read(_unsigned(message)))
 
-    def uuid(self) -> uuid.UUID:
-        return uuid.UUID(bytes=self.take(16))
 
-    def string(self) -> str | None:
-        length = self.unsigned() - 1
-        return None if length < 0 else self.take(length).decode()
-
-    def tagged(self) -> Iterator[tuple[int, _Message]]:
-        """Yield (tag, value) of the tagged fields, which are present only if they differ from their defaults."""
-        for _ in range(self.unsigned()):
-            tag = self.unsigned()
-            yield tag, _Message(self.take(self.unsigned()))
+_FIELDS: Mapping[int, tuple[str, Callable[[BytesIO], Any]]] = {
+    0: ("isr", _int32s),
+    1: ("leader", _int32),
+    2: ("replicas", _int32s),
+    3: ("removing_replicas", _int32s),
+    4: ("adding_replicas", _int32s),
+}
+"""Tag of a field of a changed partition -> the field of its state, and how to read it."""

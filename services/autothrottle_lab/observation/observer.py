@@ -1,17 +1,18 @@
-"""Measurements of a recovery from znodes and the brokers' counters, never from a planner.
+"""Measurements of a recovery from what Kafka wrote and the brokers' counters, never from a planner.
 
-`read_timeline` computes the timeline from ZooKeeper's transaction log afterwards. `summary` combines it with counters.
-The type to know is `Summary`.
+`read_timeline` computes the timeline from ZooKeeper's transaction log afterwards, `read_kraft_timeline` from the
+metadata log. The type to know is `Timeline`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
+from autothrottle.adapters.zookeeper.codec import parse_config, parse_reassignments
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
@@ -20,14 +21,21 @@ from autothrottle.core.cluster.configs import (
     LEADER_REPLICAS,
     THROTTLE_KEYS,
     THROTTLED_TYPES,
-    ConfigResource,
     parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle_lab.emulators.kafka_scenario import parse_reassignment
-from autothrottle_lab.servers.zookeeper import Operation, Transaction
+from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord, MetadataState
+from autothrottle_lab.servers.zookeeper import Transaction
 
 _KAFKA = KafkaPaths()
+_CONFIGS = tuple(f"{_KAFKA.configs}/{kind.value}/" for kind in THROTTLED_TYPES)
+
+Reading = tuple[float, float, float]
+"""Counters of a broker: (seconds, bytes that clients wrote to it, bytes that it copied from leaders)."""
+Copy = tuple[TopicPartition, int, Iterable[int], Collection[int]]
+"""(partition, leader, ISR, adding replicas that are out of sync)."""
+Configs = Mapping[str, Mapping[str, str]]
+"""`brokers/1001` or `topics/t` -> its dynamic configs."""
 
 
 # During the recovery
@@ -47,10 +55,8 @@ class Sample:
     """Bytes that all adding replicas still have to copy."""
 
     @staticmethod
-    def between(
-        earlier: tuple[float, int, int], later: tuple[float, int, int], throttle: str | None, bytes_left: int
-    ) -> Sample:
-        """Return the state now, with the mean rates between two readings: (seconds, client bytes, copied bytes)."""
+    def between(earlier: Reading, later: Reading, throttle: str | None, bytes_left: int) -> Sample:
+        """Return the state now, with the mean rates between two readings."""
         seconds = max(later[0] - earlier[0], 1e-9)
         client_rate, copy_rate = (later[1] - earlier[1]) / seconds, (later[2] - earlier[2]) / seconds
         return Sample(None if throttle is None else int(throttle), client_rate, copy_rate, bytes_left)
@@ -64,11 +70,11 @@ class Timeline:
     """The events of one reassignment, by the clock of the server that committed them; None: it has not happened."""
 
     started: datetime | None = None
-    """The reassignment started: /admin/reassign_partitions was created."""
+    """The reassignment started; in ZooKeeper mode /admin/reassign_partitions was created."""
     throttled: datetime | None = None
     """All throttles were set for the first time, with exactly the throttled replicas that the reassignment needs."""
     ended: datetime | None = None
-    """The reassignment ended: /admin/reassign_partitions was deleted."""
+    """The reassignment ended; in ZooKeeper mode /admin/reassign_partitions was deleted."""
     clean: datetime | None = None
     """The last throttle was removed after the end."""
     writes: int = 0
@@ -80,11 +86,25 @@ class Timeline:
         """Return the seconds from the start to an event; None if one of them has not happened."""
         return (event - self.started).total_seconds() if event and self.started else None
 
+    def advance(self, time: datetime, reassigning: bool, copies: Iterable[Copy], configs: Configs) -> None:
+        """Note the events that a committed change caused.
 
-def config_of(content: bytes | None) -> Mapping[str, str]:
-    """Return the configs in the content of a znode."""
-    config: Mapping[str, str] = json.loads(content).get("config") or {} if content else {}
-    return config
+        Args:
+            time: when the change was committed.
+            reassigning: whether a reassignment is in progress after it.
+            copies: the partitions of this reassignment.
+            configs: the dynamic configs after the change.
+        """
+        if reassigning and not self.started:
+            self.started = time
+        if not self.started:
+            return
+        if not self.throttled and is_fully_throttled(copies, configs):
+            self.throttled = time
+        if not self.ended and not reassigning:
+            self.ended = time
+        if self.ended and not self.clean and not any(config.keys() & THROTTLE_KEYS for config in configs.values()):
+            self.clean = time
 
 
 def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
@@ -93,126 +113,70 @@ def read_timeline(transactions: Iterable[Transaction]) -> Timeline:
     Args:
         transactions: all applied transactions of the log, in order.
     """
-    replay = _ZnodeReplay()
+    timeline, nodes, configs = Timeline(), dict[str, bytes](), dict[str, Mapping[str, str]]()
     for transaction in transactions:
-        replay.take(transaction)
-    return replay.timeline
-
-
-@dataclass(slots=True)
-class _ZnodeReplay:
-    """The state of the znodes after each transaction."""
-
-    timeline: Timeline = field(default_factory=Timeline)
-    nodes: dict[str, bytes] = field(default_factory=dict)
-
-    def take(self, transaction: Transaction) -> None:
         for operation in transaction.operations:
-            if operation.kind in ("create", "set", "delete"):
-                self._apply(operation, transaction.time)
-        timeline = self.timeline
-        if timeline.started and not timeline.ended and not timeline.throttled and self._is_fully_throttled():
-            timeline.throttled = transaction.time
-        if timeline.ended and not timeline.clean and not self._is_throttled():
-            timeline.clean = transaction.time
-
-    def _apply(self, operation: Operation, time: datetime) -> None:
-        path, existed = operation.path, operation.path in self.nodes
-        if operation.kind == "delete":
-            self.nodes.pop(path, None)
-        else:
-            self.nodes[path] = operation.data or b""
-        if path == _KAFKA.reassign_partitions and operation.kind == "create":
-            self.timeline = Timeline(started=time)
-        elif path == _KAFKA.reassign_partitions and operation.kind == "delete" and existed:
-            self.timeline.ended = time
-        elif path == OwnPaths().term and operation.kind == "set":
-            self.timeline.leader_changes += 1
-        elif _is_config(path):
-            self.timeline.writes += 1
-
-    def _is_throttled(self) -> bool:
-        return any(config_of(data).keys() & THROTTLE_KEYS for path, data in self.nodes.items() if _is_config(path))
-
-    def _is_fully_throttled(self) -> bool:
-        copies = []
-        for partition, target in parse_reassignment(self.nodes[_KAFKA.reassign_partitions]).items():
-            state = json.loads(self.nodes[_KAFKA.state(*partition)])
-            copies.append((partition, state["leader"], state["isr"], set(target) - set(state["isr"])))
-        return is_fully_throttled(copies, lambda entity: self._config(ConfigResource(entity)))
-
-    def _config(self, resource: ConfigResource) -> Mapping[str, str]:
-        return config_of(self.nodes.get(_KAFKA.config(resource)))
+            if operation.kind not in ("create", "set", "delete"):
+                continue
+            path, data = operation.path, operation.data or b""
+            nodes[path] = data
+            if operation.kind == "delete":
+                del nodes[path]
+            if path == _KAFKA.reassign_partitions and operation.kind == "create":
+                timeline = Timeline()
+            elif path == OwnPaths().term and operation.kind == "set":
+                timeline.leader_changes += 1
+            elif path.startswith(_CONFIGS):
+                timeline.writes += 1
+                configs[path.removeprefix(f"{_KAFKA.configs}/")] = parse_config(data) if data else {}
+        timeline.advance(transaction.time, _KAFKA.reassign_partitions in nodes, _znode_copies(nodes), configs)
+    return timeline
 
 
-def _is_config(path: str) -> bool:
-    return any(path.startswith(f"{_KAFKA.configs}/{kind.value}/") for kind in THROTTLED_TYPES)
+def _znode_copies(nodes: Mapping[str, bytes]) -> Iterator[Copy]:
+    targets = parse_reassignments(nodes[_KAFKA.reassign_partitions]) if _KAFKA.reassign_partitions in nodes else {}
+    for partition, target in targets.items():
+        state = json.loads(nodes[_KAFKA.state(*partition)])
+        yield partition, state["leader"], state["isr"], set(target) - set(state["isr"])
 
 
-def is_fully_throttled(
-    copies: Iterable[tuple[TopicPartition, int, Iterable[int], Collection[int]]],
-    config: Callable[[str], Mapping[str, str]],
-) -> bool:
-    """Return whether all throttles of a reassignment are set, with exactly the throttled replicas that it needs.
+def read_kraft_timeline(records: Iterable[MetadataRecord], after_offset: int) -> Timeline:
+    """Return the timeline of the reassignment that started after an offset in a KRaft cluster.
+
+    `writes` counts config keys. `leader_changes` is 0, because the metadata log has no terms of autothrottle.
 
     Args:
-        copies: (partition, leader, ISR, adding replicas that are out of sync) of each partition.
-        config: `brokers/1001` or `topics/t` -> its dynamic configs.
+        records: all records of the log, in order.
+        after_offset: the last offset before the reassignment was submitted.
     """
+    timeline, state = Timeline(), MetadataState()
+    for record in records:
+        state.apply(record.change)
+        if record.offset <= after_offset:
+            continue
+        timeline.writes += isinstance(record.change, ConfigWritten) and bool(timeline.started)
+        reassigning = any(p.adding_replicas or p.removing_replicas for p in state.partitions.values())
+        copies = (
+            (partition, p.leader, p.isr, set(p.adding_replicas) - set(p.isr))
+            for partition, p in state.partitions.items()
+        )
+        timeline.advance(record.time, reassigning, copies, state.configs)
+    return timeline
+
+
+def is_fully_throttled(copies: Iterable[Copy], configs: Configs) -> bool:
+    """Return whether all throttles of a reassignment are set, with exactly the throttled replicas that it needs."""
     lists: dict[tuple[str, str], set[str]] = defaultdict(set)
-    rates: set[tuple[int, str]] = set()
+    rates: set[tuple[str, str]] = set()
     for (topic, partition), leader, isr, pending in copies:
         if pending:
-            lists[topic, LEADER_REPLICAS] |= {f"{partition}:{b}" for b in isr}
-            lists[topic, FOLLOWER_REPLICAS] |= {f"{partition}:{b}" for b in pending}
-            rates |= {(leader, LEADER_RATE), *((b, FOLLOWER_RATE) for b in pending)}
+            lists[f"topics/{topic}", LEADER_REPLICAS] |= {f"{partition}:{b}" for b in isr}
+            lists[f"topics/{topic}", FOLLOWER_REPLICAS] |= {f"{partition}:{b}" for b in pending}
+            rates |= {(f"brokers/{leader}", LEADER_RATE), *((f"brokers/{b}", FOLLOWER_RATE) for b in pending)}
     return (
         bool(rates)
-        and all(key in config(f"brokers/{broker_id}") for broker_id, key in rates)
+        and all(key in configs.get(broker, {}) for broker, key in rates)
         and all(
-            parse_replicas(config(f"topics/{topic}").get(key, "")) == entries for (topic, key), entries in lists.items()
+            parse_replicas(configs.get(topic, {}).get(key, "")) == entries for (topic, key), entries in lists.items()
         )
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The measurements of a recovery; times in seconds."""
-
-    recovery_seconds: float
-    """From the start to the end of the reassignment."""
-    ideal_seconds: float
-    """Shortest possible recovery: the slowest link side copies at its capacity less the client load."""
-    client_bytes: int
-    """Bytes that clients offered during the recovery."""
-    first_throttle_seconds: float | None
-    """From the start until all throttles are set; None: they never were."""
-    writes: int
-    """Config writes for brokers and topics."""
-    cycles: int
-    """Cycles that the planners logged from the start to the end."""
-    leader_changes: int
-    """Terms that began."""
-    clean_seconds: float | None
-    """From the end of the reassignment until the last throttle is removed; None: a throttle is left."""
-
-    @property
-    def recovery_over_ideal(self) -> float:
-        """`recovery_seconds / ideal_seconds`, >= 1."""
-        return self.recovery_seconds / self.ideal_seconds
-
-
-def summary(timeline: Timeline, ideal_seconds: float, client_bytes: int, cycles: int) -> Summary:
-    """Return the measurements of a recovery that has ended; the parameters are as in `Summary`."""
-    recovery, clean = timeline.seconds(timeline.ended), timeline.seconds(timeline.clean)
-    assert recovery is not None
-    return Summary(
-        recovery_seconds=recovery,
-        ideal_seconds=ideal_seconds,
-        client_bytes=client_bytes,
-        first_throttle_seconds=timeline.seconds(timeline.throttled),
-        writes=timeline.writes,
-        cycles=cycles,
-        leader_changes=timeline.leader_changes,
-        clean_seconds=None if clean is None else clean - recovery,
     )

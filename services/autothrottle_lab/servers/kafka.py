@@ -1,4 +1,4 @@
-"""A real Kafka cluster on 127.0.0.1, one process per broker.
+"""A real Kafka cluster on 127.0.0.1, one process per broker (`KafkaServer`).
 
 `KafkaCluster` is the base class of `kafka_zookeeper.ZooKeeperModeCluster` and `kafka_kraft.KraftCluster`. It starts and
 stops brokers, reassigns partitions, and sets configs as another operator would. It reads configs from the brokers,
@@ -9,20 +9,26 @@ Tests use it to check the product's adapters. It shares only kafka-python and th
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+import shutil
+import socket
 import threading
 import time
-from abc import ABC, abstractmethod
+import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle_lab.servers.kafka_process import KafkaServer
+from autothrottle_lab.servers.jars import DUMP_SECONDS, class_archive_options, kafka_jars, require_java
+from autothrottle_lab.servers.processes import Process, Startable, free_ports
 
 T = TypeVar("T")
 Partition = tuple[str, int]
@@ -42,6 +48,36 @@ REQUEST_SECONDS = 15.0
 
 ATTEMPTS = 3
 """Attempts of a request whose broker cannot be reached."""
+
+PROPERTIES: Mapping[str, object] = {
+    "num.network.threads": 2,
+    "num.io.threads": 4,
+    "background.threads": 2,
+    "auto.create.topics.enable": False,
+    "auto.leader.rebalance.enable": False,
+    "log.segment.bytes": 16 * 1024 * 1024,
+    "log.index.size.max.bytes": 1024 * 1024,
+    "log.retention.ms": -1,
+    "log.retention.bytes": -1,
+    "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "group.initial.rebalance.delay.ms": 0,
+}
+"""Configs of every broker: little memory, few threads, small segments, no automatic rebalancing or retention."""
+
+_LOG4J = """\
+log4j.rootLogger=WARN, file
+log4j.logger.kafka=INFO
+log4j.logger.state.change.logger=WARN
+log4j.appender.file=org.apache.log4j.FileAppender
+log4j.appender.file.File={path}
+log4j.appender.file.layout=org.apache.log4j.PatternLayout
+log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n
+"""
 
 _SET, _DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
@@ -67,30 +103,108 @@ class PartitionState:
         return settled and self.leader >= 0 and set(self.isr) >= set(self.replicas)
 
 
-class KafkaCluster(ABC):
-    """The brokers of one cluster; a context manager that starts them, and kills them at the end.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server runs."""
+
+    host: str = "127.0.0.1"
+    """The address that it listens on and advertises."""
+    command_prefix: tuple[str, ...] = ()
+    """Words before its command, such as `ip netns exec NAME`; the prefix program must exec the command."""
+
+
+LOCAL = Place()
+
+
+class KafkaServer:
+    """One Kafka process and its directory. The directory survives a stop."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        port: int,
+        command: Sequence[str],
+        properties: Mapping[str, object],
+        place: Place = LOCAL,
+        listener: str = "PLAINTEXT",
+    ) -> None:
+        self.port = port
+        self.host = place.host
+        self.directory = directory
+        self.logs = directory / "logs"
+        """Log directory, with one subdirectory per partition."""
+        directory.mkdir(parents=True)
+        configuration, log4j = directory / "server.properties", directory / "log4j.properties"
+        server_log = directory / "server.log"
+        log4j.write_text(_LOG4J.format(path=server_log))
+        given = {"listeners": f"{listener}://{place.host}:{port}", "log.dirs": self.logs, **properties}
+        configuration.write_text("".join(f"{key}={_property_value(value)}\n" for key, value in given.items()))
+        self.command = [*command, f"-Dlog4j.configuration=file:{log4j}"]
+        """Java command without the main class."""
+        self.configuration = configuration
+        """Path of `server.properties`."""
+        command = [*place.command_prefix, *self.command, "kafka.Kafka", str(configuration)]
+        self.process = Process(name, command, directory / "output.log", own_log=server_log)
+
+    def close(self) -> None:
+        """Kill the process and remove its directory."""
+        self.process.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def address(self) -> str:
+        """Address, `host:port`."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether it accepts connections."""
+        try:
+            socket.create_connection((self.host, self.port), timeout=2.0).close()
+        except OSError:
+            return False
+        return True
+
+
+class KafkaCluster(Startable):
+    """The brokers of one cluster.
 
     All methods are thread-safe. The end removes the cluster's files in `directory`.
     """
 
-    def __init__(self, directory: Path, version: str, brokers: Mapping[int, KafkaServer]) -> None:
-        self.directory = directory
-        self.version = version
-        """Kafka release, for example `4.3.1`."""
-        self.brokers = brokers
+    def __init__(
+        self,
+        directory: Path,
+        version: str,
+        command: Sequence[str],
+        properties: Mapping[int, Mapping[str, object]],
+        places: Mapping[int, Place],
+    ) -> None:
+        """Prepare the brokers.
+
+        Args:
+            directory: parent of their directories.
+            version: Kafka release, for example `4.3.1`.
+            command: their Java command, without the main class.
+            properties: broker id -> its configs besides `PROPERTIES`.
+            places: broker id -> where it runs; default: 127.0.0.1.
+        """
+        self.directory, self.version = directory, version
+        ports = free_ports(len(properties))
+        self.brokers = {
+            broker_id: KafkaServer(
+                f"broker {broker_id}",
+                directory / f"broker-{broker_id}",
+                port,
+                command,
+                {**PROPERTIES, **own},
+                places.get(broker_id, LOCAL),
+            )
+            for (broker_id, own), port in zip(properties.items(), ports, strict=True)
+        }
         self._admin: Any = None
         self._admin_lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Brokers
 
@@ -305,7 +419,7 @@ class KafkaCluster(ABC):
     def _wait_until_serving(self, broker_id: int, within_seconds: float) -> None:
         # A broker accepts connections a moment after its registration.
         broker = self.brokers[broker_id]
-        broker.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
+        broker.process.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
 
     def _wait_until_known(self, within_seconds: float) -> None:
         running = self._running()
@@ -313,7 +427,7 @@ class KafkaCluster(ABC):
         def all_registered() -> bool:
             for broker_id in running:
                 if not self.brokers[broker_id].process.running:
-                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].log_end()}")
+                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].process.log_end()}")
             try:
                 cluster = self._call_admin(lambda admin: admin.describe_cluster())
             except Unavailable:
@@ -361,6 +475,59 @@ class KafkaCluster(ABC):
         if self._admin is not None:
             self._admin.close()
             self._admin = None
+
+
+def java_command(version: str, heap_megabytes: int) -> list[str]:
+    """Return a Java command with the jars of a Kafka release; append a main class to run it.
+
+    Raises:
+        Missing: Java is missing or too old.
+        Unavailable: the download of the jars failed.
+    """
+    java, jars = str(require_java()), kafka_jars(version)
+    memory = ("-Xms64m", f"-Xmx{heap_megabytes}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+    command = [java, *memory, "-Djava.awt.headless=true", "-cp", f"{jars}/*"]
+    return [*command, *class_archive_options(jars.with_name(f"{jars.name}.jsa"), partial(_run_once, command))]
+
+
+def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -> None:
+    """Start a broker that is its own controller with these Java options, and stop it."""
+    broker, controller = free_ports(2)
+    properties = {
+        **PROPERTIES,
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    server = KafkaServer("Kafka", directory / "broker", broker, [*command, *options], properties)
+    format_broker(server.logs, 1, new_kafka_uuid())
+    with server.process as process:
+        process.wait_until(lambda: "Kafka Server started" in process.log_end(), 120.0)
+        process.terminate()
+        process.wait(DUMP_SECONDS)
+
+
+def format_broker(logs: Path, node_id: int, cluster_id: str) -> None:
+    """Format a broker's log directory like `StorageTool format`, without starting Java."""
+    logs.mkdir(exist_ok=True)
+    properties = {"version": 1, "node.id": node_id, "cluster.id": cluster_id, "directory.id": new_kafka_uuid()}
+    path = logs / "meta.properties"
+    if not path.exists():
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+
+def new_kafka_uuid() -> str:
+    """Return a new id in Kafka's encoding, which never begins with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
+
+
+def _property_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _bytes_of_segments(directory: str) -> int:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.observation.metadata_log import MetadataLog
-from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
-from autothrottle_lab.servers.kafka_process import LOCAL, PROPERTIES, KafkaServer, Place, java_command
+from autothrottle_lab.servers.kafka import (
+    LOCAL,
+    PROPERTIES,
+    SESSION_SECONDS,
+    START_SECONDS,
+    KafkaCluster,
+    KafkaServer,
+    Partition,
+    PartitionState,
+    Place,
+    format_broker,
+    java_command,
+    new_kafka_uuid,
+)
 from autothrottle_lab.servers.processes import free_ports, run_command
 
 CONTROLLER_ID = 9000
@@ -59,36 +69,27 @@ class KraftCluster(KafkaCluster):
         """
         if CONTROLLER_ID in broker_ids:
             raise Invalid(f"Broker id {CONTROLLER_ID} is the controller's. Fix: choose another one.")
-        command = java_command(version, heap_megabytes)
-        port, *ports = free_ports(1 + len(broker_ids))
-        given = {broker_id: (places or {}).get(broker_id, LOCAL) for broker_id in (CONTROLLER_ID, *broker_ids)}
-        controller = given[CONTROLLER_ID]
-        voter = f"{CONTROLLER_ID}@{controller.host}:{port}"
-        self._cluster_id = _new_kafka_uuid()
-        common = {**PROPERTIES, **_PROPERTIES, "controller.quorum.voters": voter}
+        command, places = java_command(version, heap_megabytes), places or {}
+        (port,), place = free_ports(1), places.get(CONTROLLER_ID, LOCAL)
+        self._cluster_id = new_kafka_uuid()
+        common = {**_PROPERTIES, "controller.quorum.voters": f"{CONTROLLER_ID}@{place.host}:{port}"}
         self.controller = KafkaServer(
             "the controller",
             directory / "controller",
             port,
             command,
-            {"node.id": CONTROLLER_ID, "process.roles": "controller", **common},
-            controller,
+            {"node.id": CONTROLLER_ID, "process.roles": "controller", **PROPERTIES, **common},
+            place,
             listener="CONTROLLER",
         )
         """Tests may freeze or kill its `process`."""
-        brokers = {
-            broker_id: KafkaServer(
-                f"broker {broker_id}",
-                directory / f"broker-{broker_id}",
-                port,
-                command,
-                {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})}
-                | ({"broker.rack": racks[broker_id]} if racks else {}),
-                given[broker_id],
-            )
-            for broker_id, port in zip(broker_ids, ports, strict=True)
+        properties: dict[int, dict[str, object]] = {
+            broker_id: {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})}
+            for broker_id in broker_ids
         }
-        super().__init__(directory, version, brokers)
+        for broker_id, rack in (racks or {}).items():
+            properties[broker_id]["broker.rack"] = rack
+        super().__init__(directory, version, command, properties, places)
         self.metadata = MetadataLog(self.controller.logs / "__cluster_metadata-0")
         """The metadata log of the controller."""
 
@@ -101,10 +102,10 @@ class KraftCluster(KafkaCluster):
         """Start the controller and all brokers; return when every broker's metadata lists all of them."""
         self._format()
         self.controller.process.start()
-        self.controller.wait_until(lambda: self.controller.listening, within_seconds)
+        self.controller.process.wait_until(lambda: self.controller.listening, within_seconds)
         # The brokers start after it: without a controller they poll in a busy loop, which doubles their CPU time.
         for broker_id, broker in self.brokers.items():
-            _format_broker(broker.logs, broker_id, self._cluster_id)
+            format_broker(broker.logs, broker_id, self._cluster_id)
             broker.process.start()
         super().start(within_seconds)
 
@@ -137,19 +138,3 @@ class KraftCluster(KafkaCluster):
         status, output = run_command(command, _FORMAT_SECONDS)
         if status != 0:
             raise Unavailable(f"formatting {self.controller.logs} failed: {output}")
-
-
-def _format_broker(logs: Path, node_id: int, cluster_id: str) -> None:
-    """Format a broker's log directory like `StorageTool format`, without starting Java."""
-    logs.mkdir(exist_ok=True)
-    properties = {"version": 1, "node.id": node_id, "cluster.id": cluster_id, "directory.id": _new_kafka_uuid()}
-    path = logs / "meta.properties"
-    if not path.exists():
-        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-
-
-def _new_kafka_uuid() -> str:
-    """Return a new id in Kafka's encoding, which never begins with a dash."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
-        pass
-    return text

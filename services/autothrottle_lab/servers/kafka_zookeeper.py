@@ -11,13 +11,17 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.core.errors import Conflict
-from autothrottle_lab.emulators.kafka_scenario import reassignment_document
-from autothrottle_lab.servers.kafka import SESSION_SECONDS, START_SECONDS, KafkaCluster, Partition, PartitionState
-from autothrottle_lab.servers.kafka_process import PROPERTIES, KafkaServer, java_command
-from autothrottle_lab.servers.processes import free_ports
+from autothrottle_lab.emulators.kafka_znodes import format_reassignment
+from autothrottle_lab.servers.kafka import (
+    SESSION_SECONDS,
+    START_SECONDS,
+    KafkaCluster,
+    Partition,
+    PartitionState,
+    java_command,
+)
 
 _PROPERTIES: Mapping[str, object] = {
-    **PROPERTIES,
     "broker.id.generation.enable": False,  # allows explicit ids above 1000
     "password.encoder.secret": "lab",  # required for sensitive configs
     "zookeeper.session.timeout.ms": int(SESSION_SECONDS * 1000),
@@ -54,18 +58,7 @@ class ZooKeeperModeCluster(KafkaCluster):
         """Connection string with the chroot, for brokers and tools."""
         properties = {"zookeeper.connect": self.zookeeper_connect, **_PROPERTIES, **(broker_properties or {})}
         command = java_command(version, heap_megabytes)
-        ports = free_ports(len(broker_ids))
-        brokers = {
-            broker_id: KafkaServer(
-                f"broker {broker_id}",
-                directory / f"broker-{broker_id}",
-                port,
-                command,
-                {"broker.id": broker_id, **properties},
-            )
-            for broker_id, port in zip(broker_ids, ports, strict=True)
-        }
-        super().__init__(directory, version, brokers)
+        super().__init__(directory, version, command, {b: {"broker.id": b, **properties} for b in broker_ids}, {})
         self._chroot = chroot
         # Without the chroot, because the first broker creates it.
         self._zookeeper = KazooClient(zookeeper_connect, timeout=10.0)
@@ -87,9 +80,8 @@ class ZooKeeperModeCluster(KafkaCluster):
         Raises:
             Conflict: an earlier plan in this znode is in progress.
         """
-        plan = json.dumps(reassignment_document(replicas)).encode()
         try:
-            self._zookeeper.create(f"{self._chroot}/admin/reassign_partitions", plan)
+            self._zookeeper.create(f"{self._chroot}/admin/reassign_partitions", format_reassignment(replicas))
         except NodeExistsError:
             fix = "Fix: wait until `reassigning()` is empty."
             raise Conflict(f"/admin/reassign_partitions is there already. {fix}") from None

@@ -21,10 +21,11 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 PORTS = range(20_000, 32_000)
 """Ports that the lab listens on. They are below the usual range of outgoing connections, so that the port of a stopped
@@ -93,8 +94,31 @@ def _watched(resources: Sequence[str]) -> Iterator[None]:
             _guard.release(resource)
 
 
-class Process:
-    """A program in its own session, with a log file; a context manager that starts and stops it.
+class Startable(ABC):
+    """A context manager that starts one or more processes, and ends them if the start fails."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the processes that do not run."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all processes; nothing happens if none runs."""
+
+
+class Process(Startable):
+    """A program in its own session, with a log file.
 
     A second start after its end creates a new process with the same name and log file.
     """
@@ -106,6 +130,7 @@ class Process:
         log: Path,
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        own_log: Path | None = None,
     ) -> None:
         """Prepare a process.
 
@@ -115,6 +140,7 @@ class Process:
             log: file for its output.
             environment: variables in addition to those of this process.
             directory: working directory; None: that of this process.
+            own_log: log file that the program itself writes; None: it has none.
         """
         self.name = name
         self.log = log
@@ -122,14 +148,8 @@ class Process:
         self._command = list(command)
         self._environment = {**os.environ, **(environment or {})}
         self._directory = directory
+        self._logs = [log] if own_log is None else [own_log, log]
         self._popen: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Process:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def pid(self) -> int:
@@ -220,6 +240,9 @@ class Process:
             self.wait(grace_seconds)
         self.kill()
 
+    def close(self) -> None:
+        self.stop()
+
     def kill(self) -> None:
         """Send SIGKILL to the process and its group, and wait for its end."""
         if self._popen is None:
@@ -229,10 +252,9 @@ class Process:
         self.wait(30.0)
 
     def log_end(self, lines: int = 30) -> str:
-        """Return the last lines of its log."""
-        if not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        """Return the last lines of each of its logs."""
+        texts = [log.read_text(errors="replace") for log in self._logs if log.exists()]
+        return "\n".join(line for text in texts for line in text.splitlines()[-lines:])
 
     def _signal(self, number: signal.Signals) -> None:
         if self._popen is not None and self._popen.poll() is None:

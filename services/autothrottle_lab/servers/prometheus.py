@@ -13,7 +13,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from autothrottle_lab.servers.processes import Process, free_ports
+from autothrottle_lab.servers.processes import Process, Startable, free_ports
 
 PROMETHEUS, NODE_EXPORTER = "prometheus", "prometheus-node-exporter"
 _START_SECONDS = 60.0
@@ -24,8 +24,8 @@ def missing_programs() -> list[str]:
     return [name for name in (PROMETHEUS, NODE_EXPORTER) if shutil.which(name) is None]
 
 
-class PrometheusServer:
-    """A Prometheus on 127.0.0.1; a context manager."""
+class PrometheusServer(Startable):
+    """A Prometheus on 127.0.0.1."""
 
     def __init__(self, directory: Path, jobs: Sequence[Mapping[str, Any]], scrape_interval_seconds: int = 1) -> None:
         """Prepare a server.
@@ -51,16 +51,12 @@ class PrometheusServer:
         ]
         self.process = Process("prometheus", command, directory / "prometheus.log")
 
-    def __enter__(self) -> PrometheusServer:
+    def start(self) -> None:
+        """Start the server; return when it answers."""
         self.process.start()
-        try:
-            self.process.wait_until(lambda: _answers(f"{self.url}/-/ready"), _START_SECONDS)
-        except BaseException:
-            self.process.stop()
-            raise
-        return self
+        self.process.wait_until(lambda: _answers(f"{self.url}/-/ready"), _START_SECONDS)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.process.stop()
 
 

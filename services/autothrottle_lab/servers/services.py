@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY
-from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.processes import Process, Startable
 
 LISTENS = re.compile(r"(?:listens on|gRPC API:|Admin API:) (\S+)$", re.MULTILINE)
 """The log line with the address of a service; it appears once the service answers."""
@@ -40,8 +40,8 @@ class Deployment:
         return Process(name, command, self.directory / f"{name}.log", environment)
 
 
-class ServiceProcesses:
-    """Discovery, metrics, applier, admin and some planners, one process each; a context manager."""
+class ServiceProcesses(Startable):
+    """Discovery, metrics, applier, admin and some planners, one process each."""
 
     def __init__(self, deployment: Deployment, planners: int = 2) -> None:
         self._deployment, self._stack = deployment, ExitStack()
@@ -52,18 +52,6 @@ class ServiceProcesses:
         self._log_starts: dict[str, int] = {}
         """Name -> offset in the log file at which the log of the current process starts."""
         self._planners = [f"planner-{number}" for number in range(1, planners + 1)]
-
-    def __enter__(self) -> ServiceProcesses:
-        try:
-            self.start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        self._stack.close()
 
     def start(self) -> None:
         """Start all services that do not run; return when all listen. After a stop their addresses change."""
@@ -86,6 +74,10 @@ class ServiceProcesses:
             if status:
                 print(f"{process.name} ended with status {status}.\n{process.log_end()}")
         return statuses
+
+    def close(self) -> None:
+        self.stop()
+        self._stack.close()
 
     def planner(self, address: str) -> Process:
         """Return the planner with this address."""

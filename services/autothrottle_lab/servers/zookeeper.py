@@ -1,9 +1,10 @@
-"""A real ZooKeeper server, by default on 127.0.0.1, from the jars in the pyspark package, and its transaction log.
+"""A real ZooKeeper server or ensemble, from the jars in the pyspark package, and its transaction log.
 
 `ZooKeeperServer` starts, freezes, thaws, stops and kills a server. `ZooKeeperServer.transactions()` reads the server's
-transaction log, which has all writes in commit order. Tests of fencing need this order.
+transaction log, which has all writes in commit order. Tests of fencing need this order. `ZooKeeperEnsemble` is several
+servers.
 
-Source: zookeeper.jute and FileTxnLog of ZooKeeper 3.9.
+Source: zookeeper.jute and FileTxnLog of ZooKeeper 3.9, and its administrator's guide.
 """
 
 from __future__ import annotations
@@ -11,16 +12,27 @@ from __future__ import annotations
 import re
 import socket
 import struct
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from autothrottle_lab.servers.class_archive import DUMP_SECONDS, class_archive_options
-from autothrottle_lab.servers.jars import cache_directory, pyspark_jars, require_java
-from autothrottle_lab.servers.processes import Process, free_ports
+from kazoo.protocol.serialization import read_acl, read_buffer, read_string
+
+from autothrottle.core.errors import Unavailable
+from autothrottle_lab.servers.jars import (
+    DUMP_SECONDS,
+    cache_directory,
+    class_archive_options,
+    pyspark_jars,
+    require_java,
+)
+from autothrottle_lab.servers.processes import Process, Startable, free_ports
 
 _CONFIGURATION = """\
 clientPortAddress={host}
@@ -34,24 +46,20 @@ admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr,ruok
 """
 
-_JARS = (
-    "zookeeper",
-    "slf4j-api",
-    "log4j",
-    "netty",
-    "metrics-core",
-    "snappy-java",
-    "commons-io",
-    "commons-lang3",
+_JARS = tuple(
+    ["zookeeper", "slf4j-api", "log4j", "netty", "metrics-core", "snappy-java", "commons-io", "commons-lang3"]
 )
 """Name prefixes of the pyspark jars that ZooKeeper needs: a short class path starts faster."""
 
+_ENSEMBLE = ("initLimit=20", "syncLimit=6")
+"""In ticks of 0.5 s: 10 s to join; the leader drops a follower after 3 s without contact."""
 
 _MODE = re.compile(r"^Mode: (\w+)$", re.MULTILINE)
+_POLL_SECONDS = 0.05
 
 
-class ZooKeeperServer:
-    """One ZooKeeper server, standalone or in an ensemble; a context manager that starts and kills it.
+class ZooKeeperServer(Startable):
+    """One ZooKeeper server, standalone or in an ensemble.
 
     Its minimum session timeout is 1 s. Its data survives `stop` and `kill` as long as its directory exists.
     """
@@ -86,13 +94,6 @@ class ZooKeeperServer:
         command = [*(java or java_command()), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
         self.process = Process("ZooKeeper", command, directory / "zookeeper.log")
 
-    def __enter__(self) -> ZooKeeperServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
     @property
     def connect(self) -> str:
         """Connection string, `host:port`."""
@@ -115,6 +116,8 @@ class ZooKeeperServer:
     def kill(self) -> None:
         """Kill it by SIGKILL; all confirmed transactions are in its log."""
         self.process.kill()
+
+    close = kill
 
     def freeze(self) -> None:
         """Suspend it: connections stay open, it does not answer, and sessions do not expire."""
@@ -146,6 +149,76 @@ class ZooKeeperServer:
 
     def last_zxid(self) -> int:
         """Return the zxid of the last transaction in the log; 0: the log is empty."""
+        return max((transaction.zxid for transaction in self.transactions(refused=True)), default=0)
+
+
+class ZooKeeperEnsemble(Startable):
+    """The servers of one ensemble on 127.0.0.1. Tests may freeze, kill and restart its `servers` one by one."""
+
+    def __init__(self, directory: Path, size: int = 3) -> None:
+        """Prepare `size` servers, each with its own subdirectory of `directory`."""
+        ports = free_ports(3 * size)
+        members = [
+            f"server.{number}=127.0.0.1:{ports[size + number - 1]}:{ports[2 * size + number - 1]}"
+            for number in range(1, size + 1)
+        ]
+        configuration = (*_ENSEMBLE, *members)
+        self.servers = [
+            ZooKeeperServer(directory / f"server-{number}", ports[number - 1], number, configuration)
+            for number in range(1, size + 1)
+        ]
+
+    @property
+    def connect(self) -> str:
+        """Connection string: `host:port` of all servers, separated by commas."""
+        return ",".join(server.connect for server in self.servers)
+
+    def start(self, within_seconds: float = 120.0) -> None:
+        """Start the servers that do not run; return when all serve clients. Ports and data are the same each time.
+
+        Raises:
+            TimeoutError: a server ends, or does not serve clients in time.
+        """
+        for server in self.servers:
+            server.process.start()
+        for server in self.servers:
+            server.start(within_seconds)
+
+    def kill(self) -> None:
+        """Kill all servers by SIGKILL; all confirmed transactions are in their logs."""
+        for server in self.servers:
+            server.kill()
+
+    close = kill
+
+    def leader(self, within_seconds: float = 30.0) -> ZooKeeperServer:
+        """Return the leader; a former leader may report itself for a moment after `thaw`.
+
+        Raises:
+            Unavailable: no server reports that it leads in time.
+        """
+        deadline = time.monotonic() + within_seconds
+        while time.monotonic() < deadline:
+            for server in self.servers:
+                if server.process.running and server.mode() == "leader":
+                    return server
+            time.sleep(_POLL_SECONDS)
+        raise Unavailable(f"no server of {self.connect} leads after {within_seconds:g} s: a majority must be running")
+
+    def transactions(self, after_zxid: int = 0, refused: bool = False) -> Iterator[Transaction]:
+        """Yield the transactions after `after_zxid` in commit order.
+
+        These are the transactions in the logs of a majority of servers. They include every write that was confirmed to
+        a client. They exclude proposals of a former leader that were never committed, which stay in its own log. With
+        `refused`, failed writes are included. This works on frozen and stopped servers, too.
+        """
+        logs = [{t.zxid: t for t in server.transactions(after_zxid, refused)} for server in self.servers]
+        holders = Counter(zxid for log in logs for zxid in log)
+        every = {zxid: transaction for log in logs for zxid, transaction in log.items()}
+        yield from (every[zxid] for zxid in sorted(holders) if 2 * holders[zxid] > len(self.servers))
+
+    def last_zxid(self) -> int:
+        """Return the zxid of the last transaction that a majority of servers has; 0: no such transaction."""
         return max((transaction.zxid for transaction in self.transactions(refused=True)), default=0)
 
 
@@ -229,7 +302,6 @@ _KINDS = {
     **{2: "delete", 20: "delete", 5: "set", 7: "set_acl", 13: "check", _MULTI: "multi"},
     **{-10: "open_session", -11: "close_session", _ERROR: "error"},
 }
-_HEADER = struct.Struct(">qiqqi")
 
 
 def _read_logs(directory: Path) -> Iterator[Transaction]:
@@ -254,7 +326,7 @@ def _transactions(content: bytes) -> Iterator[Transaction]:
 
 
 def _transaction(record: _Record) -> Transaction:
-    session_id, _, zxid, milliseconds, code = record.unpack(_HEADER)
+    session_id, _, zxid, milliseconds, code = record.unpack(">qiqqi")
     parts = [(code, record)]
     if code == _MULTI:
         parts = [(record.integer(), _Record(record.buffer())) for _ in range(record.integer())]
@@ -278,8 +350,9 @@ def _operations(code: int, record: _Record) -> Iterator[Operation]:
         path, data = record.string(), record.buffer()
         ephemeral = False
         if code in (1, 15):
-            record.skip_acl()
-            ephemeral = bool(record.byte())
+            for _ in range(record.integer()):
+                record.read(read_acl)
+            ephemeral = bool(record.unpack(">?")[0])
         yield Operation(kind, path, data, ephemeral=ephemeral)
     elif kind == "set":
         yield Operation(kind, record.string(), record.buffer(), record.integer())
@@ -288,38 +361,32 @@ def _operations(code: int, record: _Record) -> Iterator[Operation]:
         yield Operation(kind, record.string(), version=record.integer() - 1)
     elif kind in ("delete", "set_acl"):
         yield Operation(kind, record.string())
-    elif kind == "close_session" and record.rest:
+    elif kind == "close_session" and record.at < len(record.content):
         for _ in range(record.integer()):
             yield Operation("delete", record.string())
 
 
+@dataclass(slots=True)
 class _Record:
     """A reader of Jute's binary encoding: big endian, lengths before contents."""
 
-    def __init__(self, content: bytes) -> None:
-        self.rest = content
+    content: bytes
+    at: int = 0
 
-    def unpack(self, form: struct.Struct) -> tuple[int, ...]:
-        values = form.unpack_from(self.rest)
-        self.rest = self.rest[form.size :]
-        return values
+    def read(self, decode: Callable[[bytes, int], tuple[Any, int]]) -> Any:
+        value, self.at = decode(self.content, self.at)
+        return value
+
+    def unpack(self, form: str) -> tuple[int, ...]:
+        start = self.at
+        self.at += struct.calcsize(form)
+        return struct.unpack_from(form, self.content, start)
 
     def integer(self) -> int:
-        return self.unpack(struct.Struct(">i"))[0]
-
-    def byte(self) -> int:
-        return self.unpack(struct.Struct(">b"))[0]
+        return self.unpack(">i")[0]
 
     def buffer(self) -> bytes:
-        length = max(self.integer(), 0)
-        content, self.rest = self.rest[:length], self.rest[length:]
-        return content
+        return self.read(read_buffer) or b""
 
     def string(self) -> str:
-        return self.buffer().decode()
-
-    def skip_acl(self) -> None:
-        for _ in range(self.integer()):
-            self.integer()
-            self.string()
-            self.string()
+        return self.read(read_string) or ""

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 from autothrottle.adapters.credentials.tls import ServiceCertificates
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.command_line import add_options, named, options_text
@@ -216,22 +218,16 @@ def _require_own(flags: Sequence[str], names: Sequence[str], use: str, others: s
 
 
 def virtual_scenario(file: ScenarioFile, configuration: Configuration) -> VirtualScenario:
-    return VirtualScenario(
-        brokers=file.brokers,
-        reassignments=file.reassignments,
-        limits=configuration.limits,
+    """Return the scenario of a file with the planner's settings of a configuration."""
+    settings = PlannerSettings(
+        configuration.limits,
         policy=configuration.new_policy(),
         interval=configuration.interval,
         metrics_window=configuration.metrics_window,
-        metrics_delay=file.metrics_delay,
         schedule=configuration.schedule,
         finish_by=configuration.finish_by,
-        events=file.events,
-        sharing=file.sharing,
-        traffic_waits=True,
-        begin=file.begin,
-        step=file.step,
     )
+    return replace(file.scenario, settings=settings)
 
 
 def play(scenario: VirtualScenario, longest: timedelta) -> SimulationOutcome:

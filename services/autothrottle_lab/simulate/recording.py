@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass
 
 from autothrottle.core.cluster.configs import ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import Flow, LinkSide, link_sides_of
 from autothrottle.core.scoring.bound import LinkSideDemand, Pieces, available_rate, bound_seconds
 from autothrottle_lab.simulate.virtual_time import VirtualReassignment, VirtualRecovery, VirtualScenario
 from autothrottle_lab.simulation.cluster import Cluster
+from autothrottle_lab.simulation.link import SimulatedLinkSide
 
 FULL = 0.999
 """Share of its capacity from which on a link counts as saturated."""
@@ -91,68 +93,49 @@ class SimulationOutcome:
         return 100 * sum(side.deferred for side in self.sides.values()) / offered if offered else 0.0
 
 
-@dataclass(slots=True)
-class _Counters:
-    """The counters of one link side at the start of the reassignment and at the last reading."""
-
-    copied: float
-    offered: float
-    deferred: float
-    carried: int
-    last_offered: float
-    seconds: list[Second] = field(default_factory=list)
-
-
 class Recording:
     """Records one recovery; pass `watch` to its `run`."""
 
     def __init__(self, scenario: VirtualScenario) -> None:
         self._scenario = scenario
-        self._sides: dict[LinkSide, _Counters] = {}
         self._took_part = link_sides_of(
             {flow for reassignment in scenario.reassignments for flow in scenario.flows(reassignment)}
         )
+        # After a leader change any link side may take part.
+        watched = {(b, role) for b in scenario.brokers for role in ReplicaRole} if scenario.events else self._took_part
+        self._seconds: dict[LinkSide, list[Second]] = {key: [] for key in sorted(watched, key=_by_broker)}
+        self._start: Mapping[LinkSide, SimulatedLinkSide] = {}
+        """The counters of each link side at the start of the reassignment."""
+        self._last: Mapping[LinkSide, SimulatedLinkSide] = {}
         self._at = 0.0
 
     def watch(self, recovery: VirtualRecovery) -> None:
         """Record the last second; the first call is at the start of the reassignment."""
         at = recovery.cluster.now - recovery.start
-        if not self._sides:
-            self._sides = {
-                key: _Counters(p.replication, p.client_offered, p.client_deferred, p.total, p.client_offered)
-                for key in self._watched()
-                for p in [recovery.cluster.brokers[key[0]].sides[key[1]]]
-            }
-            return
-        for (broker_id, role), noted in self._sides.items():
-            side, past = recovery.cluster.brokers[broker_id].sides[role], at - self._at
-            carried, offered = (side.total - noted.carried) / past, (side.client_offered - noted.last_offered) / past
-            noted.seconds.append(Second(at, carried, offered, side.rate))
-            noted.carried, noted.last_offered = side.total, side.client_offered
-        self._at = at
+        sides = {(b, role): copy(recovery.cluster.brokers[b].sides[role]) for b, role in self._seconds}
+        self._start = self._start or sides
+        for key, last in self._last.items():
+            side, past = sides[key], at - self._at
+            carried, offered = (side.total - last.total) / past, (side.client_offered - last.client_offered) / past
+            self._seconds[key].append(Second(at, carried, offered, side.rate))
+        self._at, self._last = at, sides
         if self._scenario.events:
             self._took_part |= _sides_in_use(recovery.cluster)
-
-    def _watched(self) -> list[LinkSide]:
-        """The link sides that take part, or may take part after a leader change."""
-        if not self._scenario.events:
-            return sorted(self._took_part, key=_by_broker)
-        return sorted(((b, role) for b in self._scenario.brokers for role in ReplicaRole), key=_by_broker)
 
     def outcome(self, recovery: VirtualRecovery, took: float) -> SimulationOutcome:
         """Return the measurements of a recovery that ended after `took` seconds."""
         without = _deferred_without(self._scenario, took)
         sides = {}
-        for key, noted in self._sides.items():
+        for key, seconds in self._seconds.items():
             if key not in self._took_part:
                 continue
-            side = recovery.cluster.brokers[key[0]].sides[key[1]]
+            side, start = recovery.cluster.brokers[key[0]].sides[key[1]], self._start[key]
             sides[key] = LinkSideOutcome(
                 capacity=side.capacity,
-                copied=side.replication - noted.copied,
-                offered=side.client_offered - noted.offered,
-                deferred=max(side.client_deferred - noted.deferred - without[key], 0.0),
-                seconds=noted.seconds,
+                copied=side.replication - start.replication,
+                offered=side.client_offered - start.client_offered,
+                deferred=max(side.client_deferred - start.client_deferred - without[key], 0.0),
+                seconds=seconds,
             )
         written = [change for change in recovery.kafka.writes if change.edits]
         return SimulationOutcome(
@@ -221,7 +204,7 @@ def _in_sync_rates(scenario: VirtualScenario) -> dict[LinkSide, float]:
 
 def _available_rate(scenario: VirtualScenario, key: LinkSide, in_sync: float) -> list[tuple[float, float]]:
     broker_id, role = key
-    broker, limits = scenario.brokers[broker_id], scenario.limits
+    broker, limits = scenario.brokers[broker_id], scenario.settings.limits
     return [
         (seconds, available_rate(broker.capacity.of(role), rate + in_sync, limits.max_ratio(role), limits.min_rate))
         for seconds, rate in broker.traffic.spans(role)

@@ -20,7 +20,14 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.simulate.scenario_text import MOST_PARTITIONS
-from autothrottle_lab.simulate.virtual_time import BEGIN, EventKind, VirtualBroker, VirtualEvent, VirtualReassignment
+from autothrottle_lab.simulate.virtual_time import (
+    BEGIN,
+    EventKind,
+    VirtualBroker,
+    VirtualEvent,
+    VirtualReassignment,
+    VirtualScenario,
+)
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.link import Contention, Sharing
 
@@ -56,16 +63,11 @@ class ScenarioFile:
 
     name: str
     """File name, for error messages."""
-    brokers: Mapping[int, VirtualBroker]
-    reassignments: Sequence[VirtualReassignment]
-    events: Sequence[VirtualEvent]
-    sharing: Sharing
+    scenario: VirtualScenario
+    """All but the planner's settings."""
     planner: Mapping[str, str]
     """Option -> its text; flags, environment variables and `--config` take precedence."""
-    metrics_delay: timedelta
-    step: timedelta
     longest: timedelta
-    begin: datetime
 
 
 class _Table:
@@ -134,18 +136,18 @@ def read_scenario(path: Path) -> ScenarioFile:
         raise Invalid(f"scenario {str(path)!r} is not valid TOML: {error}. Fix: correct the file") from None
     top = _Table(content, path.name, _KEYS)
     brokers = _brokers(top)
-    return ScenarioFile(
-        name=path.name,
-        brokers=brokers,
-        reassignments=_reassignments(top, brokers),
+    scenario = VirtualScenario(
+        brokers,
+        _reassignments(top, brokers),
         events=_events(top, brokers),
         sharing=_sharing(top),
-        planner=_planner(top),
         metrics_delay=timedelta(seconds=top.number("metrics-delay", "seconds", 120, default=120, most=3600)),
-        step=timedelta(seconds=top.number("step", "seconds", 0.1, default=0.1, least=0.01, most=0.2)),
-        longest=timedelta(hours=top.number("longest", "hours", 24, default=24, least=0.01, most=1000)),
+        traffic_waits=True,
         begin=_begin(top),
+        step=timedelta(seconds=top.number("step", "seconds", 0.1, default=0.1, least=0.01, most=0.2)),
     )
+    longest = timedelta(hours=top.number("longest", "hours", 24, default=24, least=0.01, most=1000))
+    return ScenarioFile(path.name, scenario, _planner(top), longest)
 
 
 def _begin(top: _Table) -> datetime:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from operator import itemgetter
@@ -30,9 +30,6 @@ from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
-from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.planner.dependencies import PlannerDependencies
@@ -59,6 +56,14 @@ OTHER_LOGS = "other-logs"
 
 _OTHER_BYTES = 1 << 50
 """Approximate size of each of these partitions."""
+
+
+SETTINGS = PlannerSettings(
+    Limits(10_000_000, 0.9, 0.9, change_threshold=0.1, failure_threshold=1),
+    interval=timedelta(seconds=60),
+    metrics_window=timedelta(seconds=60),
+)
+"""Default settings of the planner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +132,9 @@ class VirtualScenario:
     brokers: Mapping[int, VirtualBroker]
     """Broker id -> broker; a replica on any other broker is on a failed one."""
     reassignments: Sequence[VirtualReassignment]
-    limits: Limits = field(
-        default_factory=lambda: Limits(10_000_000, 0.9, 0.9, change_threshold=0.1, failure_threshold=1)
-    )
-    policy: Policy = AdaptivePolicy()  # noqa: RUF009 (frozen)
-    interval: timedelta = timedelta(seconds=60)
-    metrics_window: timedelta = timedelta(seconds=60)
+    settings: PlannerSettings = SETTINGS
     metrics_delay: timedelta = timedelta(0)
     """Age of the newest metric."""
-    schedule: Schedule = NO_SCHEDULE
-    finish_by: datetime | None = None
     metrics_outage: tuple[timedelta, timedelta] | None = None
     """(begin, end) of a period without metrics, since the start of the reassignment; None: metrics never fail."""
     failover: tuple[timedelta, timedelta] | None = None
@@ -156,17 +154,15 @@ class VirtualScenario:
         """The running brokers that have a replica at the start of the reassignment; the first one leads."""
         return tuple(b for b in reassignment.replicas if b in self.brokers)
 
-    def leader(self, reassignment: VirtualReassignment) -> int:
-        """The leader at the start of the reassignment."""
-        return self.alive(reassignment)[0]
-
-    def adding(self, reassignment: VirtualReassignment) -> tuple[int, ...]:
-        """The brokers that copy the partition."""
-        return tuple(b for b in reassignment.target if b not in reassignment.replicas)
+    @property
+    def targets(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """Partition -> broker ids of its new replicas."""
+        return {reassignment.key: reassignment.target for reassignment in self.reassignments}
 
     def flows(self, reassignment: VirtualReassignment) -> list[Flow]:
         """The flows that copy the partition."""
-        return [Flow(self.leader(reassignment), follower) for follower in self.adding(reassignment)]
+        adding = (b for b in reassignment.target if b not in reassignment.replicas)
+        return [Flow(self.alive(reassignment)[0], follower) for follower in adding]
 
     def cluster(self) -> Cluster:
         """Return the cluster before the reassignment, at time 0."""
@@ -207,15 +203,7 @@ class VirtualRecovery:
         self._electorate = electorate = MemoryElectorate()
         self.kafka = MemoryCluster(electorate, scenario.brokers)
         self.metrics, self.overrides = MemoryMetrics(), MemoryOverrides(electorate)
-        self._settings = PlannerSettings(
-            scenario.limits,
-            policy=scenario.policy,
-            interval=scenario.interval,
-            metrics_window=scenario.metrics_window,
-            schedule=scenario.schedule,
-            finish_by=scenario.finish_by,
-            cluster=cluster_name,
-        )
+        self._settings = replace(scenario.settings, cluster=cluster_name)
         self._dependencies = PlannerDependencies(
             election=MemoryElection(electorate),
             snapshots=self.kafka,
@@ -265,14 +253,14 @@ class VirtualRecovery:
         Raises:
             TimeoutError: the reassignment takes longer than `longest`.
         """
-        earlier = self.scenario.metrics_window + self.scenario.metrics_delay
+        earlier = self._settings.metrics_window + self.scenario.metrics_delay
         while self._seconds <= earlier.total_seconds():
             self._step()
         self._begin()
         self.start = start = self._seconds
         watch(self)
         self._cycle("a reassignment started")
-        due = self._seconds + self.scenario.interval.total_seconds()
+        due = self._seconds + self._settings.interval.total_seconds()
         failover, watched = self.scenario.failover, start + 1.0
         while self.cluster.moving():
             self._step()
@@ -291,7 +279,7 @@ class VirtualRecovery:
                 self._cycle("interval")
             if self._seconds >= due and self.cluster.moving():
                 self._cycle("interval")
-                due += self.scenario.interval.total_seconds()
+                due += self._settings.interval.total_seconds()
             elif self._event and self._seconds >= self._event_due and self.cluster.moving():
                 self._cycle(self._event)
             if self._seconds - start > longest.total_seconds():
@@ -311,9 +299,7 @@ class VirtualRecovery:
             topics.setdefault(reassignment.topic, {})[reassignment.partition] = reassignment
         for topic, reassignments in topics.items():
             self.kafka.add_topic(topic, {n: self.cluster.partitions[topic, n].isr for n in reassignments})
-        self.cluster.submit_reassignment(
-            {reassignment.key: reassignment.target for reassignment in self.scenario.reassignments}
-        )
+        self.cluster.submit_reassignment(self.scenario.targets)
         for topic, reassignments in topics.items():
             self.kafka.submit_reassignment(topic, {n: reassignment.target for n, reassignment in reassignments.items()})
         self.kafka.add_topic(OTHER_LOGS, {broker_id: (broker_id,) for broker_id in self.cluster.brokers})
@@ -403,8 +389,8 @@ class VirtualRecovery:
 
     def _measure(self) -> None:
         """Give the metrics twin the mean rates over the latest window that metrics know, given their delay."""
-        metrics_outage, window = self.scenario.metrics_outage, self.scenario.metrics_window.total_seconds()
-        since_start = timedelta(seconds=self._seconds) - self.scenario.metrics_window
+        metrics_outage, window = self.scenario.metrics_outage, self._settings.metrics_window.total_seconds()
+        since_start = timedelta(seconds=self._seconds) - self._settings.metrics_window
         if metrics_outage and metrics_outage[0] <= since_start < metrics_outage[1]:
             self.metrics.unavailable(True)
             return

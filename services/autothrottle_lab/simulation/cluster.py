@@ -25,7 +25,6 @@ from autothrottle.core.cluster.configs import WILDCARD, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import BytesPerSecond
 from autothrottle_lab.simulation.client_traffic import ClientTraffic
@@ -46,6 +45,8 @@ class SimulatedBroker:
         if broker_id < 0 or capacity.outbound <= 0 or capacity.inbound <= 0:
             raise Invalid(f"broker {broker_id} with {capacity}: the id must be >= 0 and each capacity > 0 bytes/s")
         self.broker_id = broker_id
+        self.up = True
+        """Whether the broker runs."""
         self.sides: Mapping[ReplicaRole, SimulatedLinkSide] = {
             role: SimulatedLinkSide(role, capacity.of(role), traffic or ClientTraffic()) for role in ReplicaRole
         }
@@ -59,44 +60,6 @@ class SimulatedBroker:
     def inbound(self) -> SimulatedLinkSide:
         """The direction that followers use."""
         return self.sides[ReplicaRole.FOLLOWER]
-
-    @property
-    def up(self) -> bool:
-        """Whether the broker runs."""
-        return all(side.up for side in self.sides.values())
-
-    def set_up(self, up: bool) -> None:
-        """Start or stop the broker."""
-        for side in self.sides.values():
-            side.up = up
-
-    def counters(self) -> SimulatedBrokerCounters:
-        return SimulatedBrokerCounters(
-            outbound=self.outbound.total,
-            inbound=self.inbound.total,
-            client_offered=round(self.outbound.client_offered + self.inbound.client_offered),
-            client_deferred=round(self.outbound.client_deferred + self.inbound.client_deferred),
-            replication_out=round(self.outbound.replication),
-            replication_in=round(self.inbound.replication),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedBrokerCounters:
-    """Cumulative bytes of one broker since the cluster began."""
-
-    outbound: int
-    """Sent by the interface: clients and replication."""
-    inbound: int
-    """Received by the interface: clients and replication."""
-    client_offered: int
-    """Offered by clients, both directions."""
-    client_deferred: int
-    """The part of `client_offered` that had to wait, both directions."""
-    replication_out: int
-    """Copied from this broker by others, for in-sync and out-of-sync replicas."""
-    replication_in: int
-    """Copied by this broker from others, for in-sync and out-of-sync replicas."""
 
 
 @dataclass(slots=True)
@@ -134,7 +97,6 @@ class Cluster:
         brokers: Sequence[SimulatedBroker],
         partitions: Sequence[SimulatedPartition],
         *,
-        fetch_bytes: int = FETCH_BYTES,
         sharing: Sharing = Sharing(),  # noqa: B008 (frozen)
         script_waits_for_reassignment: bool = False,
     ) -> None:
@@ -143,7 +105,6 @@ class Cluster:
         Args:
             brokers: the brokers that run; a replica on any other broker is on a failed one.
             partitions: all partitions.
-            fetch_bytes: bytes by which one fetch may exceed a throttle.
             sharing: how clients and replication share a full link.
             script_waits_for_reassignment: hold the client load at its value for 0 s until the first reassignment
                 starts, and run the script from there.
@@ -156,26 +117,21 @@ class Cluster:
         """Flow -> cumulative bytes copied, for in-sync and out-of-sync replicas."""
         self.unthrottled_bytes = 0.0
         """Cumulative bytes that out-of-sync replicas copied while no throttle applied to them."""
-        self._fetch_bytes, self._sharing = fetch_bytes, sharing
+        self._sharing = sharing
         self._now_ms = 0
         self._script_start_ms: int | None = None if script_waits_for_reassignment else 0
         self._listed: dict[tuple[str, ReplicaRole], frozenset[str]] = {}
         self._streams: list[_FetchGroup] | None = None
-        self.ideal_seconds = 0.0
-        """Shortest possible duration of the reassignment: that of its slowest link side.
-
-        For each link side in use it is the time to copy the bytes that are left at the start through all capacity that
-        the scripted client load leaves free, without produced bytes. It is 0 before the first reassignment, and
-        infinite if clients leave nothing free. A reassignment that starts while another one runs adds its bytes to the
-        first one.
-        """
-        self._ideal_start = 0.0
-        self._ideal_bytes: dict[SimulatedLinkSide, float] = {}
 
     @property
     def now(self) -> float:
         """Virtual seconds since the cluster began."""
         return self._now_ms / 1000
+
+    def sides(self) -> Iterator[SimulatedLinkSide]:
+        """Yield both link sides of every broker."""
+        for broker in self.brokers.values():
+            yield from broker.sides.values()
 
     def moving(self) -> tuple[TopicPartition, ...]:
         """Return the partitions under reassignment."""
@@ -227,11 +183,9 @@ class Cluster:
             self._check_target(key, target)
         if self._script_start_ms is None:
             self._script_start_ms = self._now_ms
-        alone = not self.moving()
         for key, target in targets.items():
             self.partitions[key].reassign(tuple(target))
         self._streams = None
-        self._update_ideal([self.partitions[key] for key in targets], alone)
         self._update_isr()
 
     def lose(self, broker_id: int) -> None:
@@ -281,7 +235,9 @@ class Cluster:
         milliseconds = round(seconds * 1000)
         seconds = milliseconds / 1000
         self._produce(seconds)
-        for side in self._sides():
+        # A broker that is down has no clients.
+        sides = [side for broker in self.brokers.values() if broker.up for side in broker.sides.values()]
+        for side in sides:
             side.offer(self._offered(side, seconds))
         streams = self._current_streams()
         shares = self._shares(streams, seconds)
@@ -289,7 +245,7 @@ class Cluster:
         for stream, share in zip(streams, shares, strict=True):
             if share > 0:
                 self._deliver(stream, share)
-        for side in self._sides():
+        for side in sides:
             side.serve_clients(seconds)
         self._update_isr()
 
@@ -306,15 +262,11 @@ class Cluster:
     def _set_up(self, broker_id: int, up: bool) -> None:
         if broker_id not in self.brokers:
             raise Missing(f"broker {broker_id} does not exist; known are {sorted(self.brokers)}")
-        self.brokers[broker_id].set_up(up)
+        self.brokers[broker_id].up = up
         self._streams = None
 
     def _may_lead(self, partition: SimulatedPartition, broker_id: int) -> bool:
         return broker_id in partition.isr and self.is_up(broker_id)
-
-    def _sides(self) -> Iterator[SimulatedLinkSide]:
-        for broker in self.brokers.values():
-            yield from broker.sides.values()
 
     def _script_time(self) -> float:
         return 0.0 if self._script_start_ms is None else (self._now_ms - self._script_start_ms) / 1000
@@ -397,7 +349,7 @@ class Cluster:
         # Kafka checks a throttle before each fetch: nothing passes while it is exceeded, else one fetch exceeds it.
         assert side.rate is not None
         available_rate = side.meter.available_rate(self._now_ms, side.rate)
-        return 0.0 if available_rate < 0 else available_rate + self._fetch_bytes
+        return 0.0 if available_rate < 0 else available_rate + FETCH_BYTES
 
     def _deliver(self, stream: _FetchGroup, amount: float) -> None:
         if not stream.in_sync and not stream.throttled():
@@ -420,23 +372,3 @@ class Cluster:
         if follower in partition.isr or not self.is_up(follower) or not self.is_up(partition.leader):
             return False
         return partition.bytes_left(follower) < _CAUGHT_UP_BYTES
-
-    def _update_ideal(self, partitions: list[SimulatedPartition], alone: bool) -> None:
-        copies = [(p, b) for p in partitions for b in p.adding if b not in p.isr and p.leader in self.brokers]
-        if not copies:
-            return
-        if alone:
-            self._ideal_start, self._ideal_bytes = self._script_time(), {}
-        for partition, follower in copies:
-            for side in (self.brokers[partition.leader].outbound, self.brokers[follower].inbound):
-                self._ideal_bytes[side] = self._ideal_bytes.get(side, 0.0) + partition.bytes_left(follower)
-        self.ideal_seconds = bound_seconds(
-            LinkSideDemand(
-                amount,
-                [
-                    (seconds, available_rate(side.capacity, clients, ratio=1.0, min_rate=0.0))
-                    for seconds, clients in side.traffic.spans(side.role, self._ideal_start)
-                ],
-            )
-            for side, amount in self._ideal_bytes.items()
-        )

@@ -145,8 +145,6 @@ class SimulatedLinkSide:
         self.traffic = traffic
         self.rate: BytesPerSecond | None = None
         """The throttle in bytes/s; None: unlimited."""
-        self.up = True
-        """Whether the broker runs."""
         self.meter = ThrottleMeter()
         self.client_offered = 0.0
         """Bytes that clients tried to transfer."""
@@ -169,8 +167,8 @@ class SimulatedLinkSide:
         return round(self.client_carried + self.replication)
 
     def offer(self, amount: float) -> None:
-        """Begin a step in which clients offer `amount` bytes; a broker that is down has no clients."""
-        self._arriving = amount if self.up else 0.0
+        """Begin a step in which clients offer `amount` bytes."""
+        self._arriving = amount
         self._in_step = 0.0
 
     def replication_limit(self, demanded: float, connections: int, seconds: float, sharing: Sharing) -> float:
@@ -198,8 +196,6 @@ class SimulatedLinkSide:
 
     def serve_clients(self, seconds: float) -> None:
         """Carry client bytes on what replication left free, the backlog first."""
-        if not self.up:
-            return
         old_backlog = self.client_backlog
         free = max(self.capacity * seconds - self._in_step, 0.0)
         self.client_offered += self._arriving

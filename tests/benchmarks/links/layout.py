@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
@@ -234,10 +235,12 @@ def simulated(plan: RunPlan, sizes: Mapping[int, int], clients: Mapping[LinkDire
             for b, rate in LINKS.items()
         },
         reassignments,
-        policy=_POLICIES[plan.policy](plan),
-        limits=Limits(MIN_RATE, plan.ratio, plan.ratio, change_threshold=0.1, failure_threshold=1),
-        interval=timedelta(seconds=plan.interval),
-        metrics_window=timedelta(seconds=plan.window),
+        PlannerSettings(
+            Limits(MIN_RATE, plan.ratio, plan.ratio, change_threshold=0.1, failure_threshold=1),
+            policy=_POLICIES[plan.policy](plan),
+            interval=timedelta(seconds=plan.interval),
+            metrics_window=timedelta(seconds=plan.window),
+        ),
     )
     added, seconds = {(plan.topic, p) for p in plan.partitions_added_to(FOLLOWER)}, 0
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle_lab.servers.kafka import Place
 from autothrottle_lab.servers.kafka_kraft import CONTROLLER_ID
-from autothrottle_lab.servers.kafka_process import Place
 from autothrottle_lab.servers.processes import network_cleanup
 
 MTU_BYTES = 9000

@@ -18,6 +18,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.virtual_time import (
     BEGIN,
+    SETTINGS,
     VirtualBroker,
     VirtualReassignment,
     VirtualRecovery,
@@ -53,6 +54,7 @@ def scenario(
     day: int,
     amount: float = BUDGET * SECONDS,
     traffic: Mapping[int, ClientTraffic] = QUIET,
+    limits: Limits = SETTINGS.limits,
     **changes: object,
 ) -> VirtualScenario:
     """Return a reassignment of this many bytes on a day of November."""
@@ -63,7 +65,8 @@ def scenario(
             for partition, leader in enumerate(LEADERS)
         ],
     )
-    return replace(plain, **{"limits": ratio(0.9), "begin": BEGIN.replace(day=day), **changes})  # type: ignore[arg-type]
+    settings = replace(SETTINGS, limits=limits)
+    return replace(plain, settings=settings, begin=BEGIN.replace(day=day), **changes)  # type: ignore[arg-type]
 
 
 DULL = limits(max_tx_ratio=0.5, max_rx_ratio=0.5, change_threshold=0.3)

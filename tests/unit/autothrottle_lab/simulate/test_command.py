@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource, ReplicaRole
+from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
@@ -26,6 +28,7 @@ from autothrottle_lab.simulate.command import configure, play, virtual_scenario
 from autothrottle_lab.simulate.recording import Recording, SimulationOutcome, bound
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from autothrottle_lab.simulate.virtual_time import (
+    SETTINGS,
     EventKind,
     VirtualBroker,
     VirtualEvent,
@@ -62,6 +65,8 @@ replicas = [1001, 1000]
 to = [1001, 1006]
 """
 
+WINDOW_OF_12_S = replace(SETTINGS, metrics_window=timedelta(seconds=12))
+
 
 pytestmark = pytest.mark.usefixtures("no_autothrottle_variables")
 
@@ -91,7 +96,7 @@ def one_partition(traffic: ClientTraffic, size: float, produce: int = 0) -> Virt
         1006: VirtualBroker(LINK, ClientTraffic()),
     }
     reassignment = VirtualReassignment("t", 0, size, (1001, 1002), (1001, 1002, 1006), produce)
-    return VirtualScenario(brokers, [reassignment], limits(), metrics_window=timedelta(seconds=12), traffic_waits=True)
+    return VirtualScenario(brokers, [reassignment], WINDOW_OF_12_S, traffic_waits=True)
 
 
 def test_static_throttle_at_90_percent_takes_as_long_as_the_closed_form(
@@ -148,9 +153,27 @@ def test_bound_counts_produced_bytes_and_in_sync_followers() -> None:
     assert bound(one_partition(falling, mb(36) * 50 + mb(81) * 30)) == pytest.approx(80)
 
 
+def test_bound_is_that_of_the_slowest_link_side() -> None:
+    traffic = {1: ClientTraffic.constant(mb(90), 0), 2: ClientTraffic(), 3: ClientTraffic()}
+    brokers = {broker_id: VirtualBroker(LINK, clients) for broker_id, clients in traffic.items()}
+    reassignments = [
+        VirtualReassignment("t", 0, mb(100), (1,), (1, 3)),
+        VirtualReassignment("t", 1, mb(500), (2,), (2, 3)),
+    ]
+    scenario = VirtualScenario(brokers, reassignments, traffic_waits=True)
+    assert bound(scenario) == pytest.approx(100 / 10)  # min-rate; the other link sides need 6.7 s at most
+
+
+def test_bound_is_infinite_when_clients_leave_no_headroom() -> None:
+    scenario = one_partition(ClientTraffic.constant(mb(100), 0), mb(600))
+    settings = replace(WINDOW_OF_12_S, limits=limits(min_rate=0))
+    assert bound(replace(scenario, settings=settings)) == math.inf
+
+
 def test_deferred_bytes_exclude_those_that_clients_alone_would_defer() -> None:
     overloaded = ClientTraffic((TrafficStep(0, mb(50), 0), TrafficStep(5, mb(130), 0), TrafficStep(15, mb(20), 0)))
-    scenario = replace(one_partition(overloaded, mb(1) * 40), policy=StaticPolicy(mb(1)))
+    settings = replace(WINDOW_OF_12_S, policy=StaticPolicy(mb(1)))
+    scenario = replace(one_partition(overloaded, mb(1) * 40), settings=settings)
     recording, recovery = Recording(scenario), VirtualRecovery(scenario)
     outcome = recording.outcome(recovery, recovery.run(watch=recording.watch))
     side = recovery.cluster.brokers[1001].outbound
@@ -164,7 +187,6 @@ def test_new_leader_after_a_failure_is_throttled_at_once_and_takes_part() -> Non
     scenario = replace(
         one_partition(ClientTraffic.constant(mb(20), mb(20)), mb(6_000)),
         events=[VirtualEvent(timedelta(seconds=30), 1001, EventKind.FAILS)],
-        interval=timedelta(seconds=60),
     )
     recording, recovery = Recording(scenario), VirtualRecovery(scenario)
     seen: dict[int, str | None] = {}
@@ -184,7 +206,8 @@ def test_new_leader_after_a_failure_is_throttled_at_once_and_takes_part() -> Non
 
 
 def test_failed_follower_delays_the_reassignment_until_it_returns() -> None:
-    calm = replace(one_partition(ClientTraffic.constant(mb(20), 0), mb(6_000)), policy=HeadroomPolicy())
+    settings = replace(WINDOW_OF_12_S, policy=HeadroomPolicy())
+    calm = replace(one_partition(ClientTraffic.constant(mb(20), 0), mb(6_000)), settings=settings)
     fails = VirtualEvent(timedelta(seconds=30), 1006, EventKind.FAILS)
     returns = VirtualEvent(timedelta(seconds=90), 1006, EventKind.RETURNS)
     hour = timedelta(hours=1)
@@ -200,12 +223,12 @@ def test_scenario_events_fetcher_rate_and_contention_are_played(
     events = '[[event]]\nat = 60\nbroker = 1006\nwhat = "returns"\n[[event]]\nat = 50\nbroker = 1006\nwhat = "fails"\n'
     top = '= 5\ncontention = "clients-first"\nclient-connections = 9\nfetcher-rate = 27\n[pl'
     path = scenario_path(tmp_path, ("[[move]]", f"{events}[[move]]"), ("= 5\n[pl", top))
-    read = read_scenario(Path(path))
-    assert [(one.at.total_seconds(), one.kind) for one in read.events] == [
+    scenario = read_scenario(Path(path)).scenario
+    assert [(event.at.total_seconds(), event.kind) for event in scenario.events] == [
         (50, EventKind.FAILS),
         (60, EventKind.RETURNS),
     ]
-    assert read.sharing == Sharing(Contention.CLIENTS_FIRST, 9, mb(27))
+    assert scenario.sharing == Sharing(Contention.CLIENTS_FIRST, 9, mb(27))
     assert main(["simulate", path]) == 0
     rows = totals(capsys.readouterr().out)
     assert rows["bound"].startswith("240.0 s")
@@ -220,9 +243,7 @@ def test_equal_scenarios_have_equal_outcomes() -> None:
             VirtualReassignment("a", 0, mb(300), (1, 2), (3, 4)),
             VirtualReassignment("b", 0, mb(900), (2, 9), (2, 1, 4)),
         ]
-        return play(
-            VirtualScenario(brokers, reassignments, limits(), metrics_window=timedelta(seconds=12)), timedelta(hours=1)
-        )
+        return play(VirtualScenario(brokers, reassignments, WINDOW_OF_12_S), timedelta(hours=1))
 
     first = played()
     assert first == played()
@@ -245,9 +266,7 @@ def test_replay_of_a_logged_reassignment_takes_equally_long(tmp_path: Path, caps
     scenario = VirtualScenario(
         brokers,
         [reassignment],
-        limits(max_tx_ratio=0.8),
-        interval=20 * second,
-        metrics_window=20 * second,
+        PlannerSettings(limits(max_tx_ratio=0.8), interval=20 * second, metrics_window=20 * second),
         traffic_waits=True,
     )
     with closing(DecisionLog(str(tmp_path / "log"), limits=LogLimits(patience=timedelta(minutes=3)))) as log:
@@ -256,12 +275,13 @@ def test_replay_of_a_logged_reassignment_takes_equally_long(tmp_path: Path, caps
     path = tmp_path / "again.toml"
     path.write_text(capsys.readouterr().out)
     read = read_scenario(path)
-    assert sum(one.size + one.produce_rate * took for one in read.reassignments) == pytest.approx(
+    assert sum(one.size + one.produce_rate * took for one in read.scenario.reassignments) == pytest.approx(
         mb(9000 + took), rel=0.01
     )
-    assert [round(step.inbound / mb(10)) for step in read.brokers[2].traffic.steps][-1] == 2
+    assert [round(step.inbound / mb(10)) for step in read.scenario.brokers[2].traffic.steps][-1] == 2
     again = virtual_scenario(read, configure(read, [], {}))
-    assert (again.limits.max_tx_ratio, again.limits.max_rx_ratio, again.interval) == (0.8, 0.9, 20 * second)
+    again_limits = again.settings.limits
+    assert (again_limits.max_tx_ratio, again_limits.max_rx_ratio, again.settings.interval) == (0.8, 0.9, 20 * second)
     assert play(again, timedelta(hours=1)).seconds == pytest.approx(took, rel=0.1)
 
 
@@ -276,8 +296,8 @@ def test_log_without_the_reassignment_is_refused(tmp_path: Path, capsys: pytest.
 
 def test_example_scenario_is_valid_and_its_comments_show_the_defaults(tmp_path: Path) -> None:
     read = read_scenario(EXAMPLE)
-    assert len(read.reassignments) == 20
-    assert {one.partition for one in read.reassignments if one.topic == "orders"} == set(range(12))
+    assert len(read.scenario.reassignments) == 20
+    assert {one.partition for one in read.scenario.reassignments if one.topic == "orders"} == set(range(12))
     text = EXAMPLE.read_text()
     path = tmp_path / "all.toml"
     for key in ("metrics-delay", "step", "longest", "begin", "contention", "client-connections"):
@@ -292,13 +312,13 @@ def test_configuration_file_and_environment_override_the_scenario(tmp_path: Path
     config = tmp_path / "autothrottle.toml"
     config.write_text('interval = 45\nzk-addr = ["zk1:2181"]\n')
     given = configure(read, ["--config", str(config), "--max-rate=70"], {"AUTOTHROTTLE_POLICY": "headroom"})
-    scenario = virtual_scenario(read, given)
-    assert (scenario.policy.name, scenario.interval.total_seconds(), scenario.limits.max_tx_ratio) == (
+    settings = virtual_scenario(read, given).settings
+    assert (settings.policy.name, settings.interval.total_seconds(), settings.limits.max_tx_ratio) == (
         "headroom",
         45,
         0.7,
     )
-    plain = virtual_scenario(read, configure(read, [], {}))
+    plain = virtual_scenario(read, configure(read, [], {})).settings
     assert (plain.policy.name, plain.interval.total_seconds(), plain.limits.max_tx_ratio) == ("adaptive", 60, 0.9)
 
 
@@ -428,9 +448,8 @@ def test_follower_with_a_link_full_of_client_traffic_does_not_slow_flows_to_othe
         pairs = [(leader, follower) for leader in (1001, 1002, 1003) for follower in (1004, 1005, 1006)]
         reassignments = [VirtualReassignment("t", n, mb(9_000), (a,), (a, b)) for n, (a, b) in enumerate(pairs)]
         timing = timedelta(seconds=10)
-        recovery = VirtualRecovery(
-            VirtualScenario(brokers, reassignments, limits(), policy, interval=timing, metrics_window=timing)
-        )
+        settings = PlannerSettings(limits(), policy, interval=timing, metrics_window=timing)
+        recovery = VirtualRecovery(VirtualScenario(brokers, reassignments, settings))
         with pytest.raises(TimeoutError):
             recovery.run(timedelta(seconds=60))
         partitions = recovery.cluster.partitions.values()
@@ -446,9 +465,8 @@ def test_adaptive_policy_sees_a_load_step_in_log_growth_before_the_metrics(polic
     brokers = {1001: VirtualBroker(LINK, ClientTraffic()), 1006: VirtualBroker(LINK, ClientTraffic(steps))}
     reassignments = [VirtualReassignment("t", 0, mb(90_000), (1001,), (1001, 1006))]
     late, interval = timedelta(seconds=120), timedelta(seconds=30)
-    recovery = VirtualRecovery(
-        VirtualScenario(brokers, reassignments, limits(), policy, interval, metrics_window=late, metrics_delay=late)
-    )
+    settings = PlannerSettings(limits(), policy, interval, metrics_window=late)
+    recovery = VirtualRecovery(VirtualScenario(brokers, reassignments, settings, metrics_delay=late))
     ideal, rates = 0.9 * mb(75), dict[int, int]()
 
     def watch(seen: VirtualRecovery) -> None:

@@ -57,10 +57,10 @@ def test_bytes_left_become_a_scenario_that_can_be_played(
     def is_written() -> bool:
         assert main(["simulate", "--from-cluster", services.address("admin")]) == 0
         file.write_text(capsys.readouterr().out)
-        return sum(one.size for one in read_scenario(file).reassignments) == pytest.approx(6.2 * GB)
+        return sum(one.size for one in read_scenario(file).scenario.reassignments) == pytest.approx(6.2 * GB)
 
     eventually(is_written)
-    scenario = read_scenario(file)
+    scenario = read_scenario(file).scenario
     assert {b: one.capacity for b, one in scenario.brokers.items()} == {
         1001: Capacity(mb(100), mb(100)),
         1003: Capacity(mb(100), mb(100)),
@@ -91,7 +91,7 @@ def test_reassignment_larger_than_the_limit_becomes_a_readable_scenario(tmp_path
     ]
     file = tmp_path / "large.toml"
     file.write_text(scenario_text(state, admin_pb2.ListReassignmentsResponse(paths=paths), builders.NOON))
-    found = read_scenario(file).reassignments
+    found = read_scenario(file).scenario.reassignments
     carried = {leader: sum(one.size for one in found if one.replicas == (leader,)) for leader in (1001, 1002)}
     assert carried == {1001: pytest.approx(80 * GB, rel=0.001), 1002: pytest.approx(20 * GB, rel=0.001)}
     assert 4_990 < len(found) <= 5_000

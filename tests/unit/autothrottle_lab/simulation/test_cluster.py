@@ -1,8 +1,7 @@
 """The simulated cluster reproduces measurements on real brokers (bursts, starvation) and conserves bytes."""
 
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -17,7 +16,7 @@ from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
-from autothrottle_lab.simulation.link import Contention, Sharing, ThrottleMeter, fair_shares
+from autothrottle_lab.simulation.link import Contention, Sharing, SimulatedLinkSide, ThrottleMeter, fair_shares
 from autothrottle_lab.simulation.partition import SimulatedPartition
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
@@ -278,11 +277,15 @@ def test_flows_share_a_follower_max_min_fair() -> None:
 def test_clients_and_replication_share_a_full_link_in_proportion_to_demand() -> None:
     cluster = moving_to_2(traffic=ClientTraffic.constant(25 * MEGABYTE, 25 * MEGABYTE))
     run(cluster, 10)
-    counters = cluster.brokers[2].counters()
-    assert counters.replication_in == pytest.approx(800 * MEGABYTE)
-    assert counters.inbound == pytest.approx(1_000 * MEGABYTE)
-    assert cluster.brokers[2].inbound.client_deferred == pytest.approx(50 * MEGABYTE)
-    assert counters.client_offered == pytest.approx(500 * MEGABYTE)
+    side = cluster.brokers[2].inbound
+    assert side.replication == pytest.approx(800 * MEGABYTE)
+    assert side.total == pytest.approx(1_000 * MEGABYTE)
+    assert side.client_deferred == pytest.approx(50 * MEGABYTE)
+    assert side.client_offered == pytest.approx(250 * MEGABYTE)
+
+
+def counters(sides: Iterable[SimulatedLinkSide]) -> list[tuple[float, ...]]:
+    return [(side.client_offered, side.client_carried, side.client_deferred, side.replication) for side in sides]
 
 
 def crowded(sharing: Sharing, clients: float) -> Cluster:
@@ -336,10 +339,11 @@ def test_replication_below_the_headroom_defers_no_client_bytes_after_the_first_s
     cluster = moving_to_2(traffic=ClientTraffic.constant(30 * MEGABYTE, 30 * MEGABYTE))
     throttle(cluster, FOLLOWER, 2, 60 * MEGABYTE)
     run(cluster, 1)  # the budget of the initial 1 s window is sent at link speed
-    at_first = cluster.brokers[2].counters().client_deferred
+    inbound = cluster.brokers[2].inbound
+    at_first = inbound.client_deferred
     assert 0 < at_first < 6 * MEGABYTE
     run(cluster, 30)
-    assert cluster.brokers[2].counters().client_deferred == pytest.approx(at_first, abs=1)
+    assert inbound.client_deferred == pytest.approx(at_first, abs=1)
 
 
 def test_fair_shares_are_max_min_fair() -> None:
@@ -423,10 +427,11 @@ def test_failed_leader_is_replaced_and_copies_what_it_missed_when_it_returns() -
     cluster.submit_reassignment({("t", 0): (1, 3, 2)})
     run(cluster, 2)
     cluster.lose(1)
-    moving, before = cluster.partitions["t", 0], cluster.brokers[1].counters()
+    moving, sides = cluster.partitions["t", 0], cluster.brokers[1].sides
+    counters_at_failure = counters(sides.values())
     assert (moving.leader, moving.leader_epoch, moving.isr) == (3, 1, (3,))
     run(cluster, 4)
-    assert cluster.brokers[1].counters() == before
+    assert counters(sides.values()) == counters_at_failure
     assert cluster.flow_bytes[Flow(3, 2)] > 300 * MEGABYTE
     missed = moving.bytes_left(1)
     assert missed == pytest.approx(4 * 5 * MEGABYTE, rel=0.05)
@@ -470,7 +475,6 @@ def test_reordering_and_removing_replicas_complete_at_once_and_copy_nothing() ->
     assert cluster.partitions["t", 1].replicas == (2, 3)
     run(cluster, 1)
     assert cluster.flow_bytes == {}
-    assert cluster.ideal_seconds == 0
 
 
 def test_original_replicas_as_target_cancel_a_reassignment() -> None:
@@ -510,42 +514,6 @@ def test_errors_name_unknown_partitions_and_brokers() -> None:
         cluster.set_rate(1, LEADER, -5)
 
 
-# The ideal
-
-
-def test_ideal_of_one_link_side_is_bytes_over_headroom() -> None:
-    cluster = moving_to_2(size=1_400 * MEGABYTE, traffic=ClientTraffic.constant(30 * MEGABYTE, 30 * MEGABYTE))
-    assert cluster.ideal_seconds == pytest.approx(20)
-
-
-def test_ideal_follows_the_scripted_traffic() -> None:
-    # 10 s x 80 MB/s + 10 s x 40 MB/s + 5 s x 80 MB/s.
-    steps = tuple(TrafficStep(at, 0, inbound * MEGABYTE) for at, inbound in [(0, 20), (10, 60), (20, 20)])
-    cluster = moving_to_2(size=1_600 * MEGABYTE, traffic=ClientTraffic(steps))
-    assert cluster.ideal_seconds == pytest.approx(25)
-
-
-def test_ideal_is_that_of_the_slowest_link_side() -> None:
-    busy = SimulatedBroker(1, Capacity(LINK, LINK), ClientTraffic.constant(90 * MEGABYTE, 0))
-    parts = [partition(0, size=100 * MEGABYTE, isr=(1,)), partition(1, size=500 * MEGABYTE, isr=(2,))]
-    cluster = Cluster([busy, *brokers(2, 3)], parts)
-    cluster.submit_reassignment({("t", 0): (3,), ("t", 1): (3,)})
-    assert cluster.ideal_seconds == pytest.approx(10)  # leader 1: 100 MB at 10 MB/s; broker 3: 6 s
-
-
-def test_ideal_is_infinite_when_clients_leave_no_headroom() -> None:
-    cluster = moving_to_2(traffic=ClientTraffic.constant(0, LINK))
-    assert cluster.ideal_seconds == math.inf
-
-
-def test_ideal_counts_from_the_start_of_the_reassignment() -> None:
-    steps = (TrafficStep(0, 0, 50 * MEGABYTE), TrafficStep(10, 0, 0))
-    cluster = Cluster(brokers(1, 2, traffic=ClientTraffic(steps)), [partition(size=450 * MEGABYTE)])
-    run(cluster, 5)
-    cluster.submit_reassignment({("t", 0): (2,)})
-    assert cluster.ideal_seconds == pytest.approx(5 + 2)
-
-
 def test_waiting_script_begins_with_the_reassignment() -> None:
     steps = (TrafficStep(0, 0, 10 * MEGABYTE), TrafficStep(1, 0, 40 * MEGABYTE))
     cluster = Cluster(
@@ -556,18 +524,15 @@ def test_waiting_script_begins_with_the_reassignment() -> None:
     run(cluster, 7)
     assert cluster.brokers[2].inbound.client_offered == pytest.approx(70 * MEGABYTE)
     cluster.submit_reassignment({("t", 0): (2,)})
-    assert cluster.ideal_seconds == pytest.approx(1)
     run(cluster, 2)
     assert cluster.brokers[2].inbound.client_offered == pytest.approx((70 + 10 + 40) * MEGABYTE)
 
 
-def test_throttle_at_the_headroom_comes_close_to_the_ideal() -> None:
+def test_throttle_at_the_headroom_comes_close_to_the_shortest_duration() -> None:
     traffic = ClientTraffic.constant(30 * MEGABYTE, 30 * MEGABYTE)
     cluster = moving_to_2(size=2_100 * MEGABYTE, traffic=traffic)
     throttle(cluster, FOLLOWER, 2, 70 * MEGABYTE)
-    ideal = cluster.ideal_seconds
-    assert ideal == pytest.approx(30)
-    assert 0.99 * ideal <= finish(cluster) <= 1.05 * ideal
+    assert 0.99 * 30 <= finish(cluster) <= 1.05 * 30  # 2,100 MB at 70 MB/s
 
 
 # Scripts
@@ -684,7 +649,7 @@ def test_equal_histories_give_equal_states(schedule: list[Throttle]) -> None:
     apply(first, schedule)
     apply(second, schedule)
     assert first.flow_bytes == second.flow_bytes
-    assert [b.counters() for b in first.brokers.values()] == [b.counters() for b in second.brokers.values()]
+    assert counters(first.sides()) == counters(second.sides())
 
 
 def test_step_of_6_brokers_and_60_partitions_takes_less_than_2_ms() -> None:

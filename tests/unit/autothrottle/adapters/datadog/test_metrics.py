@@ -207,13 +207,13 @@ def test_missing_instance_type_affects_only_its_broker(lab: Lab) -> None:
 @pytest.mark.parametrize(("direction", "name"), [("tx", "--net-tx-query"), ("rx", "--net-rx-query")])
 def test_missing_direction_affects_only_its_broker(lab: Lab, direction: Any, name: str) -> None:
     """D7: one broker without metrics or capacity ended the update of all brokers."""
-    lab.emulator.drop_host(1002, direction)
+    lab.emulator.host_of(1002).dropped = [direction]
     check_d7(lab, 1002, "h2", name)
 
 
 def test_broker_without_series_is_absent(lab: Lab) -> None:
     """D7: one broker without metrics or capacity ended the update of all brokers."""
-    lab.emulator.drop_host(1002)
+    lab.emulator.host_of(1002).dropped = ["tx", "rx"]
     assert set(lab.loads().brokers) == {1001}
 
 
@@ -244,7 +244,7 @@ def test_clock_of_this_host_off_by_a_minute_is_corrected_and_named(lab: Lab, off
 
 def test_series_of_null_points_affects_only_its_broker(lab: Lab) -> None:
     """D7: one broker without metrics or capacity ended the update of all brokers."""
-    lab.emulator.null_points(1002)
+    lab.emulator.host_of(1002).has_null_points = True
     check_d7(lab, 1002, "h2", "null", "--metrics-window")
 
 

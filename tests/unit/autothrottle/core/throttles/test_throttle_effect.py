@@ -11,6 +11,7 @@ import pytest
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
+from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.throttles.plan import DesiredReplicas, Plan
@@ -216,9 +217,8 @@ def warnings(
         for n, leader in enumerate((1001, 1002))
     ]
     interval = timedelta(seconds=10)
-    scenario = VirtualScenario(
-        brokers, moves, limits(), StaticPolicy(mb(10)), interval, metrics_window=interval, events=events
-    )
+    settings = PlannerSettings(limits(), StaticPolicy(mb(10)), interval, metrics_window=interval)
+    scenario = VirtualScenario(brokers, moves, settings, events=events)
     recovery, seconds = _Deaf(scenario), dict[str, int]()
     recovery.deaf = deaf
 

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autothrottle_lab.observation.kraft_timeline import read_kraft_timeline
 from autothrottle_lab.observation.metadata_log import (
     Change,
     ConfigWritten,
@@ -14,7 +13,7 @@ from autothrottle_lab.observation.metadata_log import (
     PartitionWritten,
     TopicDeleted,
 )
-from autothrottle_lab.observation.observer import Timeline
+from autothrottle_lab.observation.observer import Timeline, read_kraft_timeline
 from autothrottle_lab.servers.kafka import PartitionState
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from autothrottle.adapters.memory.outages import Outages
+from autothrottle.adapters.memory.state_store import Outages
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.ports.placement import PlacementCluster, StorageMetrics
 

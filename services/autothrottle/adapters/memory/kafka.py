@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory: its partitions and configs, and the actions of the controller, users and faults."""
+"""A Kafka cluster in memory: partitions, configs and quotas, and the actions of the controller, users and faults."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
-from autothrottle.adapters.memory.election import MemoryElectorate
-from autothrottle.adapters.memory.outages import Outages
+from autothrottle.adapters.memory.state_store import MemoryElectorate, Outages
 from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
@@ -32,10 +31,11 @@ from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
+from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues, check_etag, edited
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
-from autothrottle.ports.kafka import SnapshotEvent, Term, Watch
+from autothrottle.ports.kafka import QuotaReading, SnapshotEvent, Term, Watch
 
 
 class MemoryCluster(Outages):
@@ -470,3 +470,57 @@ def _put(config: dict[str, str], key: str, value: str | None) -> None:
         config.pop(key, None)
     else:
         config[key] = value
+
+
+class MemoryClientQuotas(Outages):
+    """Client quotas in memory (a `ClientQuotaStore`)."""
+
+    _outage = "the client quotas cannot be read or written; try again"
+
+    def __init__(self) -> None:
+        self.quotas: dict[ClientQuotaEntity, QuotaValues] = {}
+        self.problems: tuple[str, ...] = ()
+        """Settable: the problems of every reading."""
+        self.notifications: list[str] = []
+        """The entity paths of change notifications to brokers, in order."""
+        self._lock = threading.Lock()
+
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[ClientQuotaEntity] | None = None) -> QuotaReading:
+        self._raise_if_down()
+        with self._lock:
+            found = {e: values for e, values in self.quotas.items() if entities is None or e in entities}
+            return QuotaReading(found, self.problems)
+
+    def alter_quota(
+        self,
+        entity: ClientQuotaEntity,
+        edits: QuotaEdits,
+        timeout: timedelta,
+        *,
+        etag: str = "",
+        validate_only: bool = False,
+    ) -> QuotaValues:
+        self._raise_if_down()
+        with self._lock:
+            current = self.quotas.get(entity, {})
+            check_etag(entity, etag, current)
+            wanted = edited(current, edits)
+            if wanted != current and not validate_only:
+                self.quotas.pop(entity, None)
+                self.quotas |= {entity: wanted} if wanted else {}
+                self.notifications.append(entity.path)
+            return current
+
+
+class MemoryPermissions(Outages):
+    """A `PermissionSource` with settable answers."""
+
+    _outage = "the other side does not answer; try again"
+
+    def __init__(self, missing: Mapping[str, str] | None = None) -> None:
+        self.missing = dict(missing or {})
+        """Resource -> the operations that may not be done, and the fix."""
+
+    def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
+        self._raise_if_down()
+        return self.missing

@@ -260,7 +260,7 @@ class CheckComposition(Composition):
             submits = kafka is None
             permissions["Kafka's znodes"] = lambda: ZooKeeperPermissions(self._session(), self._kafka, submits)
         if kafka:
-            from autothrottle.adapters.kafka_admin.permissions import KafkaPermissions
+            from autothrottle.adapters.kafka_admin.sources import KafkaPermissions
 
             permissions["Kafka's permissions"] = lambda: KafkaPermissions(kafka, self._by_admin_api)
         return CheckSources(

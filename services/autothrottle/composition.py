@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from autothrottle.adapters.datadog import DatadogMetrics
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
     from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
-    from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+    from autothrottle.adapters.kafka_admin.sources import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -539,14 +539,14 @@ class Composition:
     def _log_sizes(self) -> KafkaLogSizes | None:
         if self._kafka_admin is None:
             return None
-        from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+        from autothrottle.adapters.kafka_admin.sources import KafkaLogSizes
 
         return KafkaLogSizes(self._kafka_admin)
 
     def _fetch_settings(self) -> FetchSettingsSource | None:
         if self._kafka_admin is None:
             return None
-        from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
+        from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings
 
         return KafkaFetchSettings(self._kafka_admin)
 

@@ -15,10 +15,9 @@ import kafka.protocol.metadata
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_texts
-from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
-from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
 from autothrottle.adapters.kafka_admin.placement import AdminClusterSource, LogDirMetrics
 from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
+from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, ConfigValue, KafkaSettings
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, THROTTLE_KEYS, ConfigResource

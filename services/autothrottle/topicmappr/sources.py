@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
+    from autothrottle.adapters.kafka_admin.placement import KafkaCordons
 
 READ_TIMEOUT = timedelta(seconds=120)
 """Timeout of reading a cluster, and of reading its metrics."""
@@ -66,7 +66,7 @@ def read_cluster(options: ClusterOptions, with_metrics: bool, max_age: timedelta
 @contextmanager
 def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
     """Open the cordons of the cluster's brokers."""
-    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
+    from autothrottle.adapters.kafka_admin.placement import KafkaCordons
 
     if options.cluster_file:
         raise Invalid("--cluster-file names an offline cluster, whose brokers cannot be cordoned; leave it out")

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client_properties import client_options
-from autothrottle.adapters.kafka_admin.controllers import alter_through_controller
 from autothrottle.adapters.kafka_admin.errors import Unexplained, code_error
-from autothrottle.adapters.kafka_admin.routing import Routing
+from autothrottle.adapters.kafka_admin.routing import Routing, alter_through_controller
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,

@@ -15,19 +15,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Protocol
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.foreign_edits import Edits, Needed, edits, needed_lists, needed_rates
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments
 from autothrottle.adapters.kafka_admin.values import Answers, ConfigValue
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, Difference, SnapshotDifferences
-from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy
-from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType
-from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition, participants
+from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy, LedgerReader
+from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition, TopicReassignment, participants
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
 from autothrottle.ports.kafka import SnapshotEvent, Watch
@@ -61,6 +60,12 @@ _RETRIED = (
 
 _ThrottleConfigs = dict[ConfigResource, dict[str, str]]
 """Resource -> its own throttle configs (key -> value), for resources that answered."""
+
+Needed = Mapping[ConfigResource, tuple[str, ...]]
+"""Resource -> the throttle keys that reassignments need there."""
+
+Edits = Mapping[tuple[ConfigResource, str], str | None]
+"""(resource, key) -> the current value, which is not ours; None: the key is not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +110,6 @@ class _Poll:
     rates_due: float = 0.0
 
 
-class LedgerSource(Protocol):
-    """Reads the ledger; a `LedgerReader`."""
-
-    def read(self, timeout: timedelta) -> LedgerCopy:
-        """Return the ledger, including every write completed before the call, or raise Unavailable."""
-        ...
-
-
 class AdminSnapshots:
     """The cluster according to Kafka's admin API; a `SnapshotSource`. Thread-safe.
 
@@ -123,7 +120,7 @@ class AdminSnapshots:
     def __init__(
         self,
         kafka: KafkaAdmin,
-        ledger: LedgerSource,
+        ledger: LedgerReader,
         poll: timedelta = timedelta(seconds=1),
         reaches_controllers: bool = False,
         progress: ProgressReader | None = None,
@@ -430,3 +427,57 @@ def _rates_of_others(
         rates = {key: ledger_keys[key].before if key in ledger_keys else value.current for key, value in values.items()}
         rates_of_brokers[broker_id] = {key: rate for key, rate in rates.items() if rate is not None}
     return rates_of_brokers
+
+
+def needed_lists(reassignments: Iterable[TopicReassignment]) -> Needed:
+    """Return the lists that throttle reassignments. A fully replicated topic needs none: its lists get removed."""
+    return {ConfigResource.topic(r.topic): REPLICAS_KEYS for r in reassignments if any(row[3] for row in r.rows())}
+
+
+def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
+    """Return the rates that throttle reassignments, for the roles of each broker."""
+    roles = participants(Snapshot(version=1, reassignments=tuple(reassignments)))
+    return {
+        ConfigResource.broker(b): tuple(role.rate_key for role in roles_of_broker)
+        for b, roles_of_broker in roles.items()
+    }
+
+
+def edits(
+    needed: Needed,
+    current: Mapping[ConfigResource, Mapping[str, str]],
+    ledger: Mapping[ConfigResource, LedgerEntry],
+) -> Edits:
+    """Return the current values that differ from our written or intended ones.
+
+    Args:
+        needed: the keys to compare; we may be removing others ourselves.
+        current: resource -> its throttle configs; a resource that is absent was not read.
+        ledger: our entries, read after `current`, because each of our writes is recorded there first.
+    """
+    foreign = {}
+    for resource, keys in needed.items():
+        entry = ledger.get(resource)
+        if entry is None or resource not in current:
+            continue
+        for key in keys:
+            value, ledger_key = current[resource].get(key), entry.keys.get(key)
+            if ledger_key is not None and not _is_ours(key, value, ledger_key):
+                foreign[resource, key] = value
+    return foreign
+
+
+def _is_ours(key: str, current: str | None, ledger_key: LedgerKey) -> bool:
+    if ledger_key.is_ours(current):
+        return True
+    if key in RATE_KEYS or current is None:
+        return False
+    try:
+        present, written = parse_replicas(current), parse_replicas(ledger_key.written or "")
+        if ledger_key.intent is None:
+            return present == written
+        # A list is edited entry by entry, so the entries common to both versions never disappear.
+        intended = parse_replicas(ledger_key.intent)
+    except Invalid:
+        return False
+    return written & intended <= present <= written | intended

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.adapters.kafka_admin.foreign_edits import edits
-from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
+from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots, edits
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,

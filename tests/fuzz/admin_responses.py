@@ -176,10 +176,10 @@ class CannedRouting:
     def metadata(self, deadline: float) -> Any:
         return self._answer(_METADATA.MetadataResponse)
 
-    def ask_any(self, build: Callable[[], Any], deadline: float) -> Any:
+    def ask_any(self, build: Callable[[], Any], deadline: float, *, again: bool = True) -> Any:
         return self._answer(_response_type(build()), build())
 
-    ask_controller = send_any = send_controller = ask_any
+    ask_controller = ask_any
 
     def each(self, builds: Mapping[int, Callable[[], Any]], deadline: float, again: bool = True) -> Mapping[int, Any]:
         return {b: self._of_broker(b, build()) for b, build in builds.items()}

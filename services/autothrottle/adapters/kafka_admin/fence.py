@@ -29,9 +29,7 @@ _LEASE_ENDED = (
 class Fence:
     """Admits only writes of the newest term."""
 
-    def __init__(
-        self, terms: Ledger, session_timeout: timedelta, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, terms: Ledger, session_timeout: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; `session_timeout` > 0 belongs to the session that holds the term."""
         self._terms, self._clock = terms, clock
         self.longest_write = session_timeout.total_seconds() * _SHARE_OF_SESSION

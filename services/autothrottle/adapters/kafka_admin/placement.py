@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, ConfigValue, LogDirs
+from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, Configs, ConfigValue, LogDirs
 from autothrottle.core.errors import Conflict, Invalid, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
@@ -61,7 +61,7 @@ class AdminClusterSource:
         return frozenset(id for id, values in configs.items() if _all_cordoned(values))
 
 
-def _all_cordoned(values: Mapping[str, ConfigValue]) -> bool:
+def _all_cordoned(values: Configs) -> bool:
     cordoned, present = ({*_paths(values.get(key))} for key in (CORDONED_LOG_DIRS, "log.dirs"))
     return "*" in cordoned or (bool(present) and present <= cordoned)
 

@@ -20,7 +20,7 @@ from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments
-from autothrottle.adapters.kafka_admin.values import Answers, ConfigValue
+from autothrottle.adapters.kafka_admin.values import Answers, Configs
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, Difference, SnapshotDifferences
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy, LedgerReader
@@ -73,7 +73,7 @@ class _BrokerReading:
     """The registered brokers, and the configs that they report."""
 
     registered: frozenset[int]
-    configs: Answers[int, Mapping[str, ConfigValue]]
+    configs: Answers[int, Configs]
 
 
 @dataclass(slots=True)
@@ -241,7 +241,7 @@ class AdminSnapshots:
 
     def _read_lists(
         self, reading: ReassignmentReading, ledger: LedgerCopy, held_topics: set[str], deadline: float
-    ) -> Answers[str, Mapping[str, ConfigValue]]:
+    ) -> Answers[str, Configs]:
         """Read replica lists. Without reassignments, read them of all topics, to report leftovers of other parties."""
         if not reading.reassignments:
             return self._kafka.topic_configs(None, timeout=time_left(deadline))
@@ -249,9 +249,7 @@ class AdminSnapshots:
         topics = reading.reassignments.keys() | ledger_topics | held_topics
         return self._kafka.topic_configs(topics, timeout=time_left(deadline))
 
-    def _settled(
-        self, lists: Answers[str, Mapping[str, ConfigValue]], ledger: LedgerCopy, deadline: float
-    ) -> Answers[str, Mapping[str, ConfigValue]]:
+    def _settled(self, lists: Answers[str, Configs], ledger: LedgerCopy, deadline: float) -> Answers[str, Configs]:
         """Read our lists again if they seem edited: the queried broker may not know our write yet."""
         ledger_keys = {resource: REPLICAS_KEYS for resource in ledger.entries if resource.type is ResourceType.TOPIC}
         for pause in islice(LISTS.waits(), _LIST_READS):
@@ -384,7 +382,7 @@ class AdminSnapshots:
 
 
 def _current(
-    answers: Mapping[int, Mapping[str, ConfigValue]] | Mapping[str, Mapping[str, ConfigValue]],
+    answers: Mapping[int, Configs] | Mapping[str, Configs],
     resource: Callable[..., ConfigResource],
 ) -> _ThrottleConfigs:
     """Return resource -> throttle configs set on it, for the brokers or topics in the answers."""
@@ -399,7 +397,7 @@ def _broker_ids(resources: Iterable[ConfigResource]) -> frozenset[int]:
 
 
 def _unreadable(
-    brokers: _BrokerReading, involved: Collection[int], lists: Answers[str, Mapping[str, ConfigValue]]
+    brokers: _BrokerReading, involved: Collection[int], lists: Answers[str, Configs]
 ) -> dict[ConfigResource, Problem]:
     reasons = {
         ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in brokers.configs.failures.items()
@@ -416,9 +414,7 @@ def _unreadable(
     return {resource: Problem(resource.path, reason) for resource, reason in sorted(reasons.items())}
 
 
-def _rates_of_others(
-    answers: Mapping[int, Mapping[str, ConfigValue]], ledger: LedgerCopy
-) -> dict[int, Mapping[str, str]]:
+def _rates_of_others(answers: Mapping[int, Configs], ledger: LedgerCopy) -> dict[int, Mapping[str, str]]:
     """Return broker id -> its rates as they are without ours: those before ours, where the ledger has an entry."""
     rates_of_brokers: dict[int, Mapping[str, str]] = {}
     for broker_id, values in answers.items():

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.values import ConfigValue
+from autothrottle.adapters.kafka_admin.values import Configs
 from autothrottle.core.cluster.fetch_settings import DEFAULT_RESPONSE_BYTES, ClusterSettings, FetchSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
@@ -102,14 +102,14 @@ class KafkaFetchSettings:
         )
 
 
-def _settings(values: Mapping[str, ConfigValue]) -> FetchSettings:
+def _settings(values: Configs) -> FetchSettings:
     return FetchSettings(
         response_max_bytes=_number(values, _RESPONSE, DEFAULT_RESPONSE_BYTES),
         window_seconds=min(_number(values, _SAMPLES, 11) * _number(values, _SAMPLE_SECONDS, 1), MAX_INT32),
     )
 
 
-def _number(values: Mapping[str, ConfigValue], key: str, default: int) -> int:
+def _number(values: Configs, key: str, default: int) -> int:
     """Parse a number in 1..2^31-1, as Kafka has it; the default if the broker has no such value."""
     value = values.get(key)
     text = (value.value if value else None) or ""

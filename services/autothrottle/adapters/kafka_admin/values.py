@@ -41,6 +41,10 @@ class ConfigValue:
     """The value of `<default>` for brokers; None: not set."""
 
 
+Configs = Mapping[str, ConfigValue]
+"""Config key of a broker or topic -> its value."""
+
+
 class ConfigOperation(Enum):
     """The operation of IncrementalAlterConfigs on a value, with Kafka's own names and numbers."""
 

@@ -94,7 +94,7 @@ def check(sources: CheckSources, settings: CheckSettings) -> list[Finding]:
     reads: dict[str, Callable[[], Any]] = {
         name: partial(_missing_permissions, connect, settings.timeout) for name, connect in sources.permissions.items()
     }
-    reads[_CLUSTER] = lambda: sources.cluster().fetch_readable_cluster(settings.timeout)
+    reads[_CLUSTER] = lambda: sources.cluster().fetch_cluster(settings.timeout)
     reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=settings.timeout)
     if connect := sources.loads:
         reads[_METRICS] = lambda: _complete_loads(connect(), settings)

@@ -306,7 +306,7 @@ class AdminResponses:
         settings = KafkaFetchSettings(self._kafka).fetch_settings([CLEAN, ATTACKED], TOPICS, TIMEOUT)
         require(CLEAN in settings.brokers, "the settings of another broker are lost")
         settings_to_message(settings).SerializeToString()
-        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT)
+        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT).complete()
 
     def _check_default_configs(self, attack: Attack) -> None:
         values = self._kafka.default_broker_configs()
@@ -337,7 +337,7 @@ class AdminResponses:
         require_ids("registered brokers", received.brokers)
         for host in BrokerHosts(self._kafka).read(TIMEOUT)[0].values():
             "".join(host).encode()
-        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT)
+        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT).complete()
 
     def _check_logs(self, attack: Attack) -> None:
         sizes = KafkaLogSizes(self._kafka).fetch_all_log_sizes([CLEAN, ATTACKED], TIMEOUT)

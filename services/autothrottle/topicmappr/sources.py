@@ -55,7 +55,7 @@ def read_cluster(options: ClusterOptions, with_metrics: bool, max_age: timedelta
         return parse_cluster(_file_text(options.cluster_file))
     with ExitStack() as stack:
         connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
-        cluster = connections.cluster(options).fetch_cluster(READ_TIMEOUT)
+        cluster = connections.cluster(options).fetch_cluster(READ_TIMEOUT).complete()
         if not with_metrics:
             return cluster
         metrics = connections.metrics(options).fetch_storage_metrics(READ_TIMEOUT)

@@ -25,9 +25,6 @@ class AdminClusterSource:
         self._kafka = kafka
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
-        return self.fetch_readable_cluster(timeout).complete()
-
-    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         racks = self._kafka.racks(timeout=timeout)
         listing = self._kafka.reassignments(timeout=time_left(deadline))

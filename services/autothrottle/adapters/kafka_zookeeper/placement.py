@@ -32,9 +32,6 @@ class ZooKeeperClusterSource:
         self._client, self._kafka = client, kafka
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
-        return self.fetch_readable_cluster(timeout).complete()
-
-    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         with translated_errors("reading brokers and topics"):
             brokers = self._nodes(self._kafka.broker_ids, deadline)

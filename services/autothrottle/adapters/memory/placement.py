@@ -18,9 +18,6 @@ class MemoryPlacementCluster(Outages):
         self.cluster = cluster
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
-        return self.fetch_readable_cluster(timeout).complete()
-
-    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         self._raise_if_down()
         return self.cluster
 

@@ -93,7 +93,7 @@ def test_a_plan_starts_from_the_end_of_reassignments_in_progress() -> None:
     cluster = MemoryCluster(brokers=(1001, 1002, 1003, 1004))
     cluster.add_topic("t", {0: (1001, 1002), 1: (1002, 1001)})
     cluster.submit_reassignment("t", {0: (1003, 1001)})
-    found = AdminClusterSource(PlacedKafka(cluster)).fetch_cluster(TIMEOUT)
+    found = AdminClusterSource(PlacedKafka(cluster)).fetch_cluster(TIMEOUT).complete()
     assert [(one.topic, one.partition, one.replicas) for one in found.partitions] == [
         ("t", 0, (1003, 1001)),
         ("t", 1, (1002, 1001)),
@@ -101,7 +101,7 @@ def test_a_plan_starts_from_the_end_of_reassignments_in_progress() -> None:
 
 
 def test_brokers_have_their_racks_and_cordons() -> None:
-    found = AdminClusterSource(PlacedKafka(MemoryCluster())).fetch_cluster(TIMEOUT).brokers
+    found = AdminClusterSource(PlacedKafka(MemoryCluster())).fetch_cluster(TIMEOUT).complete().brokers
     assert {id: (one.rack, one.cordoned) for id, one in found.items()} == {
         1001: ("a", False),
         1002: ("", True),

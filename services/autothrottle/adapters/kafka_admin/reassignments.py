@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
+from autothrottle.adapters.kafka_admin.values import PartitionReassignment
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,
@@ -20,11 +20,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import Missing
 
-_OFFLINE = PartitionMetadata(NO_LEADER, (), ())
-_NOT_REASSIGNED = PartitionReassignment((), (), ())
-
-Metadata = Mapping[str, Mapping[int, PartitionMetadata]]
-"""Topic -> partition -> leader, replicas and ISR."""
+_OFFLINE = Assignment((), NO_LEADER, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,8 @@ class ReassignmentReading:
 
     reassignments: Mapping[str, TopicReassignment] = field(default_factory=dict)
     """Topic -> its reassignment, ordered by topic."""
-    metadata: Metadata = field(default_factory=dict)
+    metadata: Mapping[str, Mapping[int, Assignment]] = field(default_factory=dict)
+    """Topic -> partition -> its leader, replicas and ISR alone."""
     listed: Mapping[str, Mapping[int, PartitionReassignment]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     """Reassigned topics whose metadata cannot be read."""
@@ -42,16 +39,18 @@ class ReassignmentReading:
         """Return partition -> its assignment; partitions that do not exist are absent."""
         assignments = {}
         for topic, number in requested:
-            partition = self.metadata.get(topic, {}).get(number)
-            if partition is not None:
-                reassignment = self.listed.get(topic, {}).get(number, _NOT_REASSIGNED)
-                assignments[topic, number] = Assignment(
-                    replicas=reassignment.replicas or partition.replicas,
-                    leader=partition.leader,
-                    isr=partition.isr,
-                    adding_replicas=reassignment.adding_replicas,
-                    removing_replicas=reassignment.removing_replicas,
-                )
+            assignment = self.metadata.get(topic, {}).get(number)
+            if assignment is not None:
+                listed = self.listed.get(topic, {}).get(number)
+                if listed:
+                    assignment = Assignment(
+                        listed.replicas or assignment.replicas,
+                        assignment.leader,
+                        assignment.isr,
+                        listed.adding_replicas,
+                        listed.removing_replicas,
+                    )
+                assignments[topic, number] = assignment
         return assignments
 
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
@@ -110,7 +109,7 @@ def read_reassignments(
 
 
 def _reassignment(
-    topic: str, listed: Mapping[int, PartitionReassignment], metadata: Mapping[int, PartitionMetadata]
+    topic: str, listed: Mapping[int, PartitionReassignment], metadata: Mapping[int, Assignment]
 ) -> TopicReassignment:
     rows = sorted(listed.items())
     states = [metadata.get(number, _OFFLINE) for number, _ in rows]

@@ -77,16 +77,6 @@ class PartitionReassignment:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMetadata:
-    """Leader, replicas and ISR of a partition."""
-
-    leader: int
-    """Broker id; -1: the partition has no leader."""
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LogDirs:
     """The log directories of one broker."""
 

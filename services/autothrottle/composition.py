@@ -561,8 +561,7 @@ class Composition:
             from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 
             ledger = self._stack.enter_context(closing(LedgerReader(client, self._own)))
-            poll, controllers = self.configuration.discovery_poll, self.configuration.kafka_bootstrap_controllers
-            polled = AdminSnapshots(self._kafka_admin, ledger, poll, bool(controllers), progress)
+            polled = AdminSnapshots(self._kafka_admin, ledger, self.configuration.discovery_poll, progress)
             return self._stack.enter_context(closing(polled))
         return self._stack.enter_context(closing(ZooKeeperSnapshots(client, self._kafka, self._own, progress)))
 

@@ -68,14 +68,6 @@ Edits = Mapping[tuple[ConfigResource, str], str | None]
 """(resource, key) -> the current value, which is not ours; None: the key is not set."""
 
 
-@dataclass(frozen=True, slots=True)
-class _BrokerReading:
-    """The registered brokers, and the configs that they report."""
-
-    registered: frozenset[int]
-    configs: Answers[int, Configs]
-
-
 @dataclass(slots=True)
 class _ForeignEdits:
     """Tracks edits by other parties of throttles that reassignments need."""
@@ -122,7 +114,6 @@ class AdminSnapshots:
         kafka: KafkaAdmin,
         ledger: LedgerReader,
         poll: timedelta = timedelta(seconds=1),
-        reaches_controllers: bool = False,
         progress: ProgressReader | None = None,
     ) -> None:
         """Start to poll.
@@ -131,11 +122,10 @@ class AdminSnapshots:
             kafka: stays open when this is closed.
             ledger: stays open when this is closed.
             poll: interval of the poll for reassignments, > 0.
-            reaches_controllers: whether the controllers can write the rates of brokers that are down.
             progress: reads log sizes; its creator closes it. None: snapshots have no progress.
         """
         self._kafka, self._ledger, self._interval = kafka, ledger, poll.total_seconds()
-        self._reaches_controllers, self._progress = reaches_controllers, progress
+        self._progress = progress
         self._watchers = Subscriptions[SnapshotEvent]()
         self._lock = threading.Lock()
         self._version = 0
@@ -209,20 +199,21 @@ class AdminSnapshots:
         topics_of_brokers = reading.replicas_on(replicas_of)
         held_topics = {topic for topics_there in topics_of_brokers.values() for topic in topics_there}
         lists = self._settled(self._read_lists(reading, ledger, held_topics, deadline), ledger, deadline)
-        brokers = read_brokers.result()
+        registered, rates = read_brokers.result()
         roles = participants(Snapshot(version, reassignments=tuple(reading.reassignments.values())))
-        involved = roles.keys() | _broker_ids(ledger.entries) | replicas_of
-        self._note(ClusterView(brokers.registered, reading.reassignments), involved)
-        unreadable = _unreadable(brokers, involved, lists)
-        current = _current(brokers.configs.values, ConfigResource.broker)
+        ledger_brokers = {r.broker_id for r in ledger.entries if r.type is ResourceType.BROKER}
+        involved = roles.keys() | ledger_brokers | replicas_of
+        self._note(ClusterView(registered, reading.reassignments), involved)
+        unreadable = _unreadable(rates, lists, involved - registered)
+        current = _current(rates.values, ConfigResource.broker)
         current |= _current(lists.values, ConfigResource.topic)
-        if self._reaches_controllers:
-            self._rates_of_others |= _rates_of_others(brokers.configs.values, ledger)
-            current |= self._last_known(involved - brokers.registered, ledger)
+        if self._kafka.has_controllers:
+            self._rates_of_others |= _rates_of_others(rates.values, ledger)
+            current |= self._last_known(involved - registered, ledger)
             unreadable = {r: p for r, p in unreadable.items() if r not in current}
         return Snapshot(
             version=version,
-            brokers=brokers.registered,
+            brokers=registered,
             reassignments=tuple(reading.reassignments.values()),
             throttles={resource: keys for resource, keys in current.items() if keys},
             default_throttles=read_defaults.result(),
@@ -234,10 +225,11 @@ class AdminSnapshots:
             progress=self._progress.progress if self._progress else None,
         )
 
-    def _read_brokers(self, deadline: float) -> _BrokerReading:
+    def _read_brokers(self, deadline: float) -> tuple[frozenset[int], Answers[int, Configs]]:
+        """Return the registered brokers, and the configs that they report."""
         registered = self._kafka.brokers(timeout=time_left(deadline))
         patience = min(time_left(deadline), _BROKER_PATIENCE)
-        return _BrokerReading(registered, self._kafka.broker_configs(registered, timeout=patience))
+        return registered, self._kafka.broker_configs(registered, timeout=patience)
 
     def _read_lists(
         self, reading: ReassignmentReading, ledger: LedgerCopy, held_topics: set[str], deadline: float
@@ -290,21 +282,18 @@ class AdminSnapshots:
     def _follow(self) -> None:
         pause = 0.0
         while not self._closed.wait(pause):
-            began = time.monotonic()
+            began, pause, failure = time.monotonic(), self._interval, ""
             try:
                 self._poll_once()
+                took = time.monotonic() - began
+                again = self._poll.lists.suspected or self._poll.rates.suspected
+                pause = max(_RECHECK_SECONDS if again else self._interval - took, _REST_FACTOR * took)
             except AutothrottleError as error:
-                self._log_failure(str(error))
-                pause = self._interval
-                continue
+                failure = str(error)
             except Exception:  # a bug must not end the poll: nothing else detects new reassignments
                 log.exception("The poll of the cluster failed unexpectedly")
-                pause = self._interval
-                continue
-            self._log_failure("")
-            took = time.monotonic() - began
-            again = self._poll.lists.suspected or self._poll.rates.suspected
-            pause = max(_RECHECK_SECONDS if again else self._interval - took, _REST_FACTOR * took)
+                failure = self._poll.error
+            self._log_failure(failure)
 
     def _log_failure(self, error: str) -> None:
         if error and not self._poll.error:
@@ -392,20 +381,11 @@ def _current(
     }
 
 
-def _broker_ids(resources: Iterable[ConfigResource]) -> frozenset[int]:
-    return frozenset(r.broker_id for r in resources if r.type is ResourceType.BROKER)
-
-
 def _unreadable(
-    brokers: _BrokerReading, involved: Collection[int], lists: Answers[str, Configs]
+    rates: Answers[int, Configs], lists: Answers[str, Configs], down: Collection[int]
 ) -> dict[ConfigResource, Problem]:
-    reasons = {
-        ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in brokers.configs.failures.items()
-    }
-    reasons |= {
-        ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; {_RETRIED}"
-        for b in set(involved) - brokers.registered
-    }
+    reasons = {ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in rates.failures.items()}
+    reasons |= {ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; {_RETRIED}" for b in down}
     reasons |= {
         ConfigResource.topic(topic): f"the lists of {topic} cannot be read: {error}"
         for topic, error in lists.failures.items()

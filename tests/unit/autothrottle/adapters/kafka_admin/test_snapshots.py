@@ -48,7 +48,8 @@ class Subject:
         self.kafka, self.ledger = MemoryKafka(self.cluster), MemoryLedger(self.cluster)
         self._changed = threading.Condition()
         self.events: list[SnapshotEvent] = []
-        self.admin = AdminSnapshots(self.kafka, self.ledger, poll, reaches_controllers)
+        self.kafka.controllers = reaches_controllers
+        self.admin = AdminSnapshots(self.kafka, self.ledger, poll)
         self.source: SnapshotSource = self.admin
         self.admin.watch_snapshots(self._record)
 

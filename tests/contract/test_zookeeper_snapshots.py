@@ -22,7 +22,7 @@ from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest
 from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -68,7 +68,7 @@ class TestZooKeeperSnapshots(SnapshotSourceContract):
 
 def content(source: ZooKeeperSnapshots) -> Snapshot:
     """Return a snapshot with version 0, for comparisons."""
-    return replace(source.fetch_snapshot(replicas_of=range(1001, 1005), timeout=TIMEOUT), version=0)
+    return replace(source.fetch_snapshot(SnapshotRequest(replicas_of=range(1001, 1005)), timeout=TIMEOUT), version=0)
 
 
 # Both forms of reassignments.
@@ -214,7 +214,7 @@ def test_a_snapshot_shows_every_earlier_write_of_any_client(subject: Subject) ->
             rate = str(number)
             subject.cluster.set_config(BROKER, {LEADER_RATE: rate})
         written = subject.cluster.client.last_zxid
-        snapshot = subject.source.fetch_snapshot(min_version=written, timeout=TIMEOUT)
+        snapshot = subject.source.fetch_snapshot(SnapshotRequest(min_version=written), timeout=TIMEOUT)
         assert snapshot.version >= max(written, version)
         assert snapshot.reassignments[0].leaders == (leader,)
         assert snapshot.throttles.get(BROKER, {}).get(LEADER_RATE, "0") == rate

@@ -11,7 +11,7 @@ from typing import Protocol
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import ClientQuotaEntity
@@ -44,28 +44,11 @@ class Watch(Protocol):
 class SnapshotSource(Protocol):
     """Reads snapshots of the cluster."""
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        timeout: timedelta,
-    ) -> Snapshot:
-        """Return the current state of the cluster.
-
-        Args:
-            min_version: minimum version of the snapshot; 0: any.
-            replicas_of: ids of the brokers whose replicas the snapshot lists.
-            partitions: the partitions whose assignments the snapshot contains, in reassignment or not.
-            catching_up: ids of the brokers that catch up. While they run, later snapshots report progress for their
-                out-of-sync replicas of `partitions`, as for a reassignment to them. This ends one minute after the
-                last call that named the broker.
-            timeout: > 0.
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
+        """Return the current state of the cluster; `timeout` > 0.
 
         Raises:
-            Unavailable: the cluster does not answer in time, or not at `min_version`.
+            Unavailable: the cluster does not answer in time, or not at the requested version.
             Incomplete: the reassignments cannot be read, so the caller must not conclude anything.
         """
         ...

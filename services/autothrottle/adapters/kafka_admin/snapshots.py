@@ -26,7 +26,14 @@ from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView,
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy, LedgerReader
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import (
+    ANY_SNAPSHOT,
+    Problem,
+    Snapshot,
+    SnapshotRequest,
+    TopicReassignment,
+    participants,
+)
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
 from autothrottle.ports.kafka import SnapshotEvent, Watch
@@ -151,22 +158,14 @@ class AdminSnapshots:
 
     # The port's methods.
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        timeout: timedelta,
-    ) -> Snapshot:
-        version = self._next_version(min_version)
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
+        version = self._next_version(request.min_version)
         try:
-            snapshot = self._read(version, frozenset(replicas_of), partitions, timeout)
+            snapshot = self._read(version, request, timeout)
         except Invalid as error:
             raise Incomplete(f"Kafka refuses to list the reassignments: {error}") from error
-        if self._progress and catching_up:
-            self._progress.follow_catch_ups(catching_up, snapshot.assignments)
+        if self._progress and request.catching_up:
+            self._progress.follow_catch_ups(request.catching_up, snapshot.assignments)
         return snapshot
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
@@ -184,11 +183,9 @@ class AdminSnapshots:
             self._version = max(now, least, self._version + 1)
             return self._version
 
-    def _read(
-        self, version: int, replicas_of: frozenset[int], partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Snapshot:
-        deadline = time.monotonic() + timeout.total_seconds()
-        last, topics = self._poll.reading.reassignments, {topic for topic, _ in partitions}
+    def _read(self, version: int, request: SnapshotRequest, timeout: timedelta) -> Snapshot:
+        deadline, replicas_of = time.monotonic() + timeout.total_seconds(), frozenset(request.replicas_of)
+        last, topics = self._poll.reading.reassignments, {topic for topic, _ in request.partitions}
         # All in parallel. The ledger may be read before or after the rest, because it has each of our writes first as
         # an intent and then as written, and the current value equals one of the two.
         read_ledger = self._calls.submit(self._ledger.read, timeout)
@@ -221,7 +218,7 @@ class AdminSnapshots:
             replicas=topics_of_brokers,
             unreadable_configs={**unreadable, **ledger.unreadable},
             problems=reading.problems,
-            assignments=reading.assignments(partitions),
+            assignments=reading.assignments(request.partitions),
             progress=self._progress.progress if self._progress else None,
         )
 

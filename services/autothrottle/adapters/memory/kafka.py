@@ -17,10 +17,12 @@ from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
+    ANY_SNAPSHOT,
     NO_LEADER,
     Assignment,
     Problem,
     Snapshot,
+    SnapshotRequest,
     TopicPartition,
     TopicReassignment,
     replicas_on,
@@ -111,22 +113,14 @@ class MemoryCluster(Outages):
             self._raise_if_down()
             return {broker_id: self.hosts.get(broker_id, ()) for broker_id in self.brokers}
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        timeout: timedelta,
-    ) -> Snapshot:
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
         with self._lock:
             self._raise_if_down()
-            self._catching_up = frozenset(catching_up) or self._catching_up
+            self._catching_up = frozenset(request.catching_up) or self._catching_up
             if self.incomplete:
                 raise Incomplete(self.incomplete)
-            if self.version < min_version:
-                raise Unavailable(f"the cluster is at version {self.version}, before {min_version}; try again")
+            if self.version < request.min_version:
+                raise Unavailable(f"the cluster is at version {self.version}, before {request.min_version}; try again")
             return Snapshot(
                 version=self.version,
                 brokers=frozenset(self.brokers),
@@ -134,8 +128,8 @@ class MemoryCluster(Outages):
                 throttles=self._throttles(),
                 default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
                 ledger={r: entry for r, entry in self.ledger.items() if r.type in THROTTLED_TYPES},
-                replicas=replicas_on(frozenset(replicas_of), self._replicas()),
-                assignments={row: assignment for row in partitions if (assignment := self._assignment(row))},
+                replicas=replicas_on(frozenset(request.replicas_of), self._replicas()),
+                assignments={row: assignment for row in request.partitions if (assignment := self._assignment(row))},
                 unreadable_configs=dict(self.unreadable_configs),
                 problems=tuple(self.problems),
                 progress=self._progress(),

@@ -16,7 +16,7 @@ from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import SnapshotRequest, TopicPartition
 from autothrottle.ports.kafka import SnapshotEvent
 from tests.builders import at_once, eventually, mb, reassignment
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger
@@ -186,7 +186,7 @@ def test_risen_produce_rate_is_an_event_that_starts_a_cycle() -> None:
         source.produced = mb(15)
         eventually(lambda: any("produce rate rose on broker 1001" in event.reason for event in events))
         (rise,) = [event for event in events if "produce rate rose" in event.reason]
-        seen = snapshots.fetch_snapshot(min_version=rise.version, timeout=timedelta(seconds=30))
+        seen = snapshots.fetch_snapshot(SnapshotRequest(min_version=rise.version), timeout=timedelta(seconds=30))
         watch.close()
     assert not rise.urgent, "no bytes move unthrottled"
     assert seen.progress is not None

@@ -45,7 +45,7 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, intended, validate_restored
 from autothrottle.ports.kafka import Term
@@ -361,8 +361,7 @@ def _with_requests(
     unknown = {name for name, key in (ledger.keys if ledger else {}).items() if key.intent is not None}
     for edit in change.edits:
         value_in_kafka, ledger_key = current.get(edit.key), keys.get(edit.key)
-        if value_in_kafka not in (edit.expected, edit.value):
-            raise Conflict(f"{edit.key} is {value_in_kafka!r}, but was {edit.expected!r} when the change was decided")
+        edit.validate(value_in_kafka)
         if value_in_kafka == edit.value and (edit.writes or edit.key not in unknown):
             continue
         sent, value = operations(replace(edit, expected=value_in_kafka), restores=ledger_key is None)

@@ -15,8 +15,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.kafka_zookeeper.config_writer import config_of, config_operations
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
-from autothrottle.adapters.zookeeper.codec import format_change_notification, format_config, parse_config
+from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource
@@ -128,15 +129,11 @@ class ZooKeeperClientQuotas:
         config: Mapping[str, str],
         deadline: float,
     ) -> None:
-        path, transaction = self._kafka.entity_config(entity.path), self._client.transaction()
+        transaction = self._client.transaction()
         for parent in missing:
             transaction.create(parent, format_config({}))
-        if node is None:
-            transaction.create(path, format_config(config))
-        else:
-            transaction.set_data(path, format_config(config), node[2])
-        notification = format_change_notification(entity.path)
-        transaction.create(self._kafka.change_notification, notification, None, False, True)
+        for method, arguments in config_operations(self._kafka, entity.path, node, config):
+            getattr(transaction, method)(*arguments)
         for result in transaction.commit_async().get(timeout=seconds_left(deadline)):
             if isinstance(result, BadVersionError | NodeExistsError):
                 raise Conflict(f"another client wrote the quotas of {entity} at the same time; read them again")
@@ -152,13 +149,8 @@ def _names(answer: Any, deadline: float) -> Iterator[str]:
 
 
 def _config(path: str, node: Node | None) -> Mapping[str, str]:
-    """Parse a config; an empty node is a parent that Kafka created.
-
-    Raises:
-        Invalid: Kafka does not write such text.
-    """
     try:
-        return parse_config(node[0]) if node and node[0] else {}
+        return config_of(node, is_quota=True)
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from error
 

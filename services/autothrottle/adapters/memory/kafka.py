@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.state_store import MemoryElectorate, Outages
@@ -27,7 +27,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     replicas_on,
 )
-from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
+from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments_with_lagging
 from autothrottle.core.quotas.changes import QuotaState
@@ -35,9 +35,12 @@ from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues, check_etag, edited
 from autothrottle.core.records import Outcome, OutcomeStatus
-from autothrottle.core.throttles.changes import Change, Edit, validate_restored
+from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import QuotaReading, SnapshotEvent, Term, Watch
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class MemoryCluster(Outages):
@@ -104,18 +107,15 @@ class MemoryCluster(Outages):
     # The ports.
 
     def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return broker_id in self.brokers
 
     def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return {broker_id: self.hosts.get(broker_id, ()) for broker_id in self.brokers}
 
     def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             self._catching_up = frozenset(request.catching_up) or self._catching_up
             if self.incomplete:
                 raise Incomplete(self.incomplete)
@@ -136,14 +136,12 @@ class MemoryCluster(Outages):
             )
 
     def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             ledger = {r: entry for r, entry in self.ledger.items() if r.type is ResourceType.QUOTA}
             return QuotaState({r: dict(self.configs.get(r, {})) for r in {*resources, *ledger}}, ledger)
 
     def fetch_clients(self, timeout: timedelta) -> ClientReading:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             with_quotas = (entity_of_path(resource.path) for resource, keys in self.configs.items() if keys)
             of_groups = (ClientQuotaEntity(DEFAULT, client) for client in self.group_clients)
             return ClientReading(frozenset({*filter(None, with_quotas), *of_groups}), dict(self.plug_ins))
@@ -155,23 +153,20 @@ class MemoryCluster(Outages):
         return self._log_sizes(partitions)
 
     def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return frozenset(self.brokers)
 
     def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
         return self._log_sizes(dict.fromkeys(broker_ids))
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return {(t, n): p.leader for t in topics for n, p in self.topics.get(t, {}).items()}
 
     def fetch_settings(
         self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
     ) -> ClusterSettings:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return ClusterSettings(
                 {b: settings for b, settings in self.settings.brokers.items() if b in broker_ids},
                 {t: count for t, count in self.settings.min_in_sync_replicas.items() if t in topics},
@@ -180,8 +175,7 @@ class MemoryCluster(Outages):
     def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         outcomes = []
         for change in changes:
-            with self._lock:
-                self._raise_if_down()
+            with self._available():
                 self._check(term)
                 outcomes.append(self._apply(change))
         return tuple(outcomes)
@@ -204,8 +198,7 @@ class MemoryCluster(Outages):
     def _alter_reassignments(
         self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> Mapping[TopicPartition, str]:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             self._check(term)
             if self.conflict:
                 raise Conflict(self.conflict)
@@ -381,8 +374,7 @@ class MemoryCluster(Outages):
 
     def _log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]] | None]) -> LogSizes:
         """Return broker id -> the sizes of these logs; None: of all its logs."""
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes}
             brokers = {b: BrokerLogSizes(self._clock(), _selected(logs, partitions[b])) for b, logs in answers.items()}
             return LogSizes(brokers, {b: f"broker {b} does not answer" for b in partitions if b not in answers})
@@ -414,32 +406,27 @@ class MemoryCluster(Outages):
             yield topic, [(n, p.replicas) for n, p in partitions.items()]
 
     def _apply(self, change: Change) -> Outcome:
-        resource, config = change.resource, self.configs.get(change.resource, {})
-        reason = self.refused.get(resource) or _conflict(config, change.edits)
-        if reason:
+        resource, config, entry = (
+            change.resource,
+            self.configs.get(change.resource, {}),
+            self.ledger.get(change.resource),
+        )
+        if reason := self.refused.get(resource):
             return Outcome(resource, OutcomeStatus.REFUSED, reason)
         try:
-            validate_restored(change, config, self.ledger.get(resource))
-        except Invalid as error:
+            new_config = edited_config(config, change.edits)
+            validate_restored(change, config, entry)
+        except AutothrottleError as error:
             return Outcome(resource, OutcomeStatus.REFUSED, str(error))
-        edits = [e for e in change.edits if config.get(e.key) != e.value]
-        if not edits and self.ledger.get(resource) == change.ledger:
+        if new_config == config and entry == change.ledger:
             return Outcome(resource, OutcomeStatus.UNCHANGED)
-        self._write(change, edits)
-        return Outcome(resource, OutcomeStatus.APPLIED)
-
-    def _write(self, change: Change, edits: Sequence[Edit]) -> None:
-        if edits:
-            config = self.configs.setdefault(change.resource, {})
-            for edit in edits:
-                _put(config, edit.key, edit.value)
-            self.notifications.append(change.resource.path)
-        if change.ledger is None:
-            self.ledger.pop(change.resource, None)
-        else:
-            self.ledger[change.resource] = change.ledger
+        if new_config != config:
+            self.configs[resource] = new_config
+            self.notifications.append(resource.path)
+        _put(self.ledger, resource, change.ledger)
         self.writes.append(change)
         self.version += 1
+        return Outcome(resource, OutcomeStatus.APPLIED)
 
 
 def _selected(
@@ -450,20 +437,11 @@ def _selected(
     }
 
 
-def _conflict(config: Mapping[str, str], edits: Iterable[Edit]) -> str:
-    """Why the edits do not apply to the current values; a value that is already as wanted does not conflict."""
-    for edit in edits:
-        current = config.get(edit.key)
-        if current not in (edit.expected, edit.value):
-            return f"{edit.key} is {current!r} instead of {edit.expected!r}; another party changed it"
-    return ""
-
-
-def _put(config: dict[str, str], key: str, value: str | None) -> None:
+def _put(values: dict[K, V], key: K, value: V | None) -> None:
     if value is None:
-        config.pop(key, None)
+        values.pop(key, None)
     else:
-        config[key] = value
+        values[key] = value
 
 
 class MemoryClientQuotas(Outages):
@@ -480,8 +458,7 @@ class MemoryClientQuotas(Outages):
         self._lock = threading.Lock()
 
     def fetch_quotas(self, timeout: timedelta, entities: Collection[ClientQuotaEntity] | None = None) -> QuotaReading:
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             found = {e: values for e, values in self.quotas.items() if entities is None or e in entities}
             return QuotaReading(found, self.problems)
 
@@ -494,8 +471,7 @@ class MemoryClientQuotas(Outages):
         etag: str = "",
         validate_only: bool = False,
     ) -> QuotaValues:
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             current = self.quotas.get(entity, {})
             check_etag(entity, etag, current)
             wanted = edited(current, edits)

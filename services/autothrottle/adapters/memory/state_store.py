@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
@@ -30,6 +31,8 @@ class Outages:
     _outage: str
     """Message of the error during an outage."""
     _down = False
+    _lock: AbstractContextManager[bool]
+    """Only of fakes that use `_available`."""
 
     def unavailable(self, down: bool) -> None:
         """Set whether calls raise Unavailable: all calls, unless the class says which."""
@@ -38,6 +41,13 @@ class Outages:
     def _raise_if_down(self) -> None:
         if self._down:
             raise Unavailable(self._outage)
+
+    @contextmanager
+    def _available(self) -> Iterator[None]:
+        """Hold the lock, or raise Unavailable during an outage."""
+        with self._lock:
+            self._raise_if_down()
+            yield
 
 
 class MemoryElectorate(Outages):
@@ -299,8 +309,7 @@ class MemoryAuditedMap(Outages, Generic[K, V]):
         return self._watches.add(notify)
 
     def _edit(self, change: Callable[[Mapping[K, V]], Mapping[K, V]], record: StoredAuditRecord | None) -> bool:
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             entries, self._entries = self._entries, change(self._entries)
             is_changed = entries != self._entries
             if is_changed and record is not None:
@@ -336,8 +345,7 @@ class MemoryOverrides(Outages):
         self._set(broker_id, StoredOverride(0), "the original")
 
     def read_overrides(self) -> Overrides:
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             readable = {b: o for b, o in self._overrides.items() if b not in self.unreadable}
             cluster = readable.pop(None, None)
             brokers = {b: o for b, o in readable.items() if b is not None}
@@ -358,8 +366,7 @@ class MemoryOverrides(Outages):
         return self._set(broker_id, StoredOverride(validate_rate(rate), autoremove, version, expire_time), who)
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             current = self._overrides.get(broker_id)
             if current is None:
                 return False
@@ -369,8 +376,7 @@ class MemoryOverrides(Outages):
         return True
 
     def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             self.electorate.check(fence)
             current = self._overrides.get(broker_id)
             if current is None or current.version != version:
@@ -392,8 +398,7 @@ class MemoryOverrides(Outages):
 
     def _set(self, broker_id: int | None, wanted: StoredOverride, who: str) -> StoredOverride:
         """Set an override; `wanted.version` is the version to replace, 0: any."""
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             current = self._overrides.get(broker_id)
             check_version(broker_id, wanted.version, current.version if current else 0)
             override = replace(wanted, version=self._version + 1)
@@ -439,8 +444,7 @@ class MemoryPauses(Outages):
         return self._watches.add(lambda _: notify())
 
     def _swap(self, pause: Pause | None, record: StoredAuditRecord) -> Pause | None:
-        self._raise_if_down()
-        with self._lock:
+        with self._available():
             before, self._pause = self._pause, pause
             if pause or before:
                 self.audit.add(replace(record, pause=pause or before))

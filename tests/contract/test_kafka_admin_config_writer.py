@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_texts
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
@@ -118,7 +118,7 @@ class Subject:
 
     def current(self, resource: ConfigResource) -> Mapping[str, str]:
         if resource.type is ResourceType.QUOTA:
-            return quota_texts(self.kafka.client_quotas()).get(resource, {})
+            return AdminClientQuotas(self.kafka).fetch_texts([resource], TIMEOUT)[resource]
         return self.cluster.stored_configs().get(resource.path, {})
 
     def notifications(self) -> Sequence[str]:

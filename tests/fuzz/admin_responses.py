@@ -14,7 +14,7 @@ import kafka.protocol.admin
 import kafka.protocol.metadata
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_texts
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
 from autothrottle.adapters.kafka_admin.placement import AdminClusterSource, LogDirMetrics
 from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes
@@ -353,13 +353,14 @@ class AdminResponses:
         check_storage(storage)
 
     def _check_quotas(self, attack: Attack) -> None:
-        reading = AdminClientQuotas(self._kafka).fetch_quotas(TIMEOUT)
+        quotas = AdminClientQuotas(self._kafka)
+        reading = quotas.fetch_quotas(TIMEOUT)
         clean = ClientQuotaEntity("clean")
         if attack.is_inside:
             require_same("the quotas of another entity", self._clean_quotas[clean], reading.quotas.get(clean))
         for message in quotas_to_messages(reading.quotas, {}):
             message.SerializeToString()
-        quota_texts(reading.quotas)
+        quotas.fetch_texts([entity.resource for entity in reading.quotas], TIMEOUT)
 
     def _check_groups(self, attack: Attack) -> None:
         groups = self._kafka.groups([CLEAN, ATTACKED])

@@ -19,7 +19,6 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path, is_valid_client_id
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
-from autothrottle.core.quotas.precedence import ClientQuotas
 from autothrottle.ports.kafka import QuotaReading
 
 _POLL_SECONDS = 0.05
@@ -42,7 +41,11 @@ class AdminClientQuotas:
         self, resources: Collection[ConfigResource], timeout: timedelta
     ) -> Mapping[ConfigResource, Mapping[str, str]]:
         """Return resource -> key -> text of its quota."""
-        texts = quota_texts(self._kafka.client_quotas(timeout=timeout))
+        quotas = self._kafka.client_quotas(timeout=timeout)
+        texts = {
+            entity.resource: {str(key): format_value(key, value) for key, value in values.items()}
+            for entity, values in quotas.items()
+        }
         return {resource: texts.get(resource, {}) for resource in resources}
 
     def alter_quota(
@@ -113,14 +116,6 @@ def _warning(what: str, failures: Mapping[Any, AutothrottleError]) -> Iterator[s
         first, error = min(failures.items())
         others = f" and of {len(failures) - 1} more" if len(failures) > 1 else ""
         yield f"cannot read {what} {first}{others}: {error}"
-
-
-def quota_texts(quotas: ClientQuotas) -> Mapping[ConfigResource, Mapping[str, str]]:
-    """Return resource -> key -> the text of its quota, as the ledger has it."""
-    return {
-        entity.resource: {str(key): format_value(key, value) for key, value in values.items()}
-        for entity, values in quotas.items()
-    }
 
 
 def quota_edits(resource: ConfigResource, edits: Sequence[ConfigEdit]) -> tuple[ClientQuotaEntity, QuotaEdits]:

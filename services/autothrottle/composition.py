@@ -616,7 +616,7 @@ class Composition:
     def _reassigner(self, client: KazooClient) -> Reassigner:
         """Prefers the admin API if configured: only it can cancel, and accept several submissions at once."""
         if self._kafka_admin:
-            from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+            from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 
             session_timeout = self.configuration.zk_session_timeout
             return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)

@@ -12,6 +12,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
+from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import ClientQuotaEntity
@@ -115,12 +116,14 @@ class ConfigWriter(Protocol):
         ...
 
 
+Refusals = Mapping[TopicPartition, str]
+"""Partition -> why Kafka refused its reassignment."""
+
+
 class Reassigner(Protocol):
     """Submits and cancels reassignments, but not after the term is over."""
 
-    def submit_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         """Submit reassignments; return the partitions that Kafka refused -> why. Safe to repeat.
 
         Args:
@@ -136,9 +139,7 @@ class Reassigner(Protocol):
         """
         ...
 
-    def cancel_reassignments(
-        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
         """Cancel the reassignments of partitions; return the partitions that Kafka refused -> why.
 
         Args:

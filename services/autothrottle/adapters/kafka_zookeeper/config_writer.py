@@ -52,14 +52,16 @@ _OPERATION_BYTES = 64
 _MAX_BATCHES_IN_FLIGHT = 8
 """Limit of batches sent but not yet answered: 4 MB in the server's queue."""
 
+Operation = tuple[str, tuple[Any, ...]]
+"""(transaction method, arguments)."""
+
 
 @dataclass(frozen=True, slots=True)
 class _PreparedWrite:
     """A change and the operations that carry it out, at the node versions that were read."""
 
     change: Change
-    operations: tuple[tuple[str, tuple[Any, ...]], ...]
-    """(transaction method, arguments)."""
+    operations: tuple[Operation, ...]
     size: int
     """Bytes of the operations in a transaction."""
 
@@ -127,9 +129,7 @@ class ZooKeeperConfigWriter:
         nodes = iter(read_nodes(self._client, paths, deadline))
         return zip(changes, nodes, nodes, strict=True)
 
-    def _operations(
-        self, change: Change, config: Node | None, ledger: Node | None
-    ) -> list[tuple[str, tuple[Any, ...]]]:
+    def _operations(self, change: Change, config: Node | None, ledger: Node | None) -> list[Operation]:
         written = list(self._config_operations(change, config, ledger))
         recorded = list(self._ledger_operations(change, ledger))
         if recorded and not written and change.edits and config:
@@ -137,9 +137,7 @@ class ZooKeeperConfigWriter:
             written = [("check", (self._kafka.config(change.resource), config[2]))]
         return written + recorded
 
-    def _config_operations(
-        self, change: Change, node: Node | None, ledger: Node | None
-    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _config_operations(self, change: Change, node: Node | None, ledger: Node | None) -> Iterator[Operation]:
         path = self._kafka.config(change.resource)
         try:
             current = config_of(node, change.resource.type is ResourceType.QUOTA)
@@ -153,7 +151,7 @@ class ZooKeeperConfigWriter:
             validate_restored(change, current, parse_ledger_entry(ledger[0] or b"") if ledger else None)
         yield from config_operations(self._kafka, change.resource.path, node, config)
 
-    def _ledger_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _ledger_operations(self, change: Change, node: Node | None) -> Iterator[Operation]:
         path = self._own.ledger_entry(change.resource)
         content = format_ledger_entry(change.ledger) if change.ledger else None
         if content is None and node:
@@ -276,7 +274,7 @@ def config_of(node: Node | None, is_quota: bool) -> dict[str, str]:
 
 def config_operations(
     kafka: KafkaPaths, entity_path: str, node: Node | None, config: Mapping[str, str]
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
+) -> Iterator[Operation]:
     """Yield the operations that write a config at the version that was read, and notify the brokers."""
     path = kafka.entity_config(entity_path)
     if node:
@@ -286,7 +284,7 @@ def config_operations(
     yield "create", (kafka.change_notification, format_change_notification(entity_path), None, False, True)
 
 
-def _size(operations: Iterable[tuple[str, tuple[Any, ...]]]) -> int:
+def _size(operations: Iterable[Operation]) -> int:
     return sum(
         _OPERATION_BYTES + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
         for _, arguments in operations

@@ -30,6 +30,7 @@ from autothrottle.core.cluster.snapshot import (
 from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments_with_lagging
+from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
@@ -37,7 +38,7 @@ from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues, check_etag, e
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
-from autothrottle.ports.kafka import QuotaReading, SnapshotEvent, Term, Watch
+from autothrottle.ports.kafka import QuotaReading, Refusals, SnapshotEvent, Term, Watch
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -180,14 +181,10 @@ class MemoryCluster(Outages):
                 outcomes.append(self._apply(change))
         return tuple(outcomes)
 
-    def submit_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         return self._alter_reassignments(term, targets)
 
-    def cancel_reassignments(
-        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
         return self._alter_reassignments(term, dict.fromkeys(partitions))
 
     def _check(self, term: Term) -> None:
@@ -195,9 +192,7 @@ class MemoryCluster(Outages):
         if time.monotonic() >= term.lease_end:
             raise Unavailable("the leader's lease has ended; nothing more was written")
 
-    def _alter_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...] | None]
-    ) -> Mapping[TopicPartition, str]:
+    def _alter_reassignments(self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> Refusals:
         with self._available():
             self._check(term)
             if self.conflict:

@@ -40,9 +40,8 @@ from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
-from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
+from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource, ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
-from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.map_codecs import (
     CATCH_UPS,

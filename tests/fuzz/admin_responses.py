@@ -340,7 +340,7 @@ class AdminResponses:
         AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT).complete()
 
     def _check_logs(self, attack: Attack) -> None:
-        sizes = KafkaLogSizes(self._kafka).fetch_all_log_sizes([CLEAN, ATTACKED], TIMEOUT)
+        sizes = KafkaLogSizes(self._kafka).fetch_log_sizes({CLEAN: None, ATTACKED: None}, TIMEOUT)
         require(CLEAN in sizes.brokers, "the log sizes of another broker are lost")
         for message in log_sizes_to_messages(sizes):
             message.SerializeToString()

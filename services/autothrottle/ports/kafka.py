@@ -188,19 +188,23 @@ class PermissionSource(Protocol):
 class LogSizeSource(Protocol):
     """Reads the sizes of given logs from many brokers at once."""
 
-    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
         """Return the log sizes, with the time of each broker's answer.
 
         A broker that does not answer in time is listed under `problems` and does not delay the others.
 
         Args:
-            wanted: broker id -> topic -> partitions; the broker need not have a replica of each.
+            partitions: broker id -> topic -> partitions; the broker need not have a replica of each.
             timeout: for each broker, > 0.
 
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
         ...
+
+
+PartitionsOfBrokers = Mapping[int, Mapping[str, Collection[int]] | None]
+"""Broker id -> topic -> partitions; None: all logs of the broker."""
 
 
 class AllLogsSource(Protocol):
@@ -214,18 +218,8 @@ class AllLogsSource(Protocol):
         """
         ...
 
-    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
-        """Return the sizes of all logs, with the time of each broker's answer.
-
-        A broker that does not answer in time is listed under `problems` and does not delay the others.
-
-        Args:
-            broker_ids: the brokers to query, concurrently.
-            timeout: for each broker, > 0.
-
-        Raises:
-            Unavailable, Invalid: no broker can be queried.
-        """
+    def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
+        """Return the log sizes, as a `LogSizeSource` does, of given logs or of all logs of a broker."""
         ...
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:

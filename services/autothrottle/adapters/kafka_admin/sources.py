@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +14,7 @@ from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Missing
 from autothrottle.core.units import MAX_INT32
+from autothrottle.ports.kafka import PartitionsOfBrokers
 
 log = logging.getLogger(__name__)
 
@@ -24,39 +25,26 @@ _AT_ONCE = 16
 class KafkaLogSizes:
     """Log sizes from the brokers themselves; a `LogSizeSource` and an `AllLogsSource`. Thread-safe."""
 
-    def __init__(self, kafka: KafkaAdmin, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._kafka, self._clock = kafka, clock
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
 
-    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
-        return self._ask_all(partitions, timeout)
+    def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
+        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(partitions))), thread_name_prefix="log-sizes") as pool:
+            pending = {b: pool.submit(self._ask, b, topics, timeout) for b, topics in partitions.items()}
+            answers = {b: answer.result() for b, answer in pending.items()}
+        return LogSizes(
+            brokers={b: answer for b, answer in answers.items() if isinstance(answer, BrokerLogSizes)},
+            problems={b: answer for b, answer in answers.items() if isinstance(answer, str)},
+        )
 
     def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
         return self._kafka.brokers(timeout=timeout)
-
-    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
-        return self._ask_all(dict.fromkeys(broker_ids), timeout)
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
         metadata = self._kafka.partitions(topics, timeout=timeout).values
         return {
             (topic, number): partition.leader for topic, rows in metadata.items() for number, partition in rows.items()
         }
-
-    def _ask_all(
-        self, partitions_of_brokers: Mapping[int, Mapping[str, Collection[int]] | None], timeout: timedelta
-    ) -> LogSizes:
-        """Query each broker for the sizes of these logs; None: of all logs."""
-        with ThreadPoolExecutor(
-            max(1, min(_AT_ONCE, len(partitions_of_brokers))), thread_name_prefix="log-sizes"
-        ) as pool:
-            pending = {
-                b: pool.submit(self._ask, b, partitions, timeout) for b, partitions in partitions_of_brokers.items()
-            }
-            answers = {b: answer.result() for b, answer in pending.items()}
-        return LogSizes(
-            brokers={b: answer for b, answer in answers.items() if isinstance(answer, BrokerLogSizes)},
-            problems={b: answer for b, answer in answers.items() if isinstance(answer, str)},
-        )
 
     def _ask(
         self, broker_id: int, partitions: Mapping[str, Collection[int]] | None, timeout: timedelta
@@ -69,7 +57,7 @@ class KafkaLogSizes:
         except Exception as error:  # an odd response of one broker must not hide the logs of the others
             log.exception("Reading the log sizes of broker %d failed unexpectedly; they count as unknown", broker_id)
             return f"the response of broker {broker_id} cannot be read ({type(error).__name__}: {error})"
-        return BrokerLogSizes(self._clock(), sizes)
+        return BrokerLogSizes(datetime.now(UTC), sizes)
 
 
 _RESPONSE = "replica.fetch.response.max.bytes"

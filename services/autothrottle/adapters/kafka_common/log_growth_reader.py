@@ -68,7 +68,7 @@ class GrowthReader(BackgroundReader):
         copying = CopyingReplicas.of(reassignments)
         if not (queried := copying.brokers & registered):
             return ""
-        sizes = self._fetch(lambda: self._source.fetch_all_log_sizes(queried, BROKER_TIMEOUT))
+        sizes = self._fetch(lambda: self._source.fetch_log_sizes(dict.fromkeys(queried), BROKER_TIMEOUT))
         self._history = self._history.observe(sizes, copying.copied, self._leaders.of(sizes, BROKER_TIMEOUT))
         self._report_rises(sizes.brokers)
         return next(iter(sizes.problems.values()), "")

@@ -124,8 +124,8 @@ class LogLoads(BackgroundReader):
         return self._interval if self._is_current() else _FIRST_INTERVAL
 
     def _read(self) -> str:
-        broker_ids = self._source.fetch_broker_ids(BROKER_TIMEOUT)
-        sizes = self._fetch(lambda: self._source.fetch_all_log_sizes(broker_ids, BROKER_TIMEOUT))
+        all_logs = dict.fromkeys(self._source.fetch_broker_ids(BROKER_TIMEOUT))
+        sizes = self._fetch(lambda: self._source.fetch_log_sizes(all_logs, BROKER_TIMEOUT))
         if not sizes.brokers:
             raise Unavailable(next(iter(sizes.problems.values()), "the cluster has no registered broker"))
         traffic = self._traffic.observe(sizes, self._leaders.of(sizes, BROKER_TIMEOUT))

@@ -38,7 +38,7 @@ from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues, check_etag, e
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
-from autothrottle.ports.kafka import QuotaReading, Refusals, SnapshotEvent, Term, Watch
+from autothrottle.ports.kafka import PartitionsOfBrokers, QuotaReading, Refusals, SnapshotEvent, Term, Watch
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -150,15 +150,15 @@ class MemoryCluster(Outages):
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watches.add(notify)
 
-    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
-        return self._log_sizes(partitions)
+    def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
+        with self._available():
+            answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes}
+            brokers = {b: BrokerLogSizes(self._clock(), _selected(logs, partitions[b])) for b, logs in answers.items()}
+            return LogSizes(brokers, {b: f"broker {b} does not answer" for b in partitions if b not in answers})
 
     def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
         with self._available():
             return frozenset(self.brokers)
-
-    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
-        return self._log_sizes(dict.fromkeys(broker_ids))
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
         with self._available():
@@ -364,15 +364,8 @@ class MemoryCluster(Outages):
 
     def _observed_growth(self, history: GrowthHistory, reassignments: Iterable[TopicReassignment]) -> GrowthHistory:
         copying, timeout = CopyingReplicas.of(reassignments), timedelta(seconds=1)
-        sizes, leaders = self.fetch_all_log_sizes(copying.brokers, timeout), self.fetch_leaders(self.topics, timeout)
-        return history.observe(sizes, copying.copied, leaders)
-
-    def _log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]] | None]) -> LogSizes:
-        """Return broker id -> the sizes of these logs; None: of all its logs."""
-        with self._available():
-            answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes}
-            brokers = {b: BrokerLogSizes(self._clock(), _selected(logs, partitions[b])) for b, logs in answers.items()}
-            return LogSizes(brokers, {b: f"broker {b} does not answer" for b in partitions if b not in answers})
+        sizes = self.fetch_log_sizes(dict.fromkeys(copying.brokers), timeout)
+        return history.observe(sizes, copying.copied, self.fetch_leaders(self.topics, timeout))
 
     def _assignment(self, row: TopicPartition) -> Assignment | None:
         return self.topics.get(row[0], {}).get(row[1])

@@ -17,7 +17,7 @@ from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import SnapshotRequest, TopicPartition
-from autothrottle.ports.kafka import SnapshotEvent
+from autothrottle.ports.kafka import PartitionsOfBrokers, SnapshotEvent
 from tests.builders import at_once, eventually, mb, reassignment
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger
 
@@ -44,12 +44,14 @@ class Source(MemoryCluster):
         """Bytes/s."""
         self.failure: Callable[[], None] = lambda: None
 
-    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
+    def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
+        if None not in partitions.values():  # progress alone
+            return super().fetch_log_sizes(partitions, timeout)
         self.failure()
         self.time += timedelta(seconds=2)
         self.grow(1001, "clients", 0, 2 * self.produced)
-        found = super().fetch_all_log_sizes(broker_ids, timeout)
-        self.queried.append(frozenset(broker_ids))
+        found = super().fetch_log_sizes(partitions, timeout)
+        self.queried.append(frozenset(partitions))
         return found
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:

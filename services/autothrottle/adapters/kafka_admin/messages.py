@@ -80,7 +80,7 @@ def _partition(number: int) -> int:
 
 
 def _by_topic(topics: Iterable[Any], parse: Callable[[Any], T]) -> Answers[str, T]:
-    """Read each topic of a response; a malformed one is a failure of that topic alone."""
+    """Read each topic of a response; one that is malformed or has an error is a failure of that topic alone."""
     values: dict[str, T] = {}
     failures: dict[str, AutothrottleError] = {}
     for topic in topics:
@@ -88,6 +88,8 @@ def _by_topic(topics: Iterable[Any], parse: Callable[[Any], T]) -> Answers[str, 
         if topic.name is None or not _TOPIC.fullmatch(topic.name):
             continue
         try:
+            if code := getattr(topic, "error_code", 0):
+                raise code_error(code, None, f"topic {topic.name}")
             values[topic.name] = parse(topic)
         except AutothrottleError as error:
             failures[topic.name] = error
@@ -129,8 +131,6 @@ def partitions(response: Any) -> Answers[str, Mapping[int, Assignment]]:
 
 
 def _partitions(topic: Any) -> Mapping[int, Assignment]:
-    if topic.error_code:
-        raise code_error(topic.error_code, None, f"topic {topic.name}")
     # A partition's error only says that its leader or a replica is down, which its fields show too.
     partitions = {
         p.partition_index: Assignment(tuple(p.replica_nodes), p.leader_id, tuple(p.isr_nodes)) for p in topic.partitions
@@ -164,17 +164,11 @@ def describe_operations() -> Any:
 @_checked
 def permitted_operations(response: Any) -> tuple[frozenset[str], Answers[str, frozenset[str]]]:
     """Return the operations that this client may do on the cluster, and topic -> those on the topic."""
-    return _operations(response.authorized_operations), _by_topic(response.topics, _topic_operations)
+    return _operations(response), _by_topic(response.topics, _operations)
 
 
-def _topic_operations(topic: Any) -> frozenset[str]:
-    if topic.error_code:
-        raise code_error(topic.error_code, None, f"topic {topic.name}")
-    return _operations(topic.authorized_operations)
-
-
-def _operations(numbers: Collection[int]) -> frozenset[str]:
-    return frozenset(name for number, name in _OPERATIONS.items() if number in numbers)
+def _operations(resource: Any) -> frozenset[str]:
+    return frozenset(name for number, name in _OPERATIONS.items() if number in resource.authorized_operations)
 
 
 # Configs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.concurrency.deadlines import time_left
@@ -70,11 +70,11 @@ def _paths(config: ConfigValue | None) -> list[str]:
 class LogDirMetrics:
     """Sizes and free storage from DescribeLogDirs; a `StorageMetricsSource`. Free storage needs Kafka 3.3."""
 
-    def __init__(self, kafka: KafkaAdmin, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._kafka, self._clock = kafka, clock
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
 
     def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
-        deadline, sampled = time.monotonic() + timeout.total_seconds(), self._clock()
+        deadline, sampled = time.monotonic() + timeout.total_seconds(), datetime.now(UTC)
         answers = self._kafka.log_dirs(self._kafka.brokers(timeout=timeout), timeout=time_left(deadline))
         if not answers.values:
             failure = next(iter(answers.failures.values()), "it has no broker")
@@ -121,11 +121,7 @@ class KafkaCordons:
             Missing: a broker does not answer.
             Conflict: single log directories of a broker are cordoned.
         """
-        current = self._current(broker_ids)
-        partly = {id: value for id, value in current.items() if value not in ("", _ALL)}
-        if partly:
-            id, value = next(iter(partly.items()))
-            raise Conflict(f"broker {id} has {CORDONED_LOG_DIRS}={value}; remove this value first")
+        current = self._current(broker_ids, "; remove this value first")
         changed: list[int] = []
         try:
             # A busy broker may still report a cordon that has just been removed, so it is written in any case.
@@ -145,16 +141,13 @@ class KafkaCordons:
             Missing: a broker does not answer.
             Conflict: single log directories of a broker are cordoned.
         """
-        current = self._current(broker_ids)
-        for id, value in current.items():
-            if value not in ("", _ALL):
-                raise Conflict(f"broker {id} has {CORDONED_LOG_DIRS}={value}, which another party set; it stays")
+        current = self._current(broker_ids, ", which another party set; it stays")
         for id in current:
             self._kafka.alter_broker_configs(id, [ConfigEdit(CORDONED_LOG_DIRS, ConfigOperation.DELETE)])
         return tuple(sorted(id for id, value in current.items() if value))
 
-    def _current(self, broker_ids: Collection[int]) -> Mapping[int, str]:
-        """Return broker id -> the dynamic value of its config; "": not set."""
+    def _current(self, broker_ids: Collection[int], advice: str) -> Mapping[int, str]:
+        """Return broker id -> the dynamic value of its config: "" or `_ALL`. `advice` ends the error for others."""
         answers = self._kafka.broker_configs(broker_ids, (CORDONED_LOG_DIRS,))
         for id, failure in answers.failures.items():
             raise Missing(f"broker {id} does not report its configs: {failure}")
@@ -164,4 +157,8 @@ class KafkaCordons:
                     f"broker {id} does not know {CORDONED_LOG_DIRS}: cordons need Kafka 4.3. Fix: leave out --execute, "
                     "and submit the map with `throttlectl reassign`"
                 )
-        return {id: values[CORDONED_LOG_DIRS].current or "" for id, values in answers.values.items()}
+        current = {id: values[CORDONED_LOG_DIRS].current or "" for id, values in answers.values.items()}
+        for id, value in current.items():
+            if value not in ("", _ALL):
+                raise Conflict(f"broker {id} has {CORDONED_LOG_DIRS}={value}{advice}")
+        return current

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from kazoo.client import KazooClient
@@ -54,12 +54,11 @@ class ReassignmentReading:
             if assignment is not None:
                 listed = self.listed.get(topic, {}).get(number)
                 if listed:
-                    assignment = Assignment(
-                        listed.replicas or assignment.replicas,
-                        assignment.leader,
-                        assignment.isr,
-                        listed.adding_replicas,
-                        listed.removing_replicas,
+                    assignment = replace(
+                        assignment,
+                        replicas=listed.replicas or assignment.replicas,
+                        adding_replicas=listed.adding_replicas,
+                        removing_replicas=listed.removing_replicas,
                     )
                 assignments[topic, number] = assignment
         return assignments

@@ -290,12 +290,9 @@ class AdminSnapshots:
             except Exception:  # a bug must not end the poll: nothing else detects new reassignments
                 log.exception("The poll of the cluster failed unexpectedly")
                 failure = self._poll.error
-            self._log_failure(failure)
-
-    def _log_failure(self, error: str) -> None:
-        if error and not self._poll.error:
-            log.warning("The cluster cannot be read: %s", error)
-        self._poll.error = error
+            if failure and not self._poll.error:
+                log.warning("The cluster cannot be read: %s", failure)
+            self._poll.error = failure
 
     def _poll_once(self) -> None:
         """Poll once and report changes. Takes one request without reassignments and missing brokers."""

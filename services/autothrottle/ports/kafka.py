@@ -243,6 +243,18 @@ class QuotaReading:
     """Quotas that cannot be parsed, which are absent; one sentence each."""
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """Edits of the client quotas of one entity."""
+
+    entity: ClientQuotaEntity
+    edits: QuotaEdits
+    etag: str = ""
+    """Change only these values, see `core.quotas.keys.quota_etag`; "": any values."""
+    validate_only: bool = False
+    """Check everything, but write nothing."""
+
+
 class QuotaSource(Protocol):
     """Reads client quotas together with the ledger of those that autothrottle wrote."""
 
@@ -281,15 +293,7 @@ class ClientQuotaStore(Protocol):
         """
         ...
 
-    def alter_quota(
-        self,
-        entity: ClientQuotaEntity,
-        edits: QuotaEdits,
-        timeout: timedelta,
-        *,
-        etag: str = "",
-        validate_only: bool = False,
-    ) -> QuotaValues:
+    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity, all edits or none, and notify the brokers; return its quotas before that.
 
         Safe to repeat without an etag. Edits that change nothing write nothing. Other configs of the entity stay, for
@@ -297,11 +301,8 @@ class ClientQuotaStore(Protocol):
         etag and the write.
 
         Args:
-            entity: a valid entity.
-            edits: valid edits of this entity.
+            change: valid edits of a valid entity.
             timeout: > 0.
-            etag: change only these values, see `core.quotas.keys.quota_etag`; "": any values.
-            validate_only: check everything, but write nothing.
 
         Raises:
             Conflict: the current values are not those of the etag, or another party wrote at the same time.

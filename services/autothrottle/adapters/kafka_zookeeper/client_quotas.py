@@ -24,7 +24,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
-from autothrottle.ports.kafka import QuotaReading
+from autothrottle.ports.kafka import QuotaChange, QuotaReading
 
 _KINDS = ("users", "clients", "ips")
 _KEYS = tuple(QuotaKey)
@@ -64,25 +64,17 @@ class ZooKeeperClientQuotas:
             resource: _texts(self._kafka.config(resource), node) for resource, node in zip(ordered, nodes, strict=True)
         }
 
-    def alter_quota(
-        self,
-        entity: ClientQuotaEntity,
-        edits: QuotaEdits,
-        timeout: timedelta,
-        *,
-        etag: str = "",
-        validate_only: bool = False,
-    ) -> QuotaValues:
+    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity in one transaction with the notification, at the version that was read."""
-        deadline = time.monotonic() + timeout.total_seconds()
+        deadline, entity = time.monotonic() + timeout.total_seconds(), change.entity
         path = self._kafka.entity_config(entity.path)
         with translated_errors("writing a client quota"):
             parents = self._kafka.entity_parents(entity.path)
             *parent_nodes, node = read_nodes(self._client, [*parents, path], deadline)
             config, old_values = _config(path, node), self._values(entity.path, node, [])
-            check_etag(entity, etag, old_values)
-            edited = _edited(config, edits)
-            if edited != config and not validate_only:
+            check_etag(entity, change.etag, old_values)
+            edited = _edited(config, change.edits)
+            if edited != config and not change.validate_only:
                 missing = [
                     parent for parent, parent_node in zip(parents, parent_nodes, strict=True) if parent_node is None
                 ]

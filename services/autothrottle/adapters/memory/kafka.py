@@ -34,11 +34,19 @@ from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues, check_etag, edited
+from autothrottle.core.quotas.keys import QuotaValues, check_etag, edited
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
-from autothrottle.ports.kafka import PartitionsOfBrokers, QuotaReading, Refusals, SnapshotEvent, Term, Watch
+from autothrottle.ports.kafka import (
+    PartitionsOfBrokers,
+    QuotaChange,
+    QuotaReading,
+    Refusals,
+    SnapshotEvent,
+    Term,
+    Watch,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -450,23 +458,14 @@ class MemoryClientQuotas(Outages):
             found = {e: values for e, values in self.quotas.items() if entities is None or e in entities}
             return QuotaReading(found, self.problems)
 
-    def alter_quota(
-        self,
-        entity: ClientQuotaEntity,
-        edits: QuotaEdits,
-        timeout: timedelta,
-        *,
-        etag: str = "",
-        validate_only: bool = False,
-    ) -> QuotaValues:
+    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
         with self._available():
-            current = self.quotas.get(entity, {})
-            check_etag(entity, etag, current)
-            wanted = edited(current, edits)
-            if wanted != current and not validate_only:
-                self.quotas.pop(entity, None)
-                self.quotas |= {entity: wanted} if wanted else {}
-                self.notifications.append(entity.path)
+            current = self.quotas.get(change.entity, {})
+            check_etag(change.entity, change.etag, current)
+            values = edited(current, change.edits)
+            if values != current and not change.validate_only:
+                _put(self.quotas, change.entity, values or None)
+                self.notifications.append(change.entity.path)
             return current
 
 

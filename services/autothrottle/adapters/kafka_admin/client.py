@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client_properties import client_options
 from autothrottle.adapters.kafka_admin.errors import Unexplained, code_error
-from autothrottle.adapters.kafka_admin.routing import Routing, alter_through_controller
+from autothrottle.adapters.kafka_admin.routing import Build, Routing, alter_through_controller
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
@@ -302,16 +302,13 @@ class KafkaAdmin:
         return time.monotonic() + (timeout or self._settings.request_timeout).total_seconds()
 
     def _each(
-        self,
-        builds: Mapping[int, Callable[[], Any]],
-        parse: Callable[[int, Any], T | AutothrottleError],
-        timeout: timedelta | None,
+        self, builds: Mapping[int, Build], parse: Callable[[int, Any], T | AutothrottleError], timeout: timedelta | None
     ) -> Answers[int, T]:
         """Query each broker in parallel; an error concerns that broker alone."""
         answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
         return _split({b: _read(answer, partial(parse, b)) for b, answer in answers.items()})
 
-    def _ask_one(self, broker_id: int, build: Callable[[], Any], deadline: float, again: bool) -> Any:
+    def _ask_one(self, broker_id: int, build: Build, deadline: float, again: bool) -> Any:
         answer = self._routing.each({broker_id: build}, deadline, again=again)[broker_id]
         if isinstance(answer, AutothrottleError):
             raise answer
@@ -354,7 +351,7 @@ def _all_unexplained(failures: Mapping[str, AutothrottleError]) -> bool:
     return all(isinstance(failure, Unexplained) for failure in failures.values())
 
 
-def _bounded(build: Callable[[int], Any], deadline: float) -> Callable[[], Any]:
+def _bounded(build: Callable[[int], Any], deadline: float) -> Build:
     """Make a request that carries the remaining milliseconds as its timeout."""
     return lambda: build(max(int((deadline - time.monotonic()) * 1000), 1))
 

@@ -251,9 +251,7 @@ _CONTROLLERS = 2
 """Kafka's number for controllers as the endpoint type of DescribeCluster."""
 
 
-def alter_through_controller(
-    servers: Sequence[str], options: Mapping[str, Any], build: Callable[[], Any], deadline: float
-) -> Any:
+def alter_through_controller(servers: Sequence[str], options: Mapping[str, Any], build: Build, deadline: float) -> Any:
     """Send a request once to the active controller, and return its response.
 
     Raises:

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import Any
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
@@ -65,7 +66,7 @@ _RETRIED = (
     "throttles are written while it is down"
 )
 
-_ThrottleConfigs = dict[ConfigResource, dict[str, str]]
+_ThrottleConfigs = Mapping[ConfigResource, Mapping[str, str]]
 """Resource -> its own throttle configs (key -> value), for resources that answered."""
 
 Needed = Mapping[ConfigResource, tuple[str, ...]]
@@ -202,8 +203,7 @@ class AdminSnapshots:
         involved = roles.keys() | ledger_brokers | replicas_of
         self._note(ClusterView(registered, reading.reassignments), involved)
         unreadable = _unreadable(rates, lists, involved - registered)
-        current = _current(rates.values, ConfigResource.broker)
-        current |= _current(lists.values, ConfigResource.topic)
+        current = {**_current(rates.values, ConfigResource.broker), **_current(lists.values, ConfigResource.topic)}
         if self._kafka.has_controllers:
             self._rates_of_others |= _rates_of_others(rates.values, ledger)
             current |= self._last_known(involved - registered, ledger)
@@ -256,7 +256,7 @@ class AdminSnapshots:
         They are our writes, and the rates of other parties when the broker was last read. A rate that was set before
         discovery started, or while the broker was down, is not known.
         """
-        rates_of_brokers: _ThrottleConfigs = {}
+        rates_of_brokers = {}
         for broker_id in down:
             resource = ConfigResource.broker(broker_id)
             if resource in ledger.unreadable:
@@ -364,10 +364,7 @@ class AdminSnapshots:
         self._publish((f"another party edited the throttles of {resource}", True) for resource in sorted(edited))
 
 
-def _current(
-    answers: Mapping[int, Configs] | Mapping[str, Configs],
-    resource: Callable[..., ConfigResource],
-) -> _ThrottleConfigs:
+def _current(answers: Mapping[Any, Configs], resource: Callable[[Any], ConfigResource]) -> _ThrottleConfigs:
     """Return resource -> throttle configs set on it, for the brokers or topics in the answers."""
     return {
         resource(name): {key: v.current for key, v in values.items() if v.current is not None}
@@ -413,11 +410,7 @@ def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
     }
 
 
-def edits(
-    needed: Needed,
-    current: Mapping[ConfigResource, Mapping[str, str]],
-    ledger: Mapping[ConfigResource, LedgerEntry],
-) -> Edits:
+def edits(needed: Needed, current: _ThrottleConfigs, ledger: Mapping[ConfigResource, LedgerEntry]) -> Edits:
     """Return the current values that differ from our written or intended ones.
 
     Args:

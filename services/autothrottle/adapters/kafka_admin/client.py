@@ -322,7 +322,8 @@ class KafkaAdmin:
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.TOPIC, topics, keys), deadline)
         described = messages.configs(response)
         answers = _split({topic: described.get(topic, _not_described(f"topic {topic}")) for topic in topics})
-        if len(topics) == 1 or answers.values or not _all_unexplained(answers.failures):
+        explained = any(not isinstance(failure, Unexplained) for failure in answers.failures.values())
+        if len(topics) == 1 or answers.values or explained:
             return answers
         middle = len(topics) // 2
         return _together(self._topic_configs(half, keys, deadline) for half in (topics[:middle], topics[middle:]))
@@ -345,10 +346,6 @@ def _not_described(what: str) -> Unavailable:
     return Unavailable(
         f"Kafka's answer does not describe {what}. Fix: check the broker's log; autothrottle tries again"
     )
-
-
-def _all_unexplained(failures: Mapping[str, AutothrottleError]) -> bool:
-    return all(isinstance(failure, Unexplained) for failure in failures.values())
 
 
 def _bounded(build: Callable[[int], Any], deadline: float) -> Build:

@@ -73,12 +73,6 @@ def _refuse_negative(what: str, columns: Iterable[Iterable[int]], least: int = 0
         raise ValueError(f"{what} {smallest} is negative")
 
 
-def _partition(number: int) -> int:
-    if number < 0:
-        raise ValueError(f"partition {number} is negative")
-    return number
-
-
 def _by_topic(topics: Iterable[Any], parse: Callable[[Any], T]) -> Answers[str, T]:
     """Read each topic of a response; one that is malformed or has an error is a failure of that topic alone."""
     values: dict[str, T] = {}
@@ -306,12 +300,13 @@ def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
     """Return partition -> log size in bytes on this broker, or raise why it is unknown."""
     codes = [getattr(response, "error_code", 0) or 0, *(directory.error_code for directory in response.results)]
     sizes = {
-        (topic.name, _partition(p.partition_index)): _size(topic.name, p)
+        (topic.name, p.partition_index): _size(topic.name, p)
         for directory in response.results
         for topic in directory.topics
         for p in topic.partitions
         if not p.is_future_key  # a copy on its way to another log directory of the same broker
     }
+    _refuse_negative("partition", [[partition for _, partition in sizes]])
     wrong = next((code for code in codes if code), 0)
     # The logs in other directories are valid even if one directory is offline.
     if wrong and not sizes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from autothrottle.adapters.kafka_common.background_reader import (
     BROKER_TIMEOUT,
@@ -97,7 +98,8 @@ class LogLoads(BackgroundReader):
         broker_ids = sorted({*sizes.brokers, *sizes.problems})
         brokers, problems = by_broker(broker_ids, lambda broker_id: self._load(broker_id, traffic, sizes))
         unread = sorted(sizes.problems.keys() - traffic.logs.keys())
-        return Loads(brokers, problems, _undescribed(self._leaders.unknown) + _never_read(unread))
+        undescribed = _warning(_UNDESCRIBED, sorted(self._leaders.unknown))
+        return Loads(brokers, problems, undescribed + _warning(_NEVER_READ, unread))
 
     def _load(self, broker_id: int, traffic: LogTraffic, sizes: LogSizes) -> BrokerLoad:
         """Return the load of a broker.
@@ -134,21 +136,16 @@ class LogLoads(BackgroundReader):
         return ""
 
 
-def _undescribed(topics: frozenset[str]) -> tuple[str, ...]:
-    if not topics:
-        return ()
-    shown = ", ".join(sorted(topics)[:3]) + (", ..." if len(topics) > 3 else "")
-    return (
-        f"the leaders of {len(topics)} topics ({shown}) are unknown, so the outbound load lacks their traffic; "
-        "allow Describe on all topics",
-    )
+_UNDESCRIBED = (
+    "the leaders of {} topics ({}) are unknown, so the outbound load lacks their traffic; allow Describe on all topics"
+)
+_NEVER_READ = (
+    "the log sizes of {} brokers ({}) were never read, so the outbound load of the leaders of their replicas lacks the "
+    "bytes sent to them. Fix: see the problems of these brokers"
+)
 
 
-def _never_read(broker_ids: Sequence[int]) -> tuple[str, ...]:
-    if not broker_ids:
-        return ()
-    shown = ", ".join(map(str, broker_ids[:3])) + (", ..." if len(broker_ids) > 3 else "")
-    return (
-        f"the log sizes of {len(broker_ids)} brokers ({shown}) were never read, so the outbound load of the leaders of "
-        "their replicas lacks the bytes sent to them. Fix: see the problems of these brokers",
-    )
+def _warning(text: str, names: Collection[object]) -> tuple[str, ...]:
+    """Return the text with the number of names and the first three of them; nothing without names."""
+    shown = ", ".join(map(str, islice(names, 3))) + (", ..." if len(names) > 3 else "")
+    return (text.format(len(names), shown),) if names else ()

@@ -7,7 +7,7 @@ they are. The config and the notification of the brokers are one transaction.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.adapters.kafka_zookeeper.config_writer import config_of, config_operations
+from autothrottle.adapters.kafka_zookeeper.config_writer import Operation, config_of, config_operations
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
@@ -75,10 +75,10 @@ class ZooKeeperClientQuotas:
             check_etag(entity, change.etag, old_values)
             edited = _edited(config, change.edits)
             if edited != config and not change.validate_only:
-                missing = [
-                    parent for parent, parent_node in zip(parents, parent_nodes, strict=True) if parent_node is None
-                ]
-                self._write(entity, missing, node, edited, deadline)
+                missing = [p for p, parent_node in zip(parents, parent_nodes, strict=True) if parent_node is None]
+                operations: list[Operation] = [("create", (parent, format_config({}))) for parent in missing]
+                operations += config_operations(self._kafka, entity.path, node, edited)
+                self._commit(entity, operations, deadline)
             return old_values
 
     def _all_paths(self, deadline: float) -> list[str]:
@@ -113,18 +113,9 @@ class ZooKeeperClientQuotas:
                     problems.append(f"{where}: {error}")
         return values
 
-    def _write(
-        self,
-        entity: ClientQuotaEntity,
-        missing: Sequence[str],
-        node: Node | None,
-        config: Mapping[str, str],
-        deadline: float,
-    ) -> None:
+    def _commit(self, entity: ClientQuotaEntity, operations: Iterable[Operation], deadline: float) -> None:
         transaction = self._client.transaction()
-        for parent in missing:
-            transaction.create(parent, format_config({}))
-        for method, arguments in config_operations(self._kafka, entity.path, node, config):
+        for method, arguments in operations:
             getattr(transaction, method)(*arguments)
         for result in transaction.commit_async().get(timeout=seconds_left(deadline)):
             if isinstance(result, BadVersionError | NodeExistsError):

@@ -29,7 +29,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
-from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments_with_lagging
+from autothrottle.core.operators.catch_up import lagging, reassignments_with_lagging
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
@@ -130,6 +130,8 @@ class MemoryCluster(Outages):
                 raise Incomplete(self.incomplete)
             if self.version < request.min_version:
                 raise Unavailable(f"the cluster is at version {self.version}, before {request.min_version}; try again")
+            topics = sorted(self.topics.items())
+            replicas = ((t, [(n, p.replicas) for n, p in partitions.items()]) for t, partitions in topics)
             return Snapshot(
                 version=self.version,
                 brokers=frozenset(self.brokers),
@@ -137,7 +139,7 @@ class MemoryCluster(Outages):
                 throttles=self._throttles(),
                 default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
                 ledger={r: entry for r, entry in self.ledger.items() if r.type in THROTTLED_TYPES},
-                replicas=replicas_on(frozenset(request.replicas_of), self._replicas()),
+                replicas=replicas_on(frozenset(request.replicas_of), replicas),
                 assignments={row: assignment for row in request.partitions if (assignment := self._assignment(row))},
                 unreadable_configs=dict(self.unreadable_configs),
                 problems=tuple(self.problems),
@@ -355,7 +357,9 @@ class MemoryCluster(Outages):
     def _progress(self) -> Progress | None:
         if self._history is None:
             return None
-        reassignments, lags = self._with_lagging()
+        assignments = {(topic, n): p for topic, partitions in self.topics.items() for n, p in partitions.items()}
+        lags = lagging(assignments, self._catching_up & self.brokers)
+        reassignments = reassignments_with_lagging(tuple(self._reassignments()), lags, assignments)
         sizes = self.fetch_log_sizes(self._history.sizes_needed(reassignments), timedelta(seconds=1))
         self._history = self._history.observe(reassignments, sizes, self._clock(), None, lags, self._previously_down)
         self._previously_down = self._catching_up - self.brokers
@@ -363,12 +367,6 @@ class MemoryCluster(Outages):
             return self._history.progress
         self._growth = self._observed_growth(self._growth, reassignments)
         return replace(self._history.progress, growth=self._growth.reported)
-
-    def _with_lagging(self) -> tuple[tuple[TopicReassignment, ...], Lagging]:
-        """Return all reassignments including lagging replicas of brokers that catch up, and the lagging ones alone."""
-        assignments = {(topic, n): p for topic, partitions in self.topics.items() for n, p in partitions.items()}
-        lags = lagging(assignments, self._catching_up & self.brokers)
-        return reassignments_with_lagging(tuple(self._reassignments()), lags, assignments), lags
 
     def _observed_growth(self, history: GrowthHistory, reassignments: Iterable[TopicReassignment]) -> GrowthHistory:
         copying, timeout = CopyingReplicas.of(reassignments), timedelta(seconds=1)
@@ -395,11 +393,6 @@ class MemoryCluster(Outages):
             if resource not in self.unreadable_configs
         }
         return {resource: config for resource, config in throttles.items() if config}
-
-    def _replicas(self) -> Iterable[tuple[str, list[tuple[int, tuple[int, ...]]]]]:
-        """Yield each topic with its partitions and their replicas."""
-        for topic, partitions in sorted(self.topics.items()):
-            yield topic, [(n, p.replicas) for n, p in partitions.items()]
 
     def _apply(self, change: Change) -> Outcome:
         resource, config, entry = (

@@ -23,10 +23,11 @@ from autothrottle.adapters.kafka_admin.values import (
     Configs,
     KafkaSettings,
     LogDirs,
+    PartitionMetadata,
     PartitionReassignment,
 )
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
-from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaEdits
@@ -99,8 +100,8 @@ class KafkaAdmin:
 
     def partitions(
         self, topics: Collection[str] | None, *, timeout: timedelta | None = None
-    ) -> Answers[str, Mapping[int, Assignment]]:
-        """Return topic -> partition -> its leader, replicas and ISR alone; `topics` None: all topics.
+    ) -> Answers[str, Mapping[int, PartitionMetadata]]:
+        """Return topic -> partition -> leader, replicas and ISR; `topics` None: all topics.
 
         A failure of type Missing means that the topic does not exist.
         """
@@ -227,8 +228,10 @@ class KafkaAdmin:
         """
         sound, failures = messages.sendable(edits)
         if sound:
-            build = partial(messages.alter_configs, messages.TOPIC, sound)
-            response = self._routing.ask_any(build, until or self._deadline(), again=False)
+            deadline = until or self._deadline()
+            response = self._routing.ask_any(
+                partial(messages.alter_configs, messages.TOPIC, sound), deadline, again=False
+            )
             failures |= messages.refused_configs(response, sound)
         return failures
 

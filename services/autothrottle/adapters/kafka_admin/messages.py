@@ -18,10 +18,11 @@ from autothrottle.adapters.kafka_admin.values import (
     Configs,
     ConfigValue,
     LogDirs,
+    PartitionMetadata,
     PartitionReassignment,
 )
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
-from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, Assignment, TopicPartition
+from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, TopicPartition
 from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, Default
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, stored_value
@@ -119,15 +120,16 @@ def describe_topics(topics: Collection[str] | None) -> Any:
 
 
 @_checked
-def partitions(response: Any) -> Answers[str, Mapping[int, Assignment]]:
-    """Return topic -> partition -> its leader, replicas and ISR alone."""
+def partitions(response: Any) -> Answers[str, Mapping[int, PartitionMetadata]]:
+    """Return topic -> partition -> leader, replicas and ISR."""
     return _by_topic(response.topics, _partitions)
 
 
-def _partitions(topic: Any) -> Mapping[int, Assignment]:
+def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
     # A partition's error only says that its leader or a replica is down, which its fields show too.
     partitions = {
-        p.partition_index: Assignment(tuple(p.replica_nodes), p.leader_id, tuple(p.isr_nodes)) for p in topic.partitions
+        p.partition_index: PartitionMetadata(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        for p in topic.partitions
     }
     rows = partitions.values()
     _refuse_negative("partition", [partitions])

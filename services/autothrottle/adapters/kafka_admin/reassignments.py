@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from kazoo.client import KazooClient
@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.fence import Fence
-from autothrottle.adapters.kafka_admin.values import PartitionReassignment
+from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.snapshot import (
@@ -30,7 +30,8 @@ from autothrottle.core.errors import Missing
 from autothrottle.core.operators.submission import Targets
 from autothrottle.ports.kafka import Refusals, Term
 
-_OFFLINE = Assignment((), NO_LEADER, ())
+_OFFLINE = PartitionMetadata(NO_LEADER, (), ())
+_NOT_REASSIGNED = PartitionReassignment((), (), ())
 _TOO_LATE = "checking the term took all the time: nothing was submitted; try again"
 
 
@@ -40,8 +41,8 @@ class ReassignmentReading:
 
     reassignments: Mapping[str, TopicReassignment] = field(default_factory=dict)
     """Topic -> its reassignment, ordered by topic."""
-    metadata: Mapping[str, Mapping[int, Assignment]] = field(default_factory=dict)
-    """Topic -> partition -> its leader, replicas and ISR alone."""
+    metadata: Mapping[str, Mapping[int, PartitionMetadata]] = field(default_factory=dict)
+    """Topic -> partition -> leader, replicas and ISR."""
     listed: Mapping[str, Mapping[int, PartitionReassignment]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     """Reassigned topics whose metadata cannot be read."""
@@ -50,17 +51,16 @@ class ReassignmentReading:
         """Return partition -> its assignment; partitions that do not exist are absent."""
         assignments = {}
         for topic, number in requested:
-            assignment = self.metadata.get(topic, {}).get(number)
-            if assignment is not None:
-                listed = self.listed.get(topic, {}).get(number)
-                if listed:
-                    assignment = replace(
-                        assignment,
-                        replicas=listed.replicas or assignment.replicas,
-                        adding_replicas=listed.adding_replicas,
-                        removing_replicas=listed.removing_replicas,
-                    )
-                assignments[topic, number] = assignment
+            partition = self.metadata.get(topic, {}).get(number)
+            if partition is not None:
+                reassignment = self.listed.get(topic, {}).get(number, _NOT_REASSIGNED)
+                assignments[topic, number] = Assignment(
+                    replicas=reassignment.replicas or partition.replicas,
+                    leader=partition.leader,
+                    isr=partition.isr,
+                    adding_replicas=reassignment.adding_replicas,
+                    removing_replicas=reassignment.removing_replicas,
+                )
         return assignments
 
     def replicas_on(self, broker_ids: frozenset[int]) -> dict[int, dict[str, tuple[int, ...]]]:
@@ -119,7 +119,7 @@ def read_reassignments(
 
 
 def _reassignment(
-    topic: str, listed: Mapping[int, PartitionReassignment], metadata: Mapping[int, Assignment]
+    topic: str, listed: Mapping[int, PartitionReassignment], metadata: Mapping[int, PartitionMetadata]
 ) -> TopicReassignment:
     rows = sorted(listed.items())
     states = [metadata.get(number, _OFFLINE) for number, _ in rows]

@@ -11,12 +11,13 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigValue,
+    PartitionMetadata,
     PartitionReassignment,
 )
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy, LedgerReader
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource
-from autothrottle.core.cluster.snapshot import Assignment, Problem
+from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
 
 
@@ -36,7 +37,7 @@ class MemoryKafka(KafkaAdmin):
         """Topic -> the error of every read of it."""
         self.after_listing: Callable[[], None] = lambda: None
         """Called after each list of reassignments is built."""
-        self.lagging: Mapping[str, Mapping[int, Assignment]] | None = None
+        self.lagging: Mapping[str, Mapping[int, PartitionMetadata]] | None = None
         """Metadata that a lagging broker reports; None: metadata is up to date."""
         self._lock = threading.Lock()
         self.controllers = False
@@ -68,15 +69,15 @@ class MemoryKafka(KafkaAdmin):
 
     def partitions(
         self, topics: Collection[str] | None, *, timeout: timedelta | None = None
-    ) -> Answers[str, Mapping[int, Assignment]]:
+    ) -> Answers[str, Mapping[int, PartitionMetadata]]:
         self._called("partitions")
         known = self.metadata() if self.lagging is None else self.lagging
         return self._answers(known, known if topics is None else topics)
 
-    def metadata(self) -> Mapping[str, Mapping[int, Assignment]]:
+    def metadata(self) -> Mapping[str, Mapping[int, PartitionMetadata]]:
         """Metadata that an up-to-date broker reports."""
         return {
-            topic: {number: Assignment(p.replicas, p.leader, p.isr) for number, p in partitions.items()}
+            topic: {number: PartitionMetadata(p.leader, p.replicas, p.isr) for number, p in partitions.items()}
             for topic, partitions in dict(self.cluster.topics).items()
         }
 

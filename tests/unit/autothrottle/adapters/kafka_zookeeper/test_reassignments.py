@@ -11,11 +11,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading as AdminReassignments
+from autothrottle.adapters.kafka_admin.values import PartitionMetadata
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import ReassignmentNodes as ZooKeeperReassignments
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
-from autothrottle.core.cluster.snapshot import Assignment
 
 BROKERS, TOPICS, PARTITIONS = 1_000, 100, 1_000
 ReplicasByBroker = Mapping[int, Mapping[str, tuple[int, ...]]]
@@ -44,7 +44,7 @@ def zookeeper_backend() -> ReplicasOn:
 
 def admin_backend() -> ReplicasOn:
     metadata = {
-        topic: {p: Assignment(held, held[0], held) for p, held in partitions.items()}
+        topic: {p: PartitionMetadata(held[0], held, held) for p, held in partitions.items()}
         for topic, partitions in assignment().items()
     }
     return AdminReassignments(metadata=metadata).replicas_on

@@ -94,7 +94,7 @@ def check(sources: CheckSources, settings: CheckSettings) -> list[Finding]:
     reads: dict[str, Callable[[], Any]] = {
         name: partial(_missing_permissions, connect, settings.timeout) for name, connect in sources.permissions.items()
     }
-    reads[_CLUSTER] = lambda: sources.cluster().fetch_readable_cluster(settings.timeout)
+    reads[_CLUSTER] = lambda: sources.cluster().fetch_cluster(settings.timeout)
     reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=settings.timeout)
     if connect := sources.loads:
         reads[_METRICS] = lambda: _complete_loads(connect(), settings)
@@ -260,7 +260,7 @@ class CheckComposition(Composition):
             submits = kafka is None
             permissions["Kafka's znodes"] = lambda: ZooKeeperPermissions(self._session(), self._kafka, submits)
         if kafka:
-            from autothrottle.adapters.kafka_admin.permissions import KafkaPermissions
+            from autothrottle.adapters.kafka_admin.sources import KafkaPermissions
 
             permissions["Kafka's permissions"] = lambda: KafkaPermissions(kafka, self._by_admin_api)
         return CheckSources(

@@ -40,9 +40,8 @@ from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
-from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
+from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource, ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
-from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.map_codecs import (
     CATCH_UPS,
@@ -112,7 +111,7 @@ if TYPE_CHECKING:
     from autothrottle.adapters.datadog import DatadogMetrics
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
     from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
-    from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+    from autothrottle.adapters.kafka_admin.sources import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -540,14 +539,14 @@ class Composition:
     def _log_sizes(self) -> KafkaLogSizes | None:
         if self._kafka_admin is None:
             return None
-        from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+        from autothrottle.adapters.kafka_admin.sources import KafkaLogSizes
 
         return KafkaLogSizes(self._kafka_admin)
 
     def _fetch_settings(self) -> FetchSettingsSource | None:
         if self._kafka_admin is None:
             return None
-        from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
+        from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings
 
         return KafkaFetchSettings(self._kafka_admin)
 
@@ -562,8 +561,7 @@ class Composition:
             from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 
             ledger = self._stack.enter_context(closing(LedgerReader(client, self._own)))
-            poll, controllers = self.configuration.discovery_poll, self.configuration.kafka_bootstrap_controllers
-            polled = AdminSnapshots(self._kafka_admin, ledger, poll, bool(controllers), progress)
+            polled = AdminSnapshots(self._kafka_admin, ledger, self.configuration.discovery_poll, progress)
             return self._stack.enter_context(closing(polled))
         return self._stack.enter_context(closing(ZooKeeperSnapshots(client, self._kafka, self._own, progress)))
 
@@ -618,7 +616,7 @@ class Composition:
     def _reassigner(self, client: KazooClient) -> Reassigner:
         """Prefers the admin API if configured: only it can cancel, and accept several submissions at once."""
         if self._kafka_admin:
-            from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+            from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 
             session_timeout = self.configuration.zk_session_timeout
             return AdminReassigner(self._kafka_admin, client, self._own, session_timeout)

@@ -8,11 +8,10 @@ import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import grpc
 
-from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.ports.kafka import (
     FetchSettingsSource,
@@ -96,12 +95,12 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             AutothrottleError: it failed again.
         """
         if self._failed:
-            self._fetch(timeout=_CHECK_TIMEOUT)
+            self._fetch(ANY_SNAPSHOT, _CHECK_TIMEOUT)
 
-    def _fetch(self, **arguments: Any) -> Snapshot:
+    def _fetch(self, request: SnapshotRequest, timeout: timedelta) -> Snapshot:
         """Return a snapshot, and remember whether that failed."""
         try:
-            snapshot = self._source.fetch_snapshot(**arguments)
+            snapshot = self._source.fetch_snapshot(request, timeout=timeout)
         except AutothrottleError:
             self._failed = True
             raise
@@ -112,14 +111,10 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         self, request: discovery_pb2.GetSnapshotRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetSnapshotResponse]:
         replicas_of, catching_up = validate_brokers(request.replicas_of), validate_brokers(request.catching_up)
-        base = self._sent.take(request.known_name)
+        base, partitions = self._sent.take(request.known_name), partitions_from_topics(request.partitions)
         snapshot = self._fetch(
-            min_version=request.min_version,
-            replicas_of=replicas_of,
-            partitions=partitions_from_topics(request.partitions),
-            catching_up=catching_up,
-            accept_partial=request.accept_partial,
-            timeout=time_left(context, share=1.0),
+            SnapshotRequest(request.min_version, replicas_of, partitions, catching_up, request.accept_partial),
+            time_left(context, share=1.0),
         )
         yield from snapshot_to_chunks(snapshot, name=self._sent.keep(snapshot), base=base)
 

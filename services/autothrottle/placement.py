@@ -87,7 +87,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self, scope: placement_pb2.PlacementScope, context: grpc.ServicerContext, with_metrics: bool | None
     ) -> tuple[PartitionMap, PlacementCluster]:
         """Return the partitions of the scope's topics, and the cluster; `with_metrics` None: if there are any."""
-        cluster = self._cluster.fetch_cluster(time_left(context))
+        cluster = self._cluster.fetch_cluster(time_left(context)).complete()
         names = {partition.topic for partition in cluster.partitions}
         topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude, compile_pattern))
         if not topics:

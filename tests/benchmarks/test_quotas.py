@@ -117,7 +117,7 @@ def set_quotas(cluster: KraftCluster, entities: Sequence[ClientQuotaEntity]) -> 
     requests = [messages.alter_client_quotas(one, VALUES, validate_only=False) for one in entities]
     requests[0].entries = [entry for request in requests for entry in request.entries]
     with closing(Routing((cluster.bootstrap_servers,), {}, timedelta(seconds=60))) as routing:
-        answer = routing.send_any(lambda: requests[0], time.monotonic() + 60)
+        answer = routing.ask_any(lambda: requests[0], time.monotonic() + 60, again=False)
     assert not any(entry.error_code for entry in answer.entries)
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource
 from tests import builders
@@ -64,9 +64,7 @@ def fetched(
     replicas_of: Sequence[int] = (),
     partitions: Sequence[TopicPartition] = (),
 ) -> Snapshot:
-    return subject.source.fetch_snapshot(
-        min_version=min_version, replicas_of=replicas_of, partitions=partitions, timeout=TIMEOUT
-    )
+    return subject.source.fetch_snapshot(SnapshotRequest(min_version, replicas_of, partitions), timeout=TIMEOUT)
 
 
 class SnapshotSourceContract:
@@ -153,7 +151,7 @@ class SnapshotSourceContract:
     def test_a_version_that_never_existed_is_unavailable(self, subject: SnapshotSourceSubject) -> None:
         never = fetched(subject).version + 10**9
         with pytest.raises(Unavailable):
-            subject.source.fetch_snapshot(min_version=never, timeout=timedelta(seconds=0.3))
+            subject.source.fetch_snapshot(SnapshotRequest(min_version=never), timeout=timedelta(seconds=0.3))
 
     def test_watch_reports_a_reassignment_that_the_snapshot_shows(self, subject: SnapshotSourceSubject) -> None:
         events = Events()

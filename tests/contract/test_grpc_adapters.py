@@ -19,7 +19,7 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
 from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import SnapshotRequest, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, PlannerState, Submission
@@ -89,9 +89,7 @@ class Discovery(discovery_pb2_grpc.DiscoveryServiceServicer):
         self.calls += 1
         with errors_as_statuses(context):
             snapshot = self.source.fetch_snapshot(
-                min_version=request.min_version,
-                replicas_of=request.replicas_of,
-                partitions=partitions_from_topics(request.partitions),
+                SnapshotRequest(request.min_version, request.replicas_of, partitions_from_topics(request.partitions)),
                 timeout=remaining_time(context),
             )
         yield from snapshot_to_chunks(snapshot, self.partitions_per_chunk)
@@ -418,9 +416,9 @@ def test_progress_includes_the_lag_of_a_catching_up_broker_after_the_first_reque
     cluster.grow(1001, "t1", 0, 100)
     cluster.grow(1002, "t1", 0, 30)
     with discovery(serve(DiscoveryServicer(cluster)).address) as client:
-        unrequested = client.fetch_snapshot(partitions=[("t1", 0)], timeout=TIMEOUT).progress
+        unrequested = client.fetch_snapshot(SnapshotRequest(partitions=[("t1", 0)]), timeout=TIMEOUT).progress
         assert unrequested is not None and unrequested.flows == {}
-        client.fetch_snapshot(partitions=[("t1", 0)], catching_up=[1002], timeout=TIMEOUT)
+        client.fetch_snapshot(SnapshotRequest(partitions=[("t1", 0)], catching_up=[1002]), timeout=TIMEOUT)
         progress = client.fetch_snapshot(timeout=TIMEOUT).progress
         assert progress is not None and progress.flows[Flow(1001, 1002)].bytes_left == 70
 
@@ -475,7 +473,7 @@ def test_a_frozen_replica_costs_one_deadline_and_is_not_called_first_again(
     thaw = threading.Event()
 
     class Frozen(MemoryCluster):
-        def fetch_snapshot(self, **_: Any) -> Any:
+        def fetch_snapshot(self, *_: Any, **__: Any) -> Any:
             thaw.wait(60)
             raise Unavailable("too late")
 
@@ -497,7 +495,7 @@ def test_closing_the_client_makes_running_calls_unavailable(serve: Serve) -> Non
     called, thaw = threading.Event(), threading.Event()
 
     class Slow(MemoryCluster):
-        def fetch_snapshot(self, **_: Any) -> Any:
+        def fetch_snapshot(self, *_: Any, **__: Any) -> Any:
             called.set()
             thaw.wait(60)
             raise Unavailable("too late")

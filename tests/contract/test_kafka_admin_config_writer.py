@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_texts
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
@@ -31,7 +31,7 @@ from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, changes
 from autothrottle.core.throttles.plan import Plan
-from autothrottle.ports.kafka import Term
+from autothrottle.ports.kafka import QuotaChange, Term
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
@@ -118,7 +118,7 @@ class Subject:
 
     def current(self, resource: ConfigResource) -> Mapping[str, str]:
         if resource.type is ResourceType.QUOTA:
-            return quota_texts(self.kafka.client_quotas()).get(resource, {})
+            return AdminClientQuotas(self.kafka).fetch_texts([resource], TIMEOUT)[resource]
         return self.cluster.stored_configs().get(resource.path, {})
 
     def notifications(self) -> Sequence[str]:
@@ -136,7 +136,7 @@ class Subject:
             entity = entity_of_path(resource.path)
             assert entity is not None
             edits = {QuotaKey(key): None if value is None else float(value)}
-            AdminClientQuotas(self.kafka).alter_quota(entity, edits, TIMEOUT)
+            AdminClientQuotas(self.kafka).alter_quota(QuotaChange(entity, edits), TIMEOUT)
             return
         self.set_configs_as_user(resource, {key: value})
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Unavailable

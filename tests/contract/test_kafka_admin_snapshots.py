@@ -29,7 +29,7 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
+from autothrottle.core.cluster.snapshot import Assignment, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource
 from autothrottle_lab.observation.traffic import fill
@@ -206,7 +206,9 @@ class TestAdminSnapshotsOfRealBrokers(SnapshotSourceContract):
         assert reassignment.leaders == (1004,)
         assert set(reassignment.isr[0]) == {1001, 1002, 1004}
         assert [pending for *_, pending in reassignment.rows()] == [(1003,)]
-        (assignment,) = subject.source.fetch_snapshot(partitions=[("t1", 0)], timeout=TIMEOUT).assignments.values()
+        (assignment,) = subject.source.fetch_snapshot(
+            SnapshotRequest(partitions=[("t1", 0)]), timeout=TIMEOUT
+        ).assignments.values()
         assert assignment.target == (1004, 1003)
 
 
@@ -216,7 +218,7 @@ def test_assignment_of_a_partition_that_is_not_reassigned(subject: Subject) -> N
     found: dict[TopicPartition, Assignment] = {}
 
     def is_found() -> bool:
-        found.update(subject.source.fetch_snapshot(partitions=requested, timeout=TIMEOUT).assignments)
+        found.update(subject.source.fetch_snapshot(SnapshotRequest(partitions=requested), timeout=TIMEOUT).assignments)
         return bool(found)
 
     eventually(is_found, 60)  # a broker knows a new topic after some milliseconds

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+from autothrottle.adapters.kafka_admin.sources import KafkaLogSizes
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.core.errors import Unavailable

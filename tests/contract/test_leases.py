@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.grpc import ApplierClient
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
-from autothrottle.adapters.kafka_admin.reassigner import AdminReassigner
+from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper.paths import OwnPaths

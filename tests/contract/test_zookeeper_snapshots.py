@@ -25,7 +25,7 @@ from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.snapshot import Snapshot
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest
 from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -71,7 +71,7 @@ class TestZooKeeperSnapshots(SnapshotSourceContract):
 
 def content(source: ZooKeeperSnapshots) -> Snapshot:
     """Return a snapshot with version 0, for comparisons."""
-    return replace(source.fetch_snapshot(replicas_of=range(1001, 1005), timeout=TIMEOUT), version=0)
+    return replace(source.fetch_snapshot(SnapshotRequest(replicas_of=range(1001, 1005)), timeout=TIMEOUT), version=0)
 
 
 # Both forms of reassignments.
@@ -217,7 +217,7 @@ def test_a_snapshot_shows_every_earlier_write_of_any_client(subject: Subject) ->
             rate = str(number)
             subject.cluster.set_config(BROKER, {LEADER_RATE: rate})
         written = subject.cluster.client.last_zxid
-        snapshot = subject.source.fetch_snapshot(min_version=written, timeout=TIMEOUT)
+        snapshot = subject.source.fetch_snapshot(SnapshotRequest(min_version=written), timeout=TIMEOUT)
         assert snapshot.version >= max(written, version)
         assert snapshot.reassignments[0].leaders == (leader,)
         assert snapshot.throttles.get(BROKER, {}).get(LEADER_RATE, "0") == rate
@@ -426,19 +426,20 @@ def test_the_read_of_a_large_start_hands_out_a_part_and_then_the_whole(
     part_read = PartRead(monkeypatch)
     reassign_at_once(four_topics)
     eventually(lambda: recorder.reasons)
-    part = source.fetch_snapshot(accept_partial=True, min_version=recorder.version, timeout=TIMEOUT)
+    part = source.fetch_snapshot(SnapshotRequest(recorder.version, accept_partial=True), timeout=TIMEOUT)
     assert (len(part.topics), part.unread_partitions) == (1, 6)
     assert recorder.reasons == [f"reassignment started: [{part.topics[0]}]"]
     assert part.problems[-1].path == four_topics.cluster.kafka.topics and not part.problems[-1].topic
     with pytest.raises(Unavailable):
         source.fetch_snapshot(timeout=SHORT)
-    for request in ({"min_version": part.version + 1}, {"replicas_of": [1001]}, {"partitions": [("t1", 0)]}):
+    newer, replicas = SnapshotRequest(part.version + 1), SnapshotRequest(replicas_of=[1001])
+    for request in (newer, replicas, SnapshotRequest(partitions=[("t1", 0)])):
         with pytest.raises(Unavailable):
-            source.fetch_snapshot(**request, accept_partial=True, timeout=SHORT)
+            source.fetch_snapshot(replace(request, accept_partial=True), timeout=SHORT)
     part_read.go_on.set()
     rest = " ".join(topic for topic in FOUR_TOPICS if topic not in part.topics)
     eventually(lambda: recorder.reasons[1:] == [f"reassignment started: [{rest}]"])
-    whole = source.fetch_snapshot(accept_partial=True, timeout=TIMEOUT)
+    whole = source.fetch_snapshot(SnapshotRequest(accept_partial=True), timeout=TIMEOUT)
     assert (whole.topics, whole.unread_partitions, whole.problems) == (FOUR_TOPICS, 0, ())
     assert part.reassignments[0] in whole.reassignments and content(source) == content(four_topics.another())
 
@@ -454,7 +455,7 @@ def test_states_that_were_read_before_are_never_handed_out_old(
     source._states._state_changed(KazooState.CONNECTED)
     eventually(lambda: part_read.parts)
     with pytest.raises(Unavailable):
-        source.fetch_snapshot(accept_partial=True, timeout=SHORT)
+        source.fetch_snapshot(SnapshotRequest(accept_partial=True), timeout=SHORT)
     part_read.go_on.set()
     assert source.fetch_snapshot(timeout=TIMEOUT).topics == FOUR_TOPICS
     assert not any("ended" in reason for reason in recorder.reasons)

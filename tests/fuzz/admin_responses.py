@@ -14,11 +14,10 @@ import kafka.protocol.admin
 import kafka.protocol.metadata
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_texts
-from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
-from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
 from autothrottle.adapters.kafka_admin.placement import AdminClusterSource, LogDirMetrics
 from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
+from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, ConfigValue, KafkaSettings
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, THROTTLE_KEYS, ConfigResource
@@ -177,10 +176,10 @@ class CannedRouting:
     def metadata(self, deadline: float) -> Any:
         return self._answer(_METADATA.MetadataResponse)
 
-    def ask_any(self, build: Callable[[], Any], deadline: float) -> Any:
+    def ask_any(self, build: Callable[[], Any], deadline: float, *, again: bool = True) -> Any:
         return self._answer(_response_type(build()), build())
 
-    ask_controller = send_any = send_controller = ask_any
+    ask_controller = ask_any
 
     def each(self, builds: Mapping[int, Callable[[], Any]], deadline: float, again: bool = True) -> Mapping[int, Any]:
         return {b: self._of_broker(b, build()) for b, build in builds.items()}
@@ -307,7 +306,7 @@ class AdminResponses:
         settings = KafkaFetchSettings(self._kafka).fetch_settings([CLEAN, ATTACKED], TOPICS, TIMEOUT)
         require(CLEAN in settings.brokers, "the settings of another broker are lost")
         settings_to_message(settings).SerializeToString()
-        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT)
+        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT).complete()
 
     def _check_default_configs(self, attack: Attack) -> None:
         values = self._kafka.default_broker_configs()
@@ -338,10 +337,10 @@ class AdminResponses:
         require_ids("registered brokers", received.brokers)
         for host in BrokerHosts(self._kafka).read(TIMEOUT)[0].values():
             "".join(host).encode()
-        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT)
+        AdminClusterSource(self._kafka).fetch_cluster(TIMEOUT).complete()
 
     def _check_logs(self, attack: Attack) -> None:
-        sizes = KafkaLogSizes(self._kafka).fetch_all_log_sizes([CLEAN, ATTACKED], TIMEOUT)
+        sizes = KafkaLogSizes(self._kafka).fetch_log_sizes({CLEAN: None, ATTACKED: None}, TIMEOUT)
         require(CLEAN in sizes.brokers, "the log sizes of another broker are lost")
         for message in log_sizes_to_messages(sizes):
             message.SerializeToString()
@@ -354,13 +353,14 @@ class AdminResponses:
         check_storage(storage)
 
     def _check_quotas(self, attack: Attack) -> None:
-        reading = AdminClientQuotas(self._kafka).fetch_quotas(TIMEOUT)
+        quotas = AdminClientQuotas(self._kafka)
+        reading = quotas.fetch_quotas(TIMEOUT)
         clean = ClientQuotaEntity("clean")
         if attack.is_inside:
             require_same("the quotas of another entity", self._clean_quotas[clean], reading.quotas.get(clean))
         for message in quotas_to_messages(reading.quotas, {}):
             message.SerializeToString()
-        quota_texts(reading.quotas)
+        quotas.fetch_texts([entity.resource for entity in reading.quotas], TIMEOUT)
 
     def _check_groups(self, attack: Attack) -> None:
         groups = self._kafka.groups([CLEAN, ATTACKED])

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
-from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
+from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
@@ -22,7 +21,7 @@ from autothrottle.adapters.zookeeper_state.ledger import LedgerReader
 from autothrottle.core.cluster.fetch_settings import FetchSettings
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress
 from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicReassignment
 from autothrottle.core.forecast.progress import remainder
 from autothrottle.ports.kafka import SnapshotSource
 from autothrottle_lab.observation.traffic import fill
@@ -304,7 +303,9 @@ def test_snapshots_report_the_missing_bytes_of_a_broker_until_it_is_in_sync(
         each_cluster.wait_until_in_sync([name])
 
         def progress() -> FlowProgress | None:
-            snapshot = source.fetch_snapshot(partitions=[(name, 0)], catching_up=[1004], timeout=TIMEOUT)
+            snapshot = source.fetch_snapshot(
+                SnapshotRequest(partitions=[(name, 0)], catching_up=[1004]), timeout=TIMEOUT
+            )
             assert snapshot.reassignments == () and snapshot.progress is not None
             return snapshot.progress.flows.get(FLOW)
 

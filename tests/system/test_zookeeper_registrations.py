@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_zookeeper.registrations import ZooKeeperRegistrations
+from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperRegistrations
 from autothrottle.core.errors import Unavailable
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.zookeeper_tree import Tree, freeze, session

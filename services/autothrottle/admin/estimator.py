@@ -12,7 +12,13 @@ from threading import Lock, Thread
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments, participants
+from autothrottle.core.cluster.snapshot import (
+    Snapshot,
+    SnapshotRequest,
+    TopicPartition,
+    link_sides_of_reassignments,
+    participants,
+)
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.forecast.estimate import Goal, estimate, restricted_to, sizes_needed, transfers
 from autothrottle.core.operators.overrides import Overrides
@@ -67,7 +73,9 @@ class Estimator:
             Unavailable: the cluster or its log sizes cannot be read in time.
         """
         deadline = _Deadline(timeout)
-        snapshot = self.snapshots.fetch_snapshot(partitions=targets.keys(), timeout=deadline.remaining())
+        snapshot = self.snapshots.fetch_snapshot(
+            SnapshotRequest(partitions=targets.keys()), timeout=deadline.remaining()
+        )
         proposal_of_targets = proposal(snapshot, targets)
         in_progress = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, proposal_of_targets.moving))
         proposed = with_proposed(in_progress, proposal_of_targets.start)
@@ -139,7 +147,8 @@ class Estimator:
 
     def _total_partitions(self, snapshot: Snapshot, deadline: _Deadline) -> int:
         """The number of partitions with a replica on a registered broker."""
-        listed = self.snapshots.fetch_snapshot(replicas_of=snapshot.brokers, timeout=deadline.remaining())
+        request = SnapshotRequest(replicas_of=snapshot.brokers)
+        listed = self.snapshots.fetch_snapshot(request, timeout=deadline.remaining())
         return len({(topic, p) for topics in listed.replicas.values() for topic, rows in topics.items() for p in rows})
 
 

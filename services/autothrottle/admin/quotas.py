@@ -31,7 +31,7 @@ from autothrottle.core.quotas.precedence import (
 from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction
-from autothrottle.ports.kafka import ClientQuotaStore, QuotaSource, SnapshotSource
+from autothrottle.ports.kafka import ClientQuotaStore, QuotaChange, QuotaSource, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
@@ -132,9 +132,8 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         current = self._temporary.read()
         if temporary is None:
             _check_permanent(current.get(entity), edits)
-            old_values = self._alter(
-                AuditAction.SET_QUOTA, entity, edits, request.quota.etag, request.validate_only, context
-            )
+            change = QuotaChange(entity, edits, request.quota.etag, request.validate_only)
+            old_values = self._alter(AuditAction.SET_QUOTA, change, context)
         else:
             _check_count(current, entity)
             old_values = self._set_temporary(temporary, request, context)
@@ -149,7 +148,8 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     ) -> QuotaValues:
         """Check a temporary quota, also with Kafka's own checks, and store it; return the current quotas."""
         old_values = self._quotas.alter_quota(
-            temporary.entity, temporary.values, time_left(context), etag=request.quota.etag, validate_only=True
+            QuotaChange(temporary.entity, temporary.values, etag=request.quota.etag, validate_only=True),
+            time_left(context),
         )
         if temporary.until_recovered and not self._is_recovering(time_left(context)):
             raise Conflict(
@@ -175,9 +175,8 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         if temporary is not None and not temporary.values.keys().isdisjoint(edits):
             old_values = self._end(temporary, request, context)
         else:
-            old_values = self._alter(
-                AuditAction.REMOVE_QUOTA, entity, edits, request.etag, request.validate_only, context
-            )
+            change = QuotaChange(entity, edits, request.etag, request.validate_only)
+            old_values = self._alter(AuditAction.REMOVE_QUOTA, change, context)
             if old_values.keys().isdisjoint(edits):
                 names = f" {', '.join(keys)}" if keys else ""
                 raise Missing(f"no quota{names} is set for {entity}; ListQuotas shows the existing ones")
@@ -196,23 +195,16 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             log_action(AuditAction.REMOVE_QUOTA, who, f"Temporary quota of {entity} ended")
         return old_values
 
-    def _alter(
-        self,
-        action: AuditAction,
-        entity: ClientQuotaEntity,
-        edits: QuotaEdits,
-        etag: str,
-        validate_only: bool,
-        context: grpc.ServicerContext,
-    ) -> QuotaValues:
+    def _alter(self, action: AuditAction, change: QuotaChange, context: grpc.ServicerContext) -> QuotaValues:
         """Edit quotas and record that, also if it fails; return the quotas before. A dry run leaves no record."""
+        entity, edits = change.entity, change.edits
         validate_edits(entity, edits)
         self._check_ledger(entity, edits, time_left(context))
         who, timeout = author(context), time_left(context)
-        if validate_only:
-            return self._quotas.alter_quota(entity, edits, timeout, etag=etag, validate_only=True)
+        if change.validate_only:
+            return self._quotas.alter_quota(change, timeout)
         with self._actions.failure_recorded(action, who):
-            old_values = self._quotas.alter_quota(entity, edits, timeout, etag=etag)
+            old_values = self._quotas.alter_quota(change, timeout)
         if changes := _changes(old_values, edits):
             self._actions.record(action, who, f"Quota of {entity}: {changes}")
         return old_values

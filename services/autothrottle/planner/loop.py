@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import (
+    Snapshot,
+    SnapshotRequest,
+    TopicPartition,
+    TopicReassignment,
+    participants,
+)
 from autothrottle.core.cycle.contribution import WakeUp
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.observation import CycleObservation
@@ -210,7 +216,7 @@ class Planner:
         """
         term, deadline = self._require_term(), self._clock() + timeout.total_seconds()
         snapshot = self._dependencies.snapshots.fetch_snapshot(
-            min_version=self._newest_event, partitions=wanted.keys(), timeout=timeout
+            SnapshotRequest(self._newest_event, partitions=wanted.keys()), timeout=timeout
         )
         proposed = proposal(snapshot, wanted)
         if validate_only or not proposed.start:

@@ -8,24 +8,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.cycle.observation import (
     CycleObservation,
     SettingsReading,
-    SnapshotRequest,
     SourceReadings,
     adopted,
     needed,
+    partitions_with_isr,
 )
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import KnownLoads, TermState
@@ -155,22 +155,17 @@ class Observer:
         These are brokers that catch up, and brokers with an override that take part in a reassignment. Their
         partitions are known only after the first reading, so a change of them needs a second one.
         """
-        fetch = partial(
-            self._fetch_from_discovery,
-            min_version=max(term.version, newest_event),
-            replicas_of=snapshot_request.replicas_of,
-            catching_up=snapshot_request.catching_up,
-            accept_partial=snapshot_request.accept_partial,
-        )
-        snapshot = _fetch_in_parts(fetch, snapshot_request.partitions)
-        isr_partitions = snapshot_request.isr_partitions(snapshot)
+        request = replace(snapshot_request, min_version=max(term.version, newest_event))
+        snapshot = _fetch_in_parts(self._fetch_from_discovery, request)
+        isr_partitions = partitions_with_isr(request, snapshot)
         if not isr_partitions <= term.isr_partitions:
-            snapshot = _fetch_in_parts(fetch, tuple(sorted({*snapshot_request.partitions, *isr_partitions})))
+            partitions = tuple(sorted({*request.partitions, *isr_partitions}))
+            snapshot = _fetch_in_parts(self._fetch_from_discovery, replace(request, partitions=partitions))
         return snapshot, isr_partitions
 
-    def _fetch_from_discovery(self, **request: Any) -> Snapshot:
+    def _fetch_from_discovery(self, request: SnapshotRequest) -> Snapshot:
         with self.watchdog.waiting("reading the cluster", CLUSTER_TIMEOUT):
-            return self.dependencies.snapshots.fetch_snapshot(timeout=CLUSTER_TIMEOUT, **request)
+            return self.dependencies.snapshots.fetch_snapshot(request, timeout=CLUSTER_TIMEOUT)
 
     def _read_store(self, call: Callable[[], T]) -> T | AutothrottleError:
         with self.watchdog.waiting("reading the state store", _STORE_TIMEOUT):
@@ -198,11 +193,12 @@ class Observer:
             return KnownLoads(loads, self.clock())
 
 
-def _fetch_in_parts(fetch: Callable[..., Snapshot], partitions: Sequence[TopicPartition]) -> Snapshot:
+def _fetch_in_parts(fetch: Callable[[SnapshotRequest], Snapshot], request: SnapshotRequest) -> Snapshot:
     """Return the last snapshot of as many as are needed, since one contains a limited number of assignments."""
     assignments: dict[TopicPartition, Assignment] = {}
+    partitions = tuple(request.partitions)
     for start in range(0, max(1, len(partitions)), MAX_SNAPSHOT_PARTITIONS):
-        snapshot = fetch(partitions=tuple(partitions[start : start + MAX_SNAPSHOT_PARTITIONS]))
+        snapshot = fetch(replace(request, partitions=partitions[start : start + MAX_SNAPSHOT_PARTITIONS]))
         assignments.update(snapshot.assignments)
     return snapshot if snapshot.assignments == assignments else replace(snapshot, assignments=assignments)
 

@@ -11,7 +11,8 @@ from typing import Protocol
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
+from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import ClientQuotaEntity
@@ -44,31 +45,11 @@ class Watch(Protocol):
 class SnapshotSource(Protocol):
     """Reads snapshots of the cluster."""
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        accept_partial: bool = False,
-        timeout: timedelta,
-    ) -> Snapshot:
-        """Return the current state of the cluster.
-
-        Args:
-            min_version: minimum version of the snapshot; 0: any.
-            replicas_of: ids of the brokers whose replicas the snapshot lists.
-            partitions: the partitions whose assignments the snapshot contains, in reassignment or not.
-            catching_up: ids of the brokers that catch up. While they run, later snapshots report progress for their
-                out-of-sync replicas of `partitions`, as for a reassignment to them. This ends one minute after the
-                last call that named the broker.
-            accept_partial: whether the snapshot may lack topics that are still being read, see
-                `Snapshot.unread_partitions`.
-            timeout: > 0.
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
+        """Return the current state of the cluster; `timeout` > 0.
 
         Raises:
-            Unavailable: the cluster does not answer in time, or not at `min_version`.
+            Unavailable: the cluster does not answer in time, or not at the requested version.
             Incomplete: the reassignments cannot be read, so the caller must not conclude anything.
         """
         ...
@@ -135,12 +116,14 @@ class ConfigWriter(Protocol):
         ...
 
 
+Refusals = Mapping[TopicPartition, str]
+"""Partition -> why Kafka refused its reassignment."""
+
+
 class Reassigner(Protocol):
     """Submits and cancels reassignments, but not after the term is over."""
 
-    def submit_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         """Submit reassignments; return the partitions that Kafka refused -> why. Safe to repeat.
 
         Args:
@@ -156,9 +139,7 @@ class Reassigner(Protocol):
         """
         ...
 
-    def cancel_reassignments(
-        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
         """Cancel the reassignments of partitions; return the partitions that Kafka refused -> why.
 
         Args:
@@ -207,19 +188,23 @@ class PermissionSource(Protocol):
 class LogSizeSource(Protocol):
     """Reads the sizes of given logs from many brokers at once."""
 
-    def fetch_log_sizes(self, wanted: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
+    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
         """Return the log sizes, with the time of each broker's answer.
 
         A broker that does not answer in time is listed under `problems` and does not delay the others.
 
         Args:
-            wanted: broker id -> topic -> partitions; the broker need not have a replica of each.
+            partitions: broker id -> topic -> partitions; the broker need not have a replica of each.
             timeout: for each broker, > 0.
 
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
         ...
+
+
+PartitionsOfBrokers = Mapping[int, Mapping[str, Collection[int]] | None]
+"""Broker id -> topic -> partitions; None: all logs of the broker."""
 
 
 class AllLogsSource(Protocol):
@@ -233,18 +218,8 @@ class AllLogsSource(Protocol):
         """
         ...
 
-    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
-        """Return the sizes of all logs, with the time of each broker's answer.
-
-        A broker that does not answer in time is listed under `problems` and does not delay the others.
-
-        Args:
-            broker_ids: the brokers to query, concurrently.
-            timeout: for each broker, > 0.
-
-        Raises:
-            Unavailable, Invalid: no broker can be queried.
-        """
+    def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
+        """Return the log sizes, as a `LogSizeSource` does, of given logs or of all logs of a broker."""
         ...
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
@@ -266,6 +241,18 @@ class QuotaReading:
     """Entity -> its quotas, for each entity with at least one."""
     problems: tuple[str, ...] = ()
     """Quotas that cannot be parsed, which are absent; one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """Edits of the client quotas of one entity."""
+
+    entity: ClientQuotaEntity
+    edits: QuotaEdits
+    etag: str = ""
+    """Change only these values, see `core.quotas.keys.quota_etag`; "": any values."""
+    validate_only: bool = False
+    """Check everything, but write nothing."""
 
 
 class QuotaSource(Protocol):
@@ -306,15 +293,7 @@ class ClientQuotaStore(Protocol):
         """
         ...
 
-    def alter_quota(
-        self,
-        entity: ClientQuotaEntity,
-        edits: QuotaEdits,
-        timeout: timedelta,
-        *,
-        etag: str = "",
-        validate_only: bool = False,
-    ) -> QuotaValues:
+    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity, all edits or none, and notify the brokers; return its quotas before that.
 
         Safe to repeat without an etag. Edits that change nothing write nothing. Other configs of the entity stay, for
@@ -322,11 +301,8 @@ class ClientQuotaStore(Protocol):
         etag and the write.
 
         Args:
-            entity: a valid entity.
-            edits: valid edits of this entity.
+            change: valid edits of a valid entity.
             timeout: > 0.
-            etag: change only these values, see `core.quotas.keys.quota_etag`; "": any values.
-            validate_only: check everything, but write nothing.
 
         Raises:
             Conflict: the current values are not those of the etag, or another party wrote at the same time.

@@ -91,15 +91,6 @@ class ClusterSource(Protocol):
     """Reads the brokers and partitions of a cluster, without storage."""
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
-        """Return the cluster.
-
-        Raises:
-            Unavailable: the cluster does not answer in time.
-            Incomplete: a part of it cannot be read.
-        """
-        ...
-
-    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         """Return the parts of the cluster that can be read, and the problems of the others.
 
         Raises:

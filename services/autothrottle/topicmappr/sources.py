@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
+    from autothrottle.adapters.kafka_admin.placement import KafkaCordons
 
 READ_TIMEOUT = timedelta(seconds=120)
 """Timeout of reading a cluster, and of reading its metrics."""
@@ -59,7 +59,7 @@ def read_cluster(options: ClusterOptions, with_metrics: bool, max_age: timedelta
         return parse_cluster(_file_text(options.cluster_file))
     with ExitStack() as stack:
         connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
-        cluster = connections.cluster(options).fetch_cluster(READ_TIMEOUT)
+        cluster = connections.cluster(options).fetch_cluster(READ_TIMEOUT).complete()
         if not with_metrics:
             return cluster
         metrics = connections.metrics(options).fetch_storage_metrics(READ_TIMEOUT)
@@ -103,7 +103,7 @@ def log_growth(
 @contextmanager
 def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
     """Open the cordons of the cluster's brokers."""
-    from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
+    from autothrottle.adapters.kafka_admin.placement import KafkaCordons
 
     if options.cluster_file:
         raise Invalid("--cluster-file names an offline cluster, whose brokers cannot be cordoned; leave it out")

@@ -93,9 +93,9 @@ def test_broker_that_does_not_answer_costs_half_of_the_limit() -> None:
     waits: list[timedelta] = []
 
     class Frozen(MemoryPlacementCluster):
-        def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
+        def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
             waits.append(timeout)
-            return super().fetch_readable_cluster(timeout)
+            return super().fetch_cluster(timeout)
 
     assert warnings(replace(sources(), cluster=lambda: Frozen(CLUSTER))) == []
     assert waits == [SETTINGS.limit / 2]

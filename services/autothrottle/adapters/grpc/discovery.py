@@ -14,7 +14,7 @@ from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
@@ -54,30 +54,21 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
     _watches: tuple[SnapshotWatch, ...] = ()
     _last = NO_SNAPSHOT
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        accept_partial: bool = False,
-        timeout: timedelta,
-    ) -> Snapshot:
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
         """Return the current state; a replica that still has our last snapshot sends only the difference."""
         # Dropped first: after an error the next call requests the whole snapshot.
         last, self._last = self._last, NO_SNAPSHOT
-        request = discovery_pb2.GetSnapshotRequest(
-            min_version=min_version,
-            replicas_of=sorted(replicas_of),
-            partitions=partitions_to_topics(partitions),
-            catching_up=sorted(catching_up),
+        message = discovery_pb2.GetSnapshotRequest(
+            min_version=request.min_version,
+            replicas_of=sorted(request.replicas_of),
+            partitions=partitions_to_topics(request.partitions),
+            catching_up=sorted(request.catching_up),
             known_name=last.name,
-            accept_partial=accept_partial,
+            accept_partial=request.accept_partial,
         )
 
         def fetch(replica: Replica, seconds: float) -> NamedSnapshot:
-            chunks = DiscoveryServiceStub(replica.channel).GetSnapshot(request, timeout=seconds)
+            chunks = DiscoveryServiceStub(replica.channel).GetSnapshot(message, timeout=seconds)
             try:
                 return named_snapshot_from_chunks(chunks, last)
             finally:

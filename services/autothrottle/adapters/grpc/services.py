@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,11 +14,12 @@ from google.protobuf.message import Message
 from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
+from autothrottle.core.operators.submission import Targets
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
-from autothrottle.ports.kafka import Term
+from autothrottle.ports.kafka import Refusals, Term
 from autothrottle.ports.telemetry import Event
 from autothrottle.v1 import admin_pb2, applier_pb2, metrics_pb2, quotas_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
@@ -110,16 +111,12 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
             )
         return tuple(SAME_NAMES.from_message(Outcome, outcome) for outcome in response.outcomes)
 
-    def submit_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         request = applier_pb2.SubmitReassignmentsRequest(fence=term.fence, partitions=targets_to_messages(targets))
         response = self._fenced(lambda applier: applier.SubmitReassignments, request, term, timeout)
         return refusals_from_messages(response.refused)
 
-    def cancel_reassignments(
-        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
         request = applier_pb2.CancelReassignmentsRequest(
             fence=term.fence, partitions=partitions_to_messages(partitions)
         )

@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client_properties import client_options
-from autothrottle.adapters.kafka_admin.controllers import alter_through_controller
 from autothrottle.adapters.kafka_admin.errors import Unexplained, code_error
-from autothrottle.adapters.kafka_admin.routing import Routing
+from autothrottle.adapters.kafka_admin.routing import Build, Routing, alter_through_controller
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
-    ConfigValue,
+    Configs,
     KafkaSettings,
     LogDirs,
     PartitionMetadata,
@@ -35,6 +34,9 @@ from autothrottle.core.quotas.keys import QuotaEdits
 from autothrottle.core.quotas.precedence import ClientQuotas
 
 T = TypeVar("T")
+
+Keys = Collection[str] | None
+"""Config keys to describe; None: all."""
 
 _TOPICS_AT_ONCE = 1_000
 """Limit of topics in one read request."""
@@ -109,12 +111,8 @@ class KafkaAdmin:
         return _together(messages.partitions(self._routing.ask_any(request, deadline)) for request in requests)
 
     def topic_configs(
-        self,
-        topics: Collection[str] | None,
-        keys: Collection[str] | None = REPLICAS_KEYS,
-        *,
-        timeout: timedelta | None = None,
-    ) -> Answers[str, Mapping[str, ConfigValue]]:
+        self, topics: Collection[str] | None, keys: Keys = REPLICAS_KEYS, *, timeout: timedelta | None = None
+    ) -> Answers[str, Configs]:
         """Return topic -> key -> value; `topics` None: all topics, `keys` None: all keys.
 
         Keys without an explicit value may be absent.
@@ -125,24 +123,20 @@ class KafkaAdmin:
         return _together(self._topic_configs(some, keys, deadline) for some in _chunks(topics))
 
     def broker_configs(
-        self,
-        broker_ids: Collection[int],
-        keys: Collection[str] | None = RATE_KEYS,
-        *,
-        timeout: timedelta | None = None,
-    ) -> Answers[int, Mapping[str, ConfigValue]]:
+        self, broker_ids: Collection[int], keys: Keys = RATE_KEYS, *, timeout: timedelta | None = None
+    ) -> Answers[int, Configs]:
         """Return broker id -> key -> value. Each broker reports its own values; `keys` None: all keys.
 
         All brokers are queried in parallel. One that does not answer in time is a failure and does not delay the
         others. Keys without an explicit value may be absent.
         """
-        builds = {b: partial(messages.describe_configs, messages.BROKER, [str(b)], keys) for b in broker_ids}
-        answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
-        return _split({b: _read(answer, partial(_described, name=str(b))) for b, answer in answers.items()})
+        return self._each(
+            {b: partial(messages.describe_configs, messages.BROKER, [str(b)], keys) for b in broker_ids},
+            lambda broker_id, response: _described(response, str(broker_id)),
+            timeout,
+        )
 
-    def default_broker_configs(
-        self, keys: Collection[str] | None = RATE_KEYS, *, timeout: timedelta | None = None
-    ) -> Mapping[str, str]:
+    def default_broker_configs(self, keys: Keys = RATE_KEYS, *, timeout: timedelta | None = None) -> Mapping[str, str]:
         """Return key -> value of the cluster-wide default broker config (`<default>`); absent: not set there."""
         deadline = self._deadline(timeout)
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.BROKER, [""], keys), deadline)
@@ -166,9 +160,8 @@ class KafkaAdmin:
 
     def log_dirs(self, broker_ids: Collection[int], *, timeout: timedelta | None = None) -> Answers[int, LogDirs]:
         """Return broker id -> all log sizes and free storage, queried in parallel."""
-        builds = {b: partial(messages.describe_log_dirs, None) for b in broker_ids}
-        answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
-        return _split({b: _read(answer, partial(messages.log_dirs, b)) for b, answer in answers.items()})
+        build = partial(messages.describe_log_dirs, None)
+        return self._each(dict.fromkeys(broker_ids, build), messages.log_dirs, timeout)
 
     def permitted_operations(
         self, *, timeout: timedelta | None = None
@@ -194,8 +187,7 @@ class KafkaAdmin:
 
         Before Kafka 2.6, groups without members are included.
         """
-        answers = self._routing.each(dict.fromkeys(broker_ids, messages.list_groups), self._deadline(timeout))
-        return _split({b: _read(answer, partial(messages.groups, b)) for b, answer in answers.items()})
+        return self._each(dict.fromkeys(broker_ids, messages.list_groups), messages.groups, timeout)
 
     def group_clients(
         self, groups: Mapping[int, Mapping[str, str]], *, timeout: timedelta | None = None
@@ -211,16 +203,15 @@ class KafkaAdmin:
         for types in groups.values():
             clients_of_groups |= {**dict.fromkeys(types, _NO_TIME), **messages.undescribable_groups(types)}
         pending = {b: list(messages.describe_groups(types)) for b, types in groups.items()}
-        while (requests_of_brokers := {b: requests.pop(0) for b, requests in pending.items() if requests}) and (
+        while (builds := {b: requests.pop(0) for b, requests in pending.items() if requests}) and (
             time.monotonic() < deadline
         ):
-            answers = self._routing.each({b: build for b, (_, build) in requests_of_brokers.items()}, deadline)
-            for b, (names, _) in requests_of_brokers.items():
-                clients = _read(answers[b], messages.group_clients)
+            for b, answer in self._routing.each(builds, deadline).items():
+                clients = _read(answer, messages.group_clients)
                 if isinstance(clients, AutothrottleError):
-                    clients_of_groups |= dict.fromkeys(
-                        [*names, *(name for some, _ in pending.pop(b) for name in some)], clients
-                    )
+                    del pending[b]
+                    unknown = [name for name in groups[b] if clients_of_groups[name] is _NO_TIME]
+                    clients_of_groups |= dict.fromkeys(unknown, clients)
                 else:
                     clients_of_groups |= clients
         return _split(clients_of_groups)
@@ -238,7 +229,9 @@ class KafkaAdmin:
         sound, failures = messages.sendable(edits)
         if sound:
             deadline = until or self._deadline()
-            response = self._routing.send_any(lambda: messages.alter_configs(messages.TOPIC, sound), deadline)
+            response = self._routing.ask_any(
+                partial(messages.alter_configs, messages.TOPIC, sound), deadline, again=False
+            )
             failures |= messages.refused_configs(response, sound)
         return failures
 
@@ -287,7 +280,7 @@ class KafkaAdmin:
             Invalid: Kafka refuses the edits.
         """
         build = partial(messages.alter_client_quotas, entity, edits, validate_only)
-        response = self._routing.send_any(build, until or self._deadline())
+        response = self._routing.ask_any(build, until or self._deadline(), again=False)
         if (problem := messages.refused_client_quotas(response, entity)) is not None:
             raise problem
 
@@ -302,7 +295,7 @@ class KafkaAdmin:
             return {}
         deadline = until or self._deadline()
         build = _bounded(lambda left: messages.alter_reassignments(replicas, left), deadline)
-        response = self._routing.send_controller(build, deadline)
+        response = self._routing.ask_controller(build, deadline, again=False)
         _check(response, "the request to alter reassignments")
         return messages.refused_reassignments(response)
 
@@ -311,15 +304,20 @@ class KafkaAdmin:
     def _deadline(self, timeout: timedelta | None = None) -> float:
         return time.monotonic() + (timeout or self._settings.request_timeout).total_seconds()
 
-    def _ask_one(self, broker_id: int, build: Callable[[], Any], deadline: float, again: bool) -> Any:
+    def _each(
+        self, builds: Mapping[int, Build], parse: Callable[[int, Any], T | AutothrottleError], timeout: timedelta | None
+    ) -> Answers[int, T]:
+        """Query each broker in parallel; an error concerns that broker alone."""
+        answers = self._routing.each(builds, self._deadline(timeout)) if builds else {}
+        return _split({b: _read(answer, partial(parse, b)) for b, answer in answers.items()})
+
+    def _ask_one(self, broker_id: int, build: Build, deadline: float, again: bool) -> Any:
         answer = self._routing.each({broker_id: build}, deadline, again=again)[broker_id]
         if isinstance(answer, AutothrottleError):
             raise answer
         return answer
 
-    def _topic_configs(
-        self, topics: Sequence[str], keys: Collection[str] | None, deadline: float
-    ) -> Answers[str, Mapping[str, ConfigValue]]:
+    def _topic_configs(self, topics: Sequence[str], keys: Keys, deadline: float) -> Answers[str, Configs]:
         """Describe topics in one request. If the broker fails at it, split the topics in halves and retry.
 
         One value over 32,767 bytes makes the whole request fail; only a direct write to ZooKeeper can create one.
@@ -327,7 +325,8 @@ class KafkaAdmin:
         response = self._routing.ask_any(lambda: messages.describe_configs(messages.TOPIC, topics, keys), deadline)
         described = messages.configs(response)
         answers = _split({topic: described.get(topic, _not_described(f"topic {topic}")) for topic in topics})
-        if len(topics) == 1 or answers.values or not _all_unexplained(answers.failures):
+        explained = any(not isinstance(failure, Unexplained) for failure in answers.failures.values())
+        if len(topics) == 1 or answers.values or explained:
             return answers
         middle = len(topics) // 2
         return _together(self._topic_configs(half, keys, deadline) for half in (topics[:middle], topics[middle:]))
@@ -341,7 +340,7 @@ def _read(answer: Any, parse: Callable[[Any], T | AutothrottleError]) -> T | Aut
         return error
 
 
-def _described(response: Any, name: str) -> Mapping[str, ConfigValue] | AutothrottleError:
+def _described(response: Any, name: str) -> Configs | AutothrottleError:
     """Return the configs of the only broker in a response; "" is `<default>`."""
     return messages.configs(response).get(name, _not_described(f"broker {name or '<default>'}"))
 
@@ -352,11 +351,7 @@ def _not_described(what: str) -> Unavailable:
     )
 
 
-def _all_unexplained(failures: Mapping[str, AutothrottleError]) -> bool:
-    return all(isinstance(failure, Unexplained) for failure in failures.values())
-
-
-def _bounded(build: Callable[[int], Any], deadline: float) -> Callable[[], Any]:
+def _bounded(build: Callable[[int], Any], deadline: float) -> Build:
     """Make a request that carries the remaining milliseconds as its timeout."""
     return lambda: build(max(int((deadline - time.monotonic()) * 1000), 1))
 

@@ -293,13 +293,9 @@ def _logical_lines(content: str) -> Iterator[str]:
         line = line.lstrip(" \t\f")
         if not line or line[0] in "#!":
             continue
-        while _continues(line):
+        while (len(line) - len(line.rstrip("\\"))) % 2:
             line = line[:-1] + next(lines, "").lstrip(" \t\f")
         yield line
-
-
-def _continues(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _split(line: str) -> tuple[str, str]:

@@ -19,8 +19,7 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path, is_valid_client_id
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
-from autothrottle.core.quotas.precedence import ClientQuotas
-from autothrottle.ports.kafka import QuotaReading
+from autothrottle.ports.kafka import QuotaChange, QuotaReading
 
 _POLL_SECONDS = 0.05
 _PLUG_IN = "client.quota.callback.class"
@@ -42,26 +41,22 @@ class AdminClientQuotas:
         self, resources: Collection[ConfigResource], timeout: timedelta
     ) -> Mapping[ConfigResource, Mapping[str, str]]:
         """Return resource -> key -> text of its quota."""
-        texts = quota_texts(self._kafka.client_quotas(timeout=timeout))
+        quotas = self._kafka.client_quotas(timeout=timeout)
+        texts = {
+            entity.resource: {str(key): format_value(key, value) for key, value in values.items()}
+            for entity, values in quotas.items()
+        }
         return {resource: texts.get(resource, {}) for resource in resources}
 
-    def alter_quota(
-        self,
-        entity: ClientQuotaEntity,
-        edits: QuotaEdits,
-        timeout: timedelta,
-        *,
-        etag: str = "",
-        validate_only: bool = False,
-    ) -> QuotaValues:
+    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity, and wait until a broker reports them."""
-        deadline = time.monotonic() + timeout.total_seconds()
+        deadline, entity = time.monotonic() + timeout.total_seconds(), change.entity
         current = self._values(entity, deadline)
-        check_etag(entity, etag, current)
-        changed = {key: value for key, value in edits.items() if value != current.get(key)}
+        check_etag(entity, change.etag, current)
+        changed = {key: value for key, value in change.edits.items() if value != current.get(key)}
         if changed:
-            self._kafka.alter_client_quotas(entity, changed, validate_only=validate_only, until=deadline)
-        if changed and not validate_only:
+            self._kafka.alter_client_quotas(entity, changed, validate_only=change.validate_only, until=deadline)
+        if changed and not change.validate_only:
             self._wait_until_reported(entity, changed, deadline)
         return current
 
@@ -113,14 +108,6 @@ def _warning(what: str, failures: Mapping[Any, AutothrottleError]) -> Iterator[s
         first, error = min(failures.items())
         others = f" and of {len(failures) - 1} more" if len(failures) > 1 else ""
         yield f"cannot read {what} {first}{others}: {error}"
-
-
-def quota_texts(quotas: ClientQuotas) -> Mapping[ConfigResource, Mapping[str, str]]:
-    """Return resource -> key -> the text of its quota, as the ledger has it."""
-    return {
-        entity.resource: {str(key): format_value(key, value) for key, value in values.items()}
-        for entity, values in quotas.items()
-    }
 
 
 def quota_edits(resource: ConfigResource, edits: Sequence[ConfigEdit]) -> tuple[ClientQuotaEntity, QuotaEdits]:

@@ -19,26 +19,32 @@ fetch (Kafka 4.3.1).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.client_quotas import quota_edits, quota_texts
-from autothrottle.adapters.kafka_admin.config_edits import operations
+from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_edits
 from autothrottle.adapters.kafka_admin.fence import Fence
-from autothrottle.adapters.kafka_admin.values import ConfigEdit
+from autothrottle.adapters.kafka_admin.values import Answers, ConfigEdit, ConfigOperation, Configs
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import (
+    MAX_VALUE_BYTES,
+    REPLICAS_KEYS,
+    WILDCARD,
+    ConfigResource,
+    ResourceType,
+    format_replicas,
+    parse_replicas,
+)
 from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, intended, validate_restored
 from autothrottle.ports.kafka import Term
@@ -62,6 +68,12 @@ _Throttles = Mapping[str, str] | AutothrottleError
 """The throttles set on one resource itself (key -> value), or why they cannot be read."""
 
 _Outcomes = dict[ConfigResource, Outcome]
+
+_Requests = Mapping[ConfigResource, Sequence[ConfigEdit]]
+"""Resource -> its edits in one request."""
+
+_Alter = Callable[[_Requests, float], Mapping[ConfigResource, AutothrottleError]]
+"""Sends requests until a time on the monotonic clock; returns resource -> why Kafka refused its edits."""
 
 _TOO_LATE = "no time was left to write it; the next cycle retries it"
 _NOT_REPORTED = "Kafka accepted it but does not report it yet; the next cycle checks it again"
@@ -115,7 +127,7 @@ class AdminConfigWriter:
             session_timeout: of that session, > 0.
             patience: how long a broker may take before the others continue without it, > 0.
         """
-        self._kafka, self._ledger = kafka, Ledger(client, own)
+        self._kafka, self._quotas, self._ledger = kafka, AdminClientQuotas(kafka), Ledger(client, own)
         self._fence = Fence(self._ledger, session_timeout)
         self._patience = patience.total_seconds()
 
@@ -135,19 +147,15 @@ class AdminConfigWriter:
         self, term: Term, changes: Sequence[Change], outcomes: _Outcomes, deadline: float
     ) -> list[_PreparedEdit]:
         ledger = self._ledger.read([change.resource for change in changes], deadline)
-        readable: list[tuple[Change, LedgerEntry | None]] = []
-        for change in changes:
-            entry = ledger[change.resource]
-            if isinstance(entry, AutothrottleError):
-                outcomes[change.resource] = _refused(change.resource, str(entry))
-            else:
-                readable.append((change, entry))
-        edited = [change.resource for change, _ in readable if change.edits]
-        current = self._current(edited, self._longest_wait(term, deadline))
+        readable = [c for c in changes if not isinstance(ledger[c.resource], AutothrottleError)]
+        current = self._read([c.resource for c in readable if c.edits], self._longest_wait(term, deadline))
         down = self._down(current, self._longest_wait(term, deadline))
         prepared = []
-        for change, entry in readable:
+        for change in changes:
+            entry = ledger[change.resource]
             try:
+                if isinstance(entry, AutothrottleError):
+                    raise entry
                 work = _prepared(change, entry, current.get(change.resource, {}), change.resource in down)
             except AutothrottleError as error:
                 outcomes[change.resource] = _refused(change.resource, str(error))
@@ -158,29 +166,23 @@ class AdminConfigWriter:
                 outcomes[change.resource] = Outcome(change.resource, OutcomeStatus.UNCHANGED)
         return prepared
 
-    def _current(self, resources: Sequence[ConfigResource], timeout: timedelta) -> Mapping[ConfigResource, _Throttles]:
-        """Read the throttles set on each resource itself, brokers and topics in parallel."""
-        brokers = [r.broker_id for r in resources if r.type is ResourceType.BROKER]
-        topics = [r.name for r in resources if r.type is ResourceType.TOPIC]
+    def _read(self, resources: Collection[ConfigResource], timeout: timedelta) -> Mapping[ConfigResource, _Throttles]:
+        """Read the throttles and quotas set on each resource itself, brokers and topics in parallel."""
+        brokers = {r.broker_id: r for r in resources if r.type is ResourceType.BROKER}
+        topics = {r.name: r for r in resources if r.type is ResourceType.TOPIC}
         quotas = [r for r in resources if r.type is ResourceType.QUOTA]
         with ThreadPoolExecutor(1, thread_name_prefix="topic-configs") as pool:
-            pending = pool.submit(_read, self._kafka.topic_configs, topics, timeout)
+            pending = pool.submit(_read, self._kafka.topic_configs, topics, timeout) if topics else None
             configs = _read(self._kafka.broker_configs, brokers, timeout)
-            return {
-                **{ConfigResource.broker(broker_id): configs[broker_id] for broker_id in brokers},
-                **{ConfigResource.topic(topic): answer for topic, answer in pending.result().items()},
-                **self._read_quotas(quotas, timeout),
-            }
+            return {**configs, **self._read_quotas(quotas, timeout), **(pending.result() if pending else {})}
 
     def _read_quotas(
         self, resources: Collection[ConfigResource], timeout: timedelta
     ) -> Mapping[ConfigResource, _Throttles]:
-        """Read the client quotas of each resource."""
         try:
-            texts = quota_texts(self._kafka.client_quotas(timeout=timeout)) if resources else {}
+            return self._quotas.fetch_texts(resources, timeout) if resources else {}
         except AutothrottleError as error:
             return dict.fromkeys(resources, error)
-        return {resource: texts.get(resource, {}) for resource in resources}
 
     def _down(self, current: Mapping[ConfigResource, _Throttles], timeout: timedelta) -> Collection[ConfigResource]:
         """Return the brokers whose configs a controller can set, because they are down and not only slow."""
@@ -219,15 +221,16 @@ class AdminConfigWriter:
         self, term: Term, prepared: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float
     ) -> list[_PreparedEdit]:
         """Write to Kafka, rates before lists; return the changes that succeeded."""
-        rates = [p for p in prepared if p.requests and p.resource.type is ResourceType.BROKER]
-        lists = [p for p in prepared if p.requests and p.resource.type is ResourceType.TOPIC]
-        quotas = [p for p in prepared if p.requests and p.resource.type is ResourceType.QUOTA]
+        rates, lists, quotas = (
+            [p for p in prepared if p.requests and p.resource.type is kind]
+            for kind in (ResourceType.BROKER, ResourceType.TOPIC, ResourceType.QUOTA)
+        )
         failures: dict[ConfigResource, str] = {}
         with ThreadPoolExecutor(max(1, min(_MAX_THREADS, len(rates))), thread_name_prefix="rates") as pool:
             running = {p.resource: pool.submit(self._write_rates, term, p, deadline) for p in rates}
             wait(running.values(), timeout=self._longest_wait(term, deadline).total_seconds())
-            failures |= self._write_lists(term, lists, deadline)
-            failures |= self._write_quotas(term, quotas, deadline)
+            failures |= self._write_batches(term, _batches(lists), self._alter_topics, deadline)
+            failures |= self._write_batches(term, ([p] for p in quotas), self._alter_quota, deadline)
             failures |= _failures(running)
         outcomes.update((r, _refused(r, reason)) for r, reason in failures.items())
         return [p for p in prepared if p.resource not in failures]
@@ -243,63 +246,51 @@ class AdminConfigWriter:
         except Unavailable as error:
             tried = f"{prepared.unreachable}; through a controller: {error}" if prepared.unreachable else error
             raise Unavailable(_unreachable(broker_id, tried)) from error
-        if prepared.unreachable is None and self._unreported(
-            partial(_read, self._kafka.broker_configs), {broker_id: prepared}, deadline
-        ):
+        if prepared.unreachable is None and self._unreported([prepared], deadline):
             raise Unavailable(_NOT_REPORTED)
 
-    def _write_lists(self, term: Term, prepared: Sequence[_PreparedEdit], deadline: float) -> dict[ConfigResource, str]:
-        """Send the topics' requests in batches; return why some failed."""
-        failures: dict[ConfigResource, str] = {}
-        for batch in _batches(prepared):
-            for step in zip_longest(*([(p, r) for r in p.requests] for p in batch)):
-                edits = {p.resource.name: r for p, r in filter(None, step) if p.resource not in failures}
-                failures |= self._write_topics(term, edits, deadline) if edits else {}
-        sent = {p.resource.name: p for p in prepared if p.resource not in failures}
-        unreported = self._unreported(partial(_read, self._kafka.topic_configs), sent, deadline)
-        return failures | {ConfigResource.topic(topic): _NOT_REPORTED for topic in unreported}
-
-    def _write_quotas(
-        self, term: Term, prepared: Sequence[_PreparedEdit], deadline: float
+    def _write_batches(
+        self, term: Term, batches: Iterable[Sequence[_PreparedEdit]], alter: _Alter, deadline: float
     ) -> dict[ConfigResource, str]:
-        """Send the quotas' requests one by one; return why some failed."""
+        """Send the requests of each batch together; return why some failed."""
         failures: dict[ConfigResource, str] = {}
-        for p in prepared:
-            try:
-                until = self._fence.admit(term, deadline, _TOO_LATE)
-                for edits in p.requests:
-                    self._kafka.alter_client_quotas(*quota_edits(p.resource, edits), until=until)
-            except NotLeader:
-                raise
-            except AutothrottleError as error:
-                failures[p.resource] = str(error)
-        sent = {p.resource: p for p in prepared if p.resource not in failures}
-        unreported = self._unreported(self._read_quotas, sent, deadline)
-        return failures | dict.fromkeys(unreported, _NOT_REPORTED)
+        sent: list[_PreparedEdit] = []
+        for batch in batches:
+            sent += batch
+            for step in zip_longest(*([(p.resource, r) for r in p.requests] for p in batch)):
+                requests = {resource: r for resource, r in filter(None, step) if resource not in failures}
+                if requests:
+                    failures |= self._attempt(term, requests, alter, deadline)
+        return failures | self._unreported([p for p in sent if p.resource not in failures], deadline)
 
-    def _write_topics(
-        self, term: Term, edits: Mapping[str, Sequence[ConfigEdit]], deadline: float
-    ) -> dict[ConfigResource, str]:
+    def _attempt(self, term: Term, requests: _Requests, alter: _Alter, deadline: float) -> dict[ConfigResource, str]:
         try:
-            refused = self._kafka.alter_topic_configs(edits, until=self._fence.admit(term, deadline, _TOO_LATE))
+            refused = alter(requests, self._fence.admit(term, deadline, _TOO_LATE))
         except NotLeader:
             raise
         except AutothrottleError as error:
-            return {ConfigResource.topic(topic): str(error) for topic in edits}
-        return {ConfigResource.topic(topic): str(error) for topic, error in refused.items()}
+            refused = dict.fromkeys(requests, error)
+        return {resource: str(error) for resource, error in refused.items()}
 
-    def _unreported(
-        self, fetch: Callable[[Sequence[Any], timedelta], Any], sent: Mapping[Any, _PreparedEdit], deadline: float
-    ) -> Collection[Any]:
-        """Wait until Kafka reports the written values; return the brokers or topics for which it does not."""
+    def _alter_topics(self, requests: _Requests, until: float) -> Mapping[ConfigResource, AutothrottleError]:
+        refused = self._kafka.alter_topic_configs({r.name: edits for r, edits in requests.items()}, until=until)
+        return {ConfigResource.topic(topic): error for topic, error in refused.items()}
+
+    def _alter_quota(self, requests: _Requests, until: float) -> Mapping[ConfigResource, AutothrottleError]:
+        for resource, edits in requests.items():
+            self._kafka.alter_client_quotas(*quota_edits(resource, edits), until=until)
+        return {}
+
+    def _unreported(self, sent: Collection[_PreparedEdit], deadline: float) -> dict[ConfigResource, str]:
+        """Wait until Kafka reports the written values; return the resources for which it does not, and the reason."""
         deadline = min(deadline, time.monotonic() + self._fence.longest_write)
-        waiting = list(sent)
+        waiting = {p.resource: p for p in sent}
         while waiting and (seconds_left := deadline - time.monotonic()) > 0:
-            configs = fetch(waiting, timedelta(seconds=seconds_left))
-            waiting = [name for name in waiting if not sent[name].is_reported(configs[name])]
+            current = self._read(waiting, timedelta(seconds=seconds_left))
+            waiting = {r: p for r, p in waiting.items() if not p.is_reported(current[r])}
             if waiting:
                 time.sleep(_POLL_SECONDS)
-        return waiting
+        return dict.fromkeys(waiting, _NOT_REPORTED)
 
     def _confirm(self, term: Term, written: Sequence[_PreparedEdit], outcomes: _Outcomes, deadline: float) -> None:
         """Record in the ledger that the values were written."""
@@ -354,8 +345,7 @@ def _with_requests(
     unknown = {name for name, key in (ledger.keys if ledger else {}).items() if key.intent is not None}
     for edit in change.edits:
         value_in_kafka, ledger_key = current.get(edit.key), keys.get(edit.key)
-        if value_in_kafka not in (edit.expected, edit.value):
-            raise Conflict(f"{edit.key} is {value_in_kafka!r}, but was {edit.expected!r} when the change was decided")
+        edit.validate(value_in_kafka)
         if value_in_kafka == edit.value and (edit.writes or edit.key not in unknown):
             continue
         sent, value = operations(replace(edit, expected=value_in_kafka), restores=ledger_key is None)
@@ -368,19 +358,27 @@ def _with_requests(
     return _PreparedEdit(Change(change.resource, tuple(edits), entry), ledger, requests, unreachable)
 
 
-def _read(ask: Callable[..., Any], names: Sequence[Any], timeout: timedelta) -> Mapping[Any, _Throttles]:
-    """Read the throttles of brokers or topics; an error of the whole call becomes the error of each."""
-    if not names:
+def _read(
+    ask: Callable[..., Answers[Any, Configs]], resources: Mapping[Any, ConfigResource], timeout: timedelta
+) -> Mapping[ConfigResource, _Throttles]:
+    """Read the throttles of brokers or topics; an error of the whole call becomes the error of each.
+
+    Args:
+        ask: describes the configs of brokers or topics.
+        resources: broker id or topic -> its resource.
+        timeout: of the call.
+    """
+    if not resources:
         return {}
     try:
-        answers = ask(names, timeout=timeout)
+        answers = ask(resources, timeout=timeout)
     except AutothrottleError as error:
-        return dict.fromkeys(names, error)
+        return dict.fromkeys(resources.values(), error)
     own: Mapping[Any, _Throttles] = {
         name: {key: value.current for key, value in values.items() if value.current is not None}
         for name, values in answers.values.items()
     }
-    return {name: own[name] if name in own else answers.failures[name] for name in names}
+    return {r: own[name] if name in own else answers.failures[name] for name, r in resources.items()}
 
 
 def _failures(running: Mapping[ConfigResource, Future[None]]) -> dict[ConfigResource, str]:
@@ -413,3 +411,45 @@ def _refused(resource: ConfigResource, reason: str) -> Outcome:
 
 def _unreachable(broker_id: int, reason: object) -> str:
     return f"broker {broker_id} is unreachable; the next cycle retries it: {reason}"
+
+
+def operations(edit: Edit, restores: bool) -> tuple[tuple[ConfigEdit, ...], str | None]:
+    """Return the operations of an edit, one per request, and the value after them.
+
+    Args:
+        edit: an edit with an effect; `expected` is the current value.
+        restores: True if the value belongs to another party and is restored byte for byte. Otherwise the order of a
+            list does not matter.
+
+    Raises:
+        Invalid: the value is longer than Kafka accepts. Kafka would close the connection instead of refusing it.
+    """
+    if edit.value is None:
+        return (ConfigEdit(edit.key, ConfigOperation.DELETE),), None
+    if len(edit.value.encode()) > MAX_VALUE_BYTES:
+        size = len(edit.value.encode())
+        raise Invalid(f"{edit.key} has {size} bytes and Kafka accepts {MAX_VALUE_BYTES}; throttle fewer partitions")
+    if edit.key in REPLICAS_KEYS:
+        steps, value = _difference(edit.key, edit.expected or "", edit.value)
+        if steps and (value == edit.value or not restores):
+            return steps, value
+    return (ConfigEdit(edit.key, ConfigOperation.SET, edit.value),), edit.value
+
+
+def _difference(key: str, current: str, value: str) -> tuple[tuple[ConfigEdit, ...], str]:
+    """The operations that turn one list into another, and the resulting text; no operations: it is impossible."""
+    parts = [part for part in current.split(",") if part]
+    try:
+        old, new = parse_replicas(current), parse_replicas(value)
+    except Invalid:
+        return (), ""
+    # Kafka compares entries as text, so it would not find an entry with a space or a duplicate.
+    if WILDCARD in old | new or sorted(parts) != sorted(old):
+        return (), ""
+    steps = []
+    if added := new - old:
+        steps.append(ConfigEdit(key, ConfigOperation.APPEND, format_replicas(added)))
+    if removed := old - new:
+        steps.append(ConfigEdit(key, ConfigOperation.SUBTRACT, format_replicas(removed)))
+    remaining = [part for part in parts if part in new]
+    return tuple(steps), ",".join([*remaining, *(part for part in format_replicas(added).split(",") if part)])

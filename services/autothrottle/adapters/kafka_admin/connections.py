@@ -277,17 +277,14 @@ class Connections:
         self._net.close()
 
     def _schedule_exchange(self, node: Node, request: Request, deadline: float, arrived: Callable[[Any], None]) -> Any:
-        async def exchanged() -> Response | NoResponse:
-            return await self._exchange_one(node, request, deadline)
-
-        future = self._schedule(exchanged)
+        future = self._schedule(self._exchange_one, node, request, deadline)
         future.add_callback(arrived)
         future.add_errback(lambda error: arrived(NoResponse(error, sent=True)))
         return future
 
-    def _schedule(self, act: Callable[[], Any]) -> Any:
+    def _schedule(self, act: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return self._manager.call_soon(act)
+            return self._manager.call_soon(act, *arguments)
         except Exception as error:  # the loop has failed or is closed
             self._abandoned = _MAX_ABANDONED
             return kafka.future.Future().failure(error)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
 
+from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import Term
 
@@ -20,27 +20,16 @@ _SHARE_OF_SESSION = 2 / 3
 A leader without contact to ZooKeeper steps down after the same time.
 """
 
-
 _LEASE_ENDED = (
     "the leader's lease ended before it was written: the leader had no contact to ZooKeeper, or the cycle took longer "
     "than the lease; the next cycle retries it"
 )
 
 
-class TermCheck(Protocol):
-    """Checks terms; a `Ledger`."""
-
-    def check_term(self, fence: int, deadline: float) -> None:
-        """Check that the term is the newest one; raise NotLeader or Unavailable."""
-        ...
-
-
 class Fence:
     """Admits only writes of the newest term."""
 
-    def __init__(
-        self, terms: TermCheck, session_timeout: timedelta, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, terms: Ledger, session_timeout: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; `session_timeout` > 0 belongs to the session that holds the term."""
         self._terms, self._clock = terms, clock
         self.longest_write = session_timeout.total_seconds() * _SHARE_OF_SESSION

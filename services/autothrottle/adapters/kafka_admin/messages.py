@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from itertools import chain, groupby
+from itertools import chain
+from operator import itemgetter
 from typing import Any, ParamSpec, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import kafka
@@ -14,6 +15,7 @@ from autothrottle.adapters.kafka_admin.schemas import ConsumerGroupDescribeReque
 from autothrottle.adapters.kafka_admin.values import (
     Answers,
     ConfigEdit,
+    Configs,
     ConfigValue,
     LogDirs,
     PartitionMetadata,
@@ -72,14 +74,8 @@ def _refuse_negative(what: str, columns: Iterable[Iterable[int]], least: int = 0
         raise ValueError(f"{what} {smallest} is negative")
 
 
-def _partition(number: int) -> int:
-    if number < 0:
-        raise ValueError(f"partition {number} is negative")
-    return number
-
-
 def _by_topic(topics: Iterable[Any], parse: Callable[[Any], T]) -> Answers[str, T]:
-    """Read each topic of a response; a malformed one is a failure of that topic alone."""
+    """Read each topic of a response; one that is malformed or has an error is a failure of that topic alone."""
     values: dict[str, T] = {}
     failures: dict[str, AutothrottleError] = {}
     for topic in topics:
@@ -87,6 +83,8 @@ def _by_topic(topics: Iterable[Any], parse: Callable[[Any], T]) -> Answers[str, 
         if topic.name is None or not _TOPIC.fullmatch(topic.name):
             continue
         try:
+            if code := getattr(topic, "error_code", 0):
+                raise code_error(code, None, f"topic {topic.name}")
             values[topic.name] = parse(topic)
         except AutothrottleError as error:
             failures[topic.name] = error
@@ -128,8 +126,6 @@ def partitions(response: Any) -> Answers[str, Mapping[int, PartitionMetadata]]:
 
 
 def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
-    if topic.error_code:
-        raise code_error(topic.error_code, None, f"topic {topic.name}")
     # A partition's error only says that its leader or a replica is down, which its fields show too.
     partitions = {
         p.partition_index: PartitionMetadata(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
@@ -164,17 +160,11 @@ def describe_operations() -> Any:
 @_checked
 def permitted_operations(response: Any) -> tuple[frozenset[str], Answers[str, frozenset[str]]]:
     """Return the operations that this client may do on the cluster, and topic -> those on the topic."""
-    return _operations(response.authorized_operations), _by_topic(response.topics, _topic_operations)
+    return _operations(response), _by_topic(response.topics, _operations)
 
 
-def _topic_operations(topic: Any) -> frozenset[str]:
-    if topic.error_code:
-        raise code_error(topic.error_code, None, f"topic {topic.name}")
-    return _operations(topic.authorized_operations)
-
-
-def _operations(numbers: Collection[int]) -> frozenset[str]:
-    return frozenset(name for number, name in _OPERATIONS.items() if number in numbers)
+def _operations(resource: Any) -> frozenset[str]:
+    return frozenset(name for number, name in _OPERATIONS.items() if number in resource.authorized_operations)
 
 
 # Configs
@@ -183,27 +173,19 @@ def _operations(numbers: Collection[int]) -> frozenset[str]:
 def describe_configs(kind: int, names: Collection[str], keys: Collection[str] | None) -> Any:
     """Build a request for these keys (None: all keys) with all levels at which they are set."""
     request_type = kafka.protocol.admin.DescribeConfigsRequest
+    resource_type = partial(request_type.DescribeConfigsResource, resource_type=kind)
     configuration_keys = None if keys is None else list(keys)
-    return request_type(
-        resources=[
-            request_type.DescribeConfigsResource(
-                resource_type=kind, resource_name=name, configuration_keys=configuration_keys
-            )
-            for name in names
-        ],
-        include_synonyms=True,
-        include_documentation=False,
-        min_version=1,
-    )
+    resources = [resource_type(resource_name=name, configuration_keys=configuration_keys) for name in names]
+    return request_type(resources=resources, include_synonyms=True, include_documentation=False, min_version=1)
 
 
 @_checked
-def configs(response: Any) -> Mapping[str, Mapping[str, ConfigValue] | AutothrottleError]:
+def configs(response: Any) -> Mapping[str, Configs | AutothrottleError]:
     """Return resource name -> key -> value, or the resource's error."""
     return {result.resource_name: _described(result) for result in response.results}
 
 
-def _described(result: Any) -> Mapping[str, ConfigValue] | AutothrottleError:
+def _described(result: Any) -> Configs | AutothrottleError:
     if result.error_code:
         return code_error(result.error_code, result.error_message, _resource(result))
     return {config.name: _config_value(config) for config in result.configs if config.name is not None}
@@ -219,16 +201,14 @@ def _config_value(config: Any) -> ConfigValue:
 def alter_configs(kind: int, resources: Mapping[str, Sequence[ConfigEdit]]) -> Any:
     """Build a request for edits; those of one resource succeed or fail together."""
     request_type = kafka.protocol.admin.IncrementalAlterConfigsRequest
+    resource_type = partial(request_type.AlterConfigsResource, resource_type=kind)
     config = request_type.AlterConfigsResource.AlterableConfig
+    configs_of_resources = {
+        name: [config(name=e.key, config_operation=e.operation.value, value=e.value) for e in edits]
+        for name, edits in resources.items()
+    }
     return request_type(
-        resources=[
-            request_type.AlterConfigsResource(
-                resource_type=kind,
-                resource_name=name,
-                configs=[config(name=e.key, config_operation=e.operation.value, value=e.value) for e in edits],
-            )
-            for name, edits in resources.items()
-        ],
+        resources=[resource_type(resource_name=name, configs=c) for name, c in configs_of_resources.items()],
         validate_only=False,
     )
 
@@ -237,14 +217,12 @@ def sendable(
     edits: Mapping[K, Sequence[ConfigEdit]],
 ) -> tuple[Mapping[K, Sequence[ConfigEdit]], dict[K, AutothrottleError]]:
     """Separate edits that can be sent from those at which Kafka would close the connection."""
-    refused: dict[K, AutothrottleError] = {}
-    for name, of_one in edits.items():
-        for edit in of_one:
-            size = len((edit.value or "").encode())
-            if size > MAX_VALUE_BYTES:
-                refused[name] = Invalid(
-                    f"{edit.key} of {name} has {size} bytes; Kafka accepts {MAX_VALUE_BYTES}. Fix: use * instead"
-                )
+    refused: dict[K, AutothrottleError] = {
+        name: Invalid(f"{edit.key} of {name} has {size} bytes; Kafka accepts {MAX_VALUE_BYTES}. Fix: use * instead")
+        for name, of_one in edits.items()
+        for edit in of_one
+        if (size := len((edit.value or "").encode())) > MAX_VALUE_BYTES
+    }
     return {name: of_one for name, of_one in edits.items() if name not in refused}, refused
 
 
@@ -252,11 +230,8 @@ def sendable(
 def refused_configs(response: Any, names: Collection[K]) -> dict[K, AutothrottleError]:
     """Return resource name -> why Kafka refused its edits."""
     wrong = {r.resource_name: r for r in response.responses if r.error_code}
-    return {
-        name: code_error(wrong[str(name)].error_code, wrong[str(name)].error_message, _resource(wrong[str(name)]))
-        for name in names
-        if str(name) in wrong
-    }
+    refusals = {name: wrong[str(name)] for name in names if str(name) in wrong}
+    return {name: code_error(r.error_code, r.error_message, _resource(r)) for name, r in refusals.items()}
 
 
 def _resource(result: Any) -> str:
@@ -278,35 +253,22 @@ def reassignments(response: Any) -> Answers[str, Mapping[int, PartitionReassignm
 
 
 def _reassignments(topic: Any) -> Mapping[int, PartitionReassignment]:
-    partitions = {
-        p.partition_index: PartitionReassignment(
-            tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
-        )
-        for p in topic.partitions
-    }
-    rows = partitions.values()
-    _refuse_negative("partition", [partitions])
-    _refuse_negative("broker id", (ids for row in rows for ids in (row.replicas, row.adding_replicas)))
-    _refuse_negative("broker id", [row.removing_replicas for row in rows])
-    return partitions
+    columns = {p.partition_index: (p.replicas, p.adding_replicas, p.removing_replicas) for p in topic.partitions}
+    _refuse_negative("partition", [columns])
+    _refuse_negative("broker id", chain.from_iterable(columns.values()))
+    return {partition: PartitionReassignment(*map(tuple, ids)) for partition, ids in columns.items()}
 
 
 def alter_reassignments(replicas: Mapping[TopicPartition, Sequence[int] | None], timeout_milliseconds: int) -> Any:
     """Build a request to start reassignments; None: cancel."""
     request_type = kafka.protocol.admin.AlterPartitionReassignmentsRequest
     topic, partition = request_type.ReassignableTopic, request_type.ReassignableTopic.ReassignablePartition
+    topics: dict[str, list[Any]] = {}
+    for (name, number), to in sorted(replicas.items(), key=itemgetter(0)):
+        target = partition(partition_index=number, replicas=None if to is None else list(to))
+        topics.setdefault(name, []).append(target)
     return request_type(
-        timeout_ms=timeout_milliseconds,
-        topics=[
-            topic(
-                name=name,
-                partitions=[
-                    partition(partition_index=number, replicas=None if to is None else list(to))
-                    for (_, number), to in of_one
-                ],
-            )
-            for name, of_one in groupby(sorted(replicas.items(), key=lambda item: item[0]), lambda item: item[0][0])
-        ],
+        timeout_ms=timeout_milliseconds, topics=[topic(name=name, partitions=rows) for name, rows in topics.items()]
     )
 
 
@@ -340,12 +302,13 @@ def log_sizes(broker_id: int, response: Any) -> Mapping[TopicPartition, int]:
     """Return partition -> log size in bytes on this broker, or raise why it is unknown."""
     codes = [getattr(response, "error_code", 0) or 0, *(directory.error_code for directory in response.results)]
     sizes = {
-        (topic.name, _partition(p.partition_index)): _size(topic.name, p)
+        (topic.name, p.partition_index): _size(topic.name, p)
         for directory in response.results
         for topic in directory.topics
         for p in topic.partitions
         if not p.is_future_key  # a copy on its way to another log directory of the same broker
     }
+    _refuse_negative("partition", [[partition for _, partition in sizes]])
     wrong = next((code for code in codes if code), 0)
     # The logs in other directories are valid even if one directory is offline.
     if wrong and not sizes:
@@ -406,30 +369,21 @@ def alter_client_quotas(entity: ClientQuotaEntity, edits: QuotaEdits, validate_o
     """Build a request for edits of one entity; they succeed or fail together."""
     request_type = kafka.protocol.admin.AlterClientQuotasRequest
     entry = request_type.EntryData
-    return request_type(
-        entries=[
-            entry(
-                entity=[
-                    entry.EntityData(entity_type=kind, entity_name=None if isinstance(name, Default) else name)
-                    for kind, name in entity.parts.items()
-                ],
-                ops=[
-                    entry.OpData(key=str(key), value=float(value or 0), remove=value is None)
-                    for key, value in edits.items()
-                ],
-            )
-        ],
-        validate_only=validate_only,
-    )
+    parts = [
+        entry.EntityData(entity_type=kind, entity_name=None if isinstance(name, Default) else name)
+        for kind, name in entity.parts.items()
+    ]
+    ops = [entry.OpData(key=str(k), value=float(value or 0), remove=value is None) for k, value in edits.items()]
+    return request_type(entries=[entry(entity=parts, ops=ops)], validate_only=validate_only)
 
 
 @_checked
 def refused_client_quotas(response: Any, entity: ClientQuotaEntity) -> AutothrottleError | None:
     """Return why Kafka refused the edits of an entity; None: it did not."""
-    wrong = (entry for entry in response.entries if entry.error_code)
-    return next(
-        (code_error(refusal.error_code, refusal.error_message, f"the quotas of {entity}") for refusal in wrong), None
-    )
+    refusal = next((entry for entry in response.entries if entry.error_code), None)
+    if refusal is None:
+        return None
+    return code_error(refusal.error_code, refusal.error_message, f"the quotas of {entity}")
 
 
 # Groups
@@ -469,25 +423,21 @@ def undescribable_groups(types: Mapping[str, str]) -> Mapping[str, AutothrottleE
     }
 
 
-def describe_groups(types: Mapping[str, str]) -> Iterator[tuple[Sequence[str], Callable[[], Any]]]:
-    """Yield some groups and what builds the request for their members, until all are requested.
+def describe_groups(types: Mapping[str, str]) -> Iterator[Callable[[], Any]]:
+    """Yield what builds the requests for the members of all groups.
 
     Args:
         types: group -> its type; all have the same coordinator.
     """
-    for kind in (_CLASSIC, _CONSUMER):
+    classic_type = kafka.protocol.admin.DescribeGroupsRequest
+    for kind, request_type, field in (
+        (_CLASSIC, classic_type, "groups"),
+        (_CONSUMER, ConsumerGroupDescribeRequest, "group_ids"),
+    ):
         names = sorted(group for group, of_group in types.items() if of_group == kind)
         for start in range(0, len(names), _GROUPS_AT_ONCE):
             some = names[start : start + _GROUPS_AT_ONCE]
-            yield some, partial(_describe_classic if kind == _CLASSIC else _describe_consumer, some)
-
-
-def _describe_classic(names: Sequence[str]) -> Any:
-    return kafka.protocol.admin.DescribeGroupsRequest(groups=list(names), include_authorized_operations=False)
-
-
-def _describe_consumer(names: Sequence[str]) -> Any:
-    return ConsumerGroupDescribeRequest(group_ids=list(names), include_authorized_operations=False)
+            yield partial(request_type, include_authorized_operations=False, **{field: some})
 
 
 @_checked

@@ -1,15 +1,15 @@
-"""Brokers, partitions and storage for placements, from Kafka's admin API."""
+"""Brokers, partitions and storage for placements, and cordons of brokers, from Kafka's admin API."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.values import ConfigValue, LogDirs
-from autothrottle.core.errors import Missing, Unavailable
+from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, Configs, ConfigValue, LogDirs
+from autothrottle.core.errors import Conflict, Invalid, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
 from autothrottle.ports.placement import PlacementCluster, StorageMetrics
@@ -25,9 +25,6 @@ class AdminClusterSource:
         self._kafka = kafka
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
-        return self.fetch_readable_cluster(timeout).complete()
-
-    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         racks = self._kafka.racks(timeout=timeout)
         listing = self._kafka.reassignments(timeout=time_left(deadline))
@@ -61,7 +58,7 @@ class AdminClusterSource:
         return frozenset(id for id, values in configs.items() if _all_cordoned(values))
 
 
-def _all_cordoned(values: Mapping[str, ConfigValue]) -> bool:
+def _all_cordoned(values: Configs) -> bool:
     cordoned, present = ({*_paths(values.get(key))} for key in (CORDONED_LOG_DIRS, "log.dirs"))
     return "*" in cordoned or (bool(present) and present <= cordoned)
 
@@ -73,11 +70,11 @@ def _paths(config: ConfigValue | None) -> list[str]:
 class LogDirMetrics:
     """Sizes and free storage from DescribeLogDirs; a `StorageMetricsSource`. Free storage needs Kafka 3.3."""
 
-    def __init__(self, kafka: KafkaAdmin, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._kafka, self._clock = kafka, clock
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
 
     def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
-        deadline, sampled = time.monotonic() + timeout.total_seconds(), self._clock()
+        deadline, sampled = time.monotonic() + timeout.total_seconds(), datetime.now(UTC)
         answers = self._kafka.log_dirs(self._kafka.brokers(timeout=timeout), timeout=time_left(deadline))
         if not answers.values:
             failure = next(iter(answers.failures.values()), "it has no broker")
@@ -105,3 +102,63 @@ def storage_metrics(brokers: Mapping[int, LogDirs], sampled: datetime, unanswere
         {id: answer.total_bytes for id, answer in brokers.items() if answer.total_bytes is not None},
         frozenset(id for id, answer in brokers.items() if answer.cordoned),
     )
+
+
+_ALL = "*"
+
+
+class KafkaCordons:
+    """Sets and removes cordons of whole brokers. It never touches a cordon of single log directories."""
+
+    def __init__(self, kafka: KafkaAdmin) -> None:
+        self._kafka = kafka
+
+    def cordon(self, broker_ids: Collection[int]) -> tuple[int, ...]:
+        """Cordon brokers; return those that were not cordoned before. If one fails, the others are as before.
+
+        Raises:
+            Invalid: a broker is older than Kafka 4.3.
+            Missing: a broker does not answer.
+            Conflict: single log directories of a broker are cordoned.
+        """
+        current = self._current(broker_ids, "; remove this value first")
+        changed: list[int] = []
+        try:
+            # A busy broker may still report a cordon that has just been removed, so it is written in any case.
+            for id in sorted(current):
+                if current[id] != _ALL:
+                    changed.append(id)
+                self._kafka.alter_broker_configs(id, [ConfigEdit(CORDONED_LOG_DIRS, ConfigOperation.SET, _ALL)])
+        except Exception:
+            self.uncordon(changed)
+            raise
+        return tuple(changed)
+
+    def uncordon(self, broker_ids: Collection[int]) -> tuple[int, ...]:
+        """Remove the cordons of whole brokers; return the brokers that had one. Idempotent.
+
+        Raises:
+            Missing: a broker does not answer.
+            Conflict: single log directories of a broker are cordoned.
+        """
+        current = self._current(broker_ids, ", which another party set; it stays")
+        for id in current:
+            self._kafka.alter_broker_configs(id, [ConfigEdit(CORDONED_LOG_DIRS, ConfigOperation.DELETE)])
+        return tuple(sorted(id for id, value in current.items() if value))
+
+    def _current(self, broker_ids: Collection[int], advice: str) -> Mapping[int, str]:
+        """Return broker id -> the dynamic value of its config: "" or `_ALL`. `advice` ends the error for others."""
+        answers = self._kafka.broker_configs(broker_ids, (CORDONED_LOG_DIRS,))
+        for id, failure in answers.failures.items():
+            raise Missing(f"broker {id} does not report its configs: {failure}")
+        for id, values in answers.values.items():
+            if CORDONED_LOG_DIRS not in values:
+                raise Invalid(
+                    f"broker {id} does not know {CORDONED_LOG_DIRS}: cordons need Kafka 4.3. Fix: leave out --execute, "
+                    "and submit the map with `throttlectl reassign`"
+                )
+        current = {id: values[CORDONED_LOG_DIRS].current or "" for id, values in answers.values.items()}
+        for id, value in current.items():
+            if value not in ("", _ALL):
+                raise Conflict(f"broker {id} has {CORDONED_LOG_DIRS}={value}{advice}")
+        return current

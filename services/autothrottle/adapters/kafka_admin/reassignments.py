@@ -1,15 +1,23 @@
-"""Reassignments, assembled from the controller's list and a broker's metadata."""
+"""Reassignments through Kafka's admin API (KIP-455): KRaft mode, and ZooKeeper mode from 2.4 on.
+
+They are read from the controller's list and a broker's metadata.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from kazoo.client import KazooClient
+
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,
@@ -19,12 +27,12 @@ from autothrottle.core.cluster.snapshot import (
     replicas_on,
 )
 from autothrottle.core.errors import Missing
+from autothrottle.core.operators.submission import Targets
+from autothrottle.ports.kafka import Refusals, Term
 
 _OFFLINE = PartitionMetadata(NO_LEADER, (), ())
 _NOT_REASSIGNED = PartitionReassignment((), (), ())
-
-Metadata = Mapping[str, Mapping[int, PartitionMetadata]]
-"""Topic -> partition -> leader, replicas and ISR."""
+_TOO_LATE = "checking the term took all the time: nothing was submitted; try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,8 @@ class ReassignmentReading:
 
     reassignments: Mapping[str, TopicReassignment] = field(default_factory=dict)
     """Topic -> its reassignment, ordered by topic."""
-    metadata: Metadata = field(default_factory=dict)
+    metadata: Mapping[str, Mapping[int, PartitionMetadata]] = field(default_factory=dict)
+    """Topic -> partition -> leader, replicas and ISR."""
     listed: Mapping[str, Mapping[int, PartitionReassignment]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     """Reassigned topics whose metadata cannot be read."""
@@ -122,3 +131,31 @@ def _reassignment(
         adding_replicas=tuple(reassignment.adding_replicas for _, reassignment in rows),
         removing_replicas=tuple(reassignment.removing_replicas for _, reassignment in rows),
     )
+
+
+class AdminReassigner:
+    """A `Reassigner` on Kafka's admin API; the term is in our own ZooKeeper. Thread-safe."""
+
+    def __init__(self, kafka: KafkaAdmin, client: KazooClient, own: OwnPaths, session_timeout: timedelta) -> None:
+        """Prepare; this reads and writes nothing.
+
+        Args:
+            kafka: executes the reassignments.
+            client: the session that holds the term.
+            own: path of the term.
+            session_timeout: of that session, > 0.
+        """
+        self._kafka, self._fence = kafka, Fence(Ledger(client, own), session_timeout)
+
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
+        return self._alter(term, targets, timeout)
+
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
+        return self._alter(term, dict.fromkeys(partitions), timeout)
+
+    def _alter(
+        self, term: Term, targets: Mapping[TopicPartition, Sequence[int] | None], timeout: timedelta
+    ) -> Refusals:
+        until = self._fence.admit(term, time.monotonic() + timeout.total_seconds(), _TOO_LATE)
+        refused = self._kafka.alter_reassignments(targets, until=until)
+        return {row: str(error) for row, error in refused.items()}

@@ -11,14 +11,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin import messages
-from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse
-from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, no_response_error
+from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse, kafka
+from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, no_response_error
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.retries import CONTROLLER
 
@@ -61,41 +62,40 @@ class Routing:
         for connections in opened:
             connections.close()
 
-    def ask_any(self, build: Build, deadline: float) -> Any:
+    def ask_any(self, build: Build, deadline: float, *, again: bool = True) -> Any:
         """Return the response of any broker.
+
+        Args:
+            build: the request.
+            deadline: on the monotonic clock.
+            again: whether to repeat it at another broker. Otherwise it goes to one that has just answered another one.
 
         Raises:
             Unavailable: no broker answers in time.
             Invalid: Kafka refuses our credentials.
         """
         with self._connections() as connections:
-            if (answered := self._ask_preferred(connections, build, deadline)) is not None:
+            if again and (answered := self._ask_preferred(connections, build, deadline)) is not None:
                 return answered[1]
-            return self._send_to_live(connections, build, deadline)
-
-    def send_any(self, build: Build, deadline: float) -> Any:
-        """Send a request once, to a broker that has just answered another request; return its response."""
-        with self._connections() as connections:
-            return self._send_to_live(connections, build, deadline)
+            node, _ = self._metadata(connections, deadline)
+            answer = connections.exchange({node: build()}, deadline)[node]
+            if isinstance(answer, NoResponse):
+                raise self._problem(connections, node, answer)
+            return answer
 
     def metadata(self, deadline: float) -> Any:
         """Return metadata without topics: the live brokers, according to one of them."""
         with self._connections() as connections:
             return self._metadata(connections, deadline)[1]
 
-    def ask_controller(self, build: Build, deadline: float) -> Any:
-        """Return the response of the current controller."""
+    def ask_controller(self, build: Build, deadline: float, *, again: bool = True) -> Any:
+        """Return the response of the current controller; `again` False: the request is carried out at most once."""
         with self._connections() as connections:
-            if (controller := self._controller) is not None:
+            if again and (controller := self._controller) is not None:
                 answer = connections.exchange({controller: build()}, _first_deadline(deadline))[controller]
                 if not isinstance(answer, NoResponse) and answer.error_code != NOT_CONTROLLER:
                     return answer
-            return self._send_to_controller(connections, build, deadline, again=True)
-
-    def send_controller(self, build: Build, deadline: float) -> Any:
-        """Return the controller's response to a request that is carried out at most once."""
-        with self._connections() as connections:
-            return self._send_to_controller(connections, build, deadline, again=False)
+            return self._send_to_controller(connections, build, deadline, again)
 
     def each(
         self, builds: Mapping[int, Build], deadline: float, *, again: bool = True
@@ -121,21 +121,12 @@ class Routing:
 
     # Internals
 
-    def _send_to_live(self, connections: Connections, build: Build, deadline: float) -> Any:
-        """Send a request to a broker that has just answered another one; return its response."""
-        node, _ = self._metadata(connections, deadline)
-        answer = connections.exchange({node: build()}, deadline)[node]
-        if isinstance(answer, NoResponse):
-            raise self._problem(connections, node, answer)
-        return answer
-
     def _relocated(
         self, connections: Connections, answers: Mapping[Node, Any], deadline: float, again: bool
     ) -> Iterable[int]:
         """Brokers without an answer whose address has changed since we connected."""
-        silent = [
-            node for node, answer in answers.items() if isinstance(answer, NoResponse) and (again or not answer.sent)
-        ]
+        no_responses = {node: answer for node, answer in answers.items() if isinstance(answer, NoResponse)}
+        silent = [node for node, no_response in no_responses.items() if again or not no_response.sent]
         if not silent or time.monotonic() >= deadline:
             return []
         old_addresses = connections.addresses
@@ -144,11 +135,8 @@ class Routing:
         except AutothrottleError:
             return []
         addresses = connections.addresses
-        return [
-            node
-            for node in silent
-            if isinstance(node, int) and addresses.get(node) not in (None, old_addresses.get(node))
-        ]
+        relocated = [node for node in silent if addresses.get(node) not in (None, old_addresses.get(node))]
+        return [node for node in relocated if isinstance(node, int)]
 
     def _send_to_controller(self, connections: Connections, build: Build, deadline: float, again: bool) -> Any:
         problem: AutothrottleError = Unavailable("no controller answers in time. Fix: check the controllers' logs")
@@ -175,9 +163,8 @@ class Routing:
 
     def _metadata(self, connections: Connections, deadline: float) -> tuple[Node, Any]:
         """Return a broker that has just answered, and its metadata."""
-        if (
-            answered := self._ask_preferred(connections, partial(messages.describe_topics, []), deadline)
-        ) is not None and answered[1].brokers:
+        answered = self._ask_preferred(connections, _brokers_request, deadline)
+        if answered is not None and answered[1].brokers:
             return answered
         node_ids = list(connections.addresses)
         some = random.sample(node_ids, min(len(node_ids), _FANOUT))
@@ -201,18 +188,14 @@ class Routing:
         return preferred, answer
 
     def _no_answer_error(self, connections: Connections, answers: Mapping[Node, Any]) -> AutothrottleError:
-        """Why no broker answered. A problem that the operator must solve takes precedence over a temporary one."""
+        """Why no broker answered."""
         silent = {node: answer for node, answer in answers.items() if isinstance(answer, NoResponse)}
         problems = [self._problem(connections, node, answer) for node, answer in silent.items()]
-        for problem in problems:
-            if isinstance(problem, Invalid):
-                return problem
+        problem = _first_problem(problems)
+        if problem is not None and (isinstance(problem, Invalid) or len(problems) == 1):
+            return problem
         servers = ", ".join(self._servers)
-        return (
-            problems[0]
-            if len(problems) == 1
-            else Unavailable(f"no broker of {servers} answers: {problems[0] if problems else 'none knows a broker'}")
-        )
+        return Unavailable(f"no broker of {servers} answers: {problem or 'none knows a broker'}")
 
     def _problem(self, connections: Connections, node: Node, no_response: NoResponse) -> AutothrottleError:
         problem = no_response_error(no_response, connections.name(node))
@@ -257,3 +240,60 @@ class Routing:
 def _first_deadline(deadline: float) -> float:
     now = time.monotonic()
     return now + min((deadline - now) * _FIRST_SHARE, _FIRST_SECONDS)
+
+
+def _first_problem(problems: Sequence[AutothrottleError]) -> AutothrottleError | None:
+    """Return the first problem that the operator must solve; without one, the first that is temporary."""
+    return next((problem for problem in problems if isinstance(problem, Invalid)), next(iter(problems), None))
+
+
+_CONTROLLERS = 2
+"""Kafka's number for controllers as the endpoint type of DescribeCluster."""
+
+
+def alter_through_controller(servers: Sequence[str], options: Mapping[str, Any], build: Build, deadline: float) -> Any:
+    """Send a request once to the active controller, and return its response.
+
+    Raises:
+        Unavailable: no controller answers, or none is active.
+        Invalid: the controllers refuse our credentials, or are older than Kafka 3.7.
+    """
+    active = _active(servers, options, deadline)
+    with closing(Connections([active], options, time_left(deadline))) as connections:
+        (node,) = connections.bootstrap_nodes
+        answer = connections.exchange({node: build()}, deadline)[node]
+        if isinstance(answer, NoResponse):
+            raise no_response_error(answer, f"controller {active}")
+        return answer
+
+
+def _active(servers: Sequence[str], options: Mapping[str, Any], deadline: float) -> str:
+    """Find `host:port` of the active controller."""
+    with closing(Connections(servers, options, time_left(deadline))) as connections:
+        half = time.monotonic() + time_left(deadline).total_seconds() / 2
+        request_type = kafka.protocol.admin.DescribeClusterRequest
+        fields = {"include_cluster_authorized_operations": False, "endpoint_type": _CONTROLLERS, "min_version": 1}
+        requests = {node: request_type(**fields) for node in connections.bootstrap_nodes}
+        problems: list[AutothrottleError] = []
+        for node, answer in connections.exchange(requests, half, first=True).items():
+            if isinstance(answer, NoResponse):
+                problems.append(no_response_error(answer, f"controller {connections.name(node)}"))
+            elif answer.error_code:
+                problems.append(code_error(answer.error_code, answer.error_message, connections.name(node)))
+            elif endpoint := _endpoint(answer):
+                return endpoint
+    problem = _first_problem(problems)
+    if isinstance(problem, Invalid):
+        raise problem
+    why = problem or "none of them knows the active controller"
+    raise Unavailable(
+        f"no controller of {', '.join(servers)} is available: {why}. Fix: check kafka-bootstrap-controllers"
+    )
+
+
+def _endpoint(answer: Any) -> str | None:
+    for controller in answer.brokers:
+        if controller.broker_id == answer.controller_id:
+            host = f"[{controller.host}]" if ":" in controller.host else controller.host
+            return f"{host}:{controller.port}"
+    return None

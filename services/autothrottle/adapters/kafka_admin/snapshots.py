@@ -15,19 +15,26 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Protocol
+from typing import Any
 
 from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.foreign_edits import Edits, Needed, edits, needed_lists, needed_rates
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments
-from autothrottle.adapters.kafka_admin.values import Answers, ConfigValue
+from autothrottle.adapters.kafka_admin.values import Answers, Configs
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, Difference, SnapshotDifferences
-from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy
-from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType
-from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition, participants
+from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
+from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.snapshot import (
+    ANY_SNAPSHOT,
+    Problem,
+    Snapshot,
+    SnapshotRequest,
+    TopicReassignment,
+    participants,
+)
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
 from autothrottle.ports.kafka import SnapshotEvent, Watch
@@ -59,16 +66,14 @@ _RETRIED = (
     "throttles are written while it is down"
 )
 
-_ThrottleConfigs = dict[ConfigResource, dict[str, str]]
+_ThrottleConfigs = Mapping[ConfigResource, Mapping[str, str]]
 """Resource -> its own throttle configs (key -> value), for resources that answered."""
 
+Needed = Mapping[ConfigResource, tuple[str, ...]]
+"""Resource -> the throttle keys that reassignments need there."""
 
-@dataclass(frozen=True, slots=True)
-class _BrokerReading:
-    """The registered brokers, and the configs that they report."""
-
-    registered: frozenset[int]
-    configs: Answers[int, Mapping[str, ConfigValue]]
+Edits = Mapping[tuple[ConfigResource, str], str | None]
+"""(resource, key) -> the current value, which is not ours; None: the key is not set."""
 
 
 @dataclass(slots=True)
@@ -105,14 +110,6 @@ class _Poll:
     rates_due: float = 0.0
 
 
-class LedgerSource(Protocol):
-    """Reads the ledger; a `LedgerReader`."""
-
-    def read(self, timeout: timedelta) -> LedgerCopy:
-        """Return the ledger, including every write completed before the call, or raise Unavailable."""
-        ...
-
-
 class AdminSnapshots:
     """The cluster according to Kafka's admin API; a `SnapshotSource`. Thread-safe.
 
@@ -123,9 +120,8 @@ class AdminSnapshots:
     def __init__(
         self,
         kafka: KafkaAdmin,
-        ledger: LedgerSource,
+        ledger: LedgerReader,
         poll: timedelta = timedelta(seconds=1),
-        reaches_controllers: bool = False,
         progress: ProgressReader | None = None,
     ) -> None:
         """Start to poll.
@@ -134,11 +130,10 @@ class AdminSnapshots:
             kafka: stays open when this is closed.
             ledger: stays open when this is closed.
             poll: interval of the poll for reassignments, > 0.
-            reaches_controllers: whether the controllers can write the rates of brokers that are down.
             progress: reads log sizes; its creator closes it. None: snapshots have no progress.
         """
         self._kafka, self._ledger, self._interval = kafka, ledger, poll.total_seconds()
-        self._reaches_controllers, self._progress = reaches_controllers, progress
+        self._progress = progress
         self._watchers = Subscriptions[SnapshotEvent]()
         self._lock = threading.Lock()
         self._version = 0
@@ -164,23 +159,14 @@ class AdminSnapshots:
 
     # The port's methods.
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        accept_partial: bool = False,
-        timeout: timedelta,
-    ) -> Snapshot:
-        version = self._next_version(min_version)
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
+        version = self._next_version(request.min_version)
         try:
-            snapshot = self._read(version, frozenset(replicas_of), partitions, timeout)
+            snapshot = self._read(version, request, timeout)
         except Invalid as error:
             raise Incomplete(f"Kafka refuses to list the reassignments: {error}") from error
-        if self._progress and catching_up:
-            self._progress.follow_catch_ups(catching_up, snapshot.assignments)
+        if self._progress and request.catching_up:
+            self._progress.follow_catch_ups(request.catching_up, snapshot.assignments)
         return snapshot
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
@@ -198,11 +184,9 @@ class AdminSnapshots:
             self._version = max(now, least, self._version + 1)
             return self._version
 
-    def _read(
-        self, version: int, replicas_of: frozenset[int], partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Snapshot:
-        deadline = time.monotonic() + timeout.total_seconds()
-        last, topics = self._poll.reading.reassignments, {topic for topic, _ in partitions}
+    def _read(self, version: int, request: SnapshotRequest, timeout: timedelta) -> Snapshot:
+        deadline, replicas_of = time.monotonic() + timeout.total_seconds(), frozenset(request.replicas_of)
+        last, topics = self._poll.reading.reassignments, {topic for topic, _ in request.partitions}
         # All in parallel. The ledger may be read before or after the rest, because it has each of our writes first as
         # an intent and then as written, and the current value equals one of the two.
         read_ledger = self._calls.submit(self._ledger.read, timeout)
@@ -213,20 +197,20 @@ class AdminSnapshots:
         topics_of_brokers = reading.replicas_on(replicas_of)
         held_topics = {topic for topics_there in topics_of_brokers.values() for topic in topics_there}
         lists = self._settled(self._read_lists(reading, ledger, held_topics, deadline), ledger, deadline)
-        brokers = read_brokers.result()
+        registered, rates = read_brokers.result()
         roles = participants(Snapshot(version, reassignments=tuple(reading.reassignments.values())))
-        involved = roles.keys() | _broker_ids(ledger.entries) | replicas_of
-        self._note(ClusterView(brokers.registered, reading.reassignments), involved)
-        unreadable = _unreadable(brokers, involved, lists)
-        current = _current(brokers.configs.values, ConfigResource.broker)
-        current |= _current(lists.values, ConfigResource.topic)
-        if self._reaches_controllers:
-            self._rates_of_others |= _rates_of_others(brokers.configs.values, ledger)
-            current |= self._last_known(involved - brokers.registered, ledger)
+        ledger_brokers = {r.broker_id for r in ledger.entries if r.type is ResourceType.BROKER}
+        involved = roles.keys() | ledger_brokers | replicas_of
+        self._note(ClusterView(registered, reading.reassignments), involved)
+        unreadable = _unreadable(rates, lists, involved - registered)
+        current = {**_current(rates.values, ConfigResource.broker), **_current(lists.values, ConfigResource.topic)}
+        if self._kafka.has_controllers:
+            self._rates_of_others |= _rates_of_others(rates.values, ledger)
+            current |= self._last_known(involved - registered, ledger)
             unreadable = {r: p for r, p in unreadable.items() if r not in current}
         return Snapshot(
             version=version,
-            brokers=brokers.registered,
+            brokers=registered,
             reassignments=tuple(reading.reassignments.values()),
             throttles={resource: keys for resource, keys in current.items() if keys},
             default_throttles=read_defaults.result(),
@@ -234,18 +218,19 @@ class AdminSnapshots:
             replicas=topics_of_brokers,
             unreadable_configs={**unreadable, **ledger.unreadable},
             problems=reading.problems,
-            assignments=reading.assignments(partitions),
+            assignments=reading.assignments(request.partitions),
             progress=self._progress.progress if self._progress else None,
         )
 
-    def _read_brokers(self, deadline: float) -> _BrokerReading:
+    def _read_brokers(self, deadline: float) -> tuple[frozenset[int], Answers[int, Configs]]:
+        """Return the registered brokers, and the configs that they report."""
         registered = self._kafka.brokers(timeout=time_left(deadline))
         patience = min(time_left(deadline), _BROKER_PATIENCE)
-        return _BrokerReading(registered, self._kafka.broker_configs(registered, timeout=patience))
+        return registered, self._kafka.broker_configs(registered, timeout=patience)
 
     def _read_lists(
         self, reading: ReassignmentReading, ledger: LedgerCopy, held_topics: set[str], deadline: float
-    ) -> Answers[str, Mapping[str, ConfigValue]]:
+    ) -> Answers[str, Configs]:
         """Read replica lists. Without reassignments, read them of all topics, to report leftovers of other parties."""
         if not reading.reassignments:
             return self._kafka.topic_configs(None, timeout=time_left(deadline))
@@ -253,9 +238,7 @@ class AdminSnapshots:
         topics = reading.reassignments.keys() | ledger_topics | held_topics
         return self._kafka.topic_configs(topics, timeout=time_left(deadline))
 
-    def _settled(
-        self, lists: Answers[str, Mapping[str, ConfigValue]], ledger: LedgerCopy, deadline: float
-    ) -> Answers[str, Mapping[str, ConfigValue]]:
+    def _settled(self, lists: Answers[str, Configs], ledger: LedgerCopy, deadline: float) -> Answers[str, Configs]:
         """Read our lists again if they seem edited: the queried broker may not know our write yet."""
         ledger_keys = {resource: REPLICAS_KEYS for resource in ledger.entries if resource.type is ResourceType.TOPIC}
         for pause in islice(LISTS.waits(), _LIST_READS):
@@ -273,7 +256,7 @@ class AdminSnapshots:
         They are our writes, and the rates of other parties when the broker was last read. A rate that was set before
         discovery started, or while the broker was down, is not known.
         """
-        rates_of_brokers: _ThrottleConfigs = {}
+        rates_of_brokers = {}
         for broker_id in down:
             resource = ConfigResource.broker(broker_id)
             if resource in ledger.unreadable:
@@ -296,26 +279,20 @@ class AdminSnapshots:
     def _follow(self) -> None:
         pause = 0.0
         while not self._closed.wait(pause):
-            began = time.monotonic()
+            began, pause, failure = time.monotonic(), self._interval, ""
             try:
                 self._poll_once()
+                took = time.monotonic() - began
+                again = self._poll.lists.suspected or self._poll.rates.suspected
+                pause = max(_RECHECK_SECONDS if again else self._interval - took, _REST_FACTOR * took)
             except AutothrottleError as error:
-                self._log_failure(str(error))
-                pause = self._interval
-                continue
+                failure = str(error)
             except Exception:  # a bug must not end the poll: nothing else detects new reassignments
                 log.exception("The poll of the cluster failed unexpectedly")
-                pause = self._interval
-                continue
-            self._log_failure("")
-            took = time.monotonic() - began
-            again = self._poll.lists.suspected or self._poll.rates.suspected
-            pause = max(_RECHECK_SECONDS if again else self._interval - took, _REST_FACTOR * took)
-
-    def _log_failure(self, error: str) -> None:
-        if error and not self._poll.error:
-            log.warning("The cluster cannot be read: %s", error)
-        self._poll.error = error
+                failure = self._poll.error
+            if failure and not self._poll.error:
+                log.warning("The cluster cannot be read: %s", failure)
+            self._poll.error = failure
 
     def _poll_once(self) -> None:
         """Poll once and report changes. Takes one request without reassignments and missing brokers."""
@@ -387,10 +364,7 @@ class AdminSnapshots:
         self._publish((f"another party edited the throttles of {resource}", True) for resource in sorted(edited))
 
 
-def _current(
-    answers: Mapping[int, Mapping[str, ConfigValue]] | Mapping[str, Mapping[str, ConfigValue]],
-    resource: Callable[..., ConfigResource],
-) -> _ThrottleConfigs:
+def _current(answers: Mapping[Any, Configs], resource: Callable[[Any], ConfigResource]) -> _ThrottleConfigs:
     """Return resource -> throttle configs set on it, for the brokers or topics in the answers."""
     return {
         resource(name): {key: v.current for key, v in values.items() if v.current is not None}
@@ -398,20 +372,11 @@ def _current(
     }
 
 
-def _broker_ids(resources: Iterable[ConfigResource]) -> frozenset[int]:
-    return frozenset(r.broker_id for r in resources if r.type is ResourceType.BROKER)
-
-
 def _unreadable(
-    brokers: _BrokerReading, involved: Collection[int], lists: Answers[str, Mapping[str, ConfigValue]]
+    rates: Answers[int, Configs], lists: Answers[str, Configs], down: Collection[int]
 ) -> dict[ConfigResource, Problem]:
-    reasons = {
-        ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in brokers.configs.failures.items()
-    }
-    reasons |= {
-        ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; {_RETRIED}"
-        for b in set(involved) - brokers.registered
-    }
+    reasons = {ConfigResource.broker(b): f"its rates cannot be read: {error}" for b, error in rates.failures.items()}
+    reasons |= {ConfigResource.broker(b): f"broker {b} is unreachable: it is not registered; {_RETRIED}" for b in down}
     reasons |= {
         ConfigResource.topic(topic): f"the lists of {topic} cannot be read: {error}"
         for topic, error in lists.failures.items()
@@ -420,9 +385,7 @@ def _unreadable(
     return {resource: Problem(resource.path, reason) for resource, reason in sorted(reasons.items())}
 
 
-def _rates_of_others(
-    answers: Mapping[int, Mapping[str, ConfigValue]], ledger: LedgerCopy
-) -> dict[int, Mapping[str, str]]:
+def _rates_of_others(answers: Mapping[int, Configs], ledger: LedgerCopy) -> dict[int, Mapping[str, str]]:
     """Return broker id -> its rates as they are without ours: those before ours, where the ledger has an entry."""
     rates_of_brokers: dict[int, Mapping[str, str]] = {}
     for broker_id, values in answers.items():
@@ -431,3 +394,53 @@ def _rates_of_others(
         rates = {key: ledger_keys[key].before if key in ledger_keys else value.current for key, value in values.items()}
         rates_of_brokers[broker_id] = {key: rate for key, rate in rates.items() if rate is not None}
     return rates_of_brokers
+
+
+def needed_lists(reassignments: Iterable[TopicReassignment]) -> Needed:
+    """Return the lists that throttle reassignments. A fully replicated topic needs none: its lists get removed."""
+    return {ConfigResource.topic(r.topic): REPLICAS_KEYS for r in reassignments if any(row[3] for row in r.rows())}
+
+
+def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
+    """Return the rates that throttle reassignments, for the roles of each broker."""
+    roles = participants(Snapshot(version=1, reassignments=tuple(reassignments)))
+    return {
+        ConfigResource.broker(b): tuple(role.rate_key for role in roles_of_broker)
+        for b, roles_of_broker in roles.items()
+    }
+
+
+def edits(needed: Needed, current: _ThrottleConfigs, ledger: Mapping[ConfigResource, LedgerEntry]) -> Edits:
+    """Return the current values that differ from our written or intended ones.
+
+    Args:
+        needed: the keys to compare; we may be removing others ourselves.
+        current: resource -> its throttle configs; a resource that is absent was not read.
+        ledger: our entries, read after `current`, because each of our writes is recorded there first.
+    """
+    foreign = {}
+    for resource, keys in needed.items():
+        entry = ledger.get(resource)
+        if entry is None or resource not in current:
+            continue
+        for key in keys:
+            value, ledger_key = current[resource].get(key), entry.keys.get(key)
+            if ledger_key is not None and not _is_ours(key, value, ledger_key):
+                foreign[resource, key] = value
+    return foreign
+
+
+def _is_ours(key: str, current: str | None, ledger_key: LedgerKey) -> bool:
+    if ledger_key.is_ours(current):
+        return True
+    if key in RATE_KEYS or current is None:
+        return False
+    try:
+        present, written = parse_replicas(current), parse_replicas(ledger_key.written or "")
+        if ledger_key.intent is None:
+            return present == written
+        # A list is edited entry by entry, so the entries common to both versions never disappear.
+        intended = parse_replicas(ledger_key.intent)
+    except Invalid:
+        return False
+    return written & intended <= present <= written | intended

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError
@@ -41,6 +41,10 @@ class ConfigValue:
     """The value of `<default>` for brokers; None: not set."""
 
 
+Configs = Mapping[str, ConfigValue]
+"""Config key of a broker or topic -> its value."""
+
+
 class ConfigOperation(Enum):
     """The operation of IncrementalAlterConfigs on a value, with Kafka's own names and numbers."""
 
@@ -62,9 +66,11 @@ class ConfigEdit:
     """None for DELETE only."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionReassignment:
-    """A partition under reassignment, as ListPartitionReassignments reports it."""
+class PartitionReassignment(NamedTuple):
+    """A partition under reassignment, as ListPartitionReassignments reports it.
+
+    A tuple, like `PartitionMetadata`, because a dataclass for each of 1,000,000 partitions takes longer to create.
+    """
 
     replicas: tuple[int, ...]
     """All replicas, including adding and removing ones."""
@@ -72,8 +78,7 @@ class PartitionReassignment:
     removing_replicas: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(NamedTuple):
     """Leader, replicas and ISR of a partition."""
 
     leader: int

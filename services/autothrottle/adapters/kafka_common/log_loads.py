@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
-from autothrottle.adapters.kafka_common.leaders import Leaders
-from autothrottle.adapters.kafka_common.log_growth_reader import BROKER_TIMEOUT, seconds_of_work
+from autothrottle.adapters.kafka_common.background_reader import (
+    BROKER_TIMEOUT,
+    LONGEST_REST_SECONDS,
+    BackgroundReader,
+    Leaders,
+)
 from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
+from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.loads import BrokerLoad, Loads, by_broker
 from autothrottle.core.traffic.log_traffic import LogTraffic
@@ -29,22 +33,14 @@ _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 1.0, 10.0
 _FIRST_INTERVAL = 2.0
 """Interval until there are loads, seconds."""
 
-_REST_FACTOR = 19
-"""Rest after a read, in multiples of its duration: brokers and this process spend at most 5 % of their time on it."""
-
-_MAX_REST_SECONDS = 60.0
-"""Limit of the rest."""
-
 _USED_SECONDS = 900.0
 """Reading ends this long after the last request for loads: only the leading planner requests them."""
 
 _ANSWER_SHARE = 0.9
 """Share of a request's timeout for waiting for the first loads."""
 
-_CLOSE_SECONDS = 0.5
 
-
-class LogLoads:
+class LogLoads(BackgroundReader):
     """Loads from the growth of all logs (a `LoadSource`). `close` ends its thread. Thread-safe."""
 
     def __init__(
@@ -62,7 +58,7 @@ class LogLoads:
             capacity_limits: the operator's capacities.
             fanout: how often consumers read each produced byte, >= 0.
             window: length of the interval that a load covers, > 0.
-            now: wall-clock time, UTC.
+            clock: wall-clock time, UTC.
         """
         log.warning(
             "The metrics source kafka sees only the growth of logs. It assumes that consumers read each byte %g times "
@@ -70,26 +66,16 @@ class LogLoads:
             "that compaction removes",
             fanout,
         )
-        self._source, self._limits, self._clock = source, capacity_limits, clock
-        self._interval = min(max(window.total_seconds() / _SAMPLES, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
-        self._usable_seconds = max(window.total_seconds(), 2 * _MAX_REST_SECONDS)
+        interval = min(max(window.total_seconds() / _SAMPLES, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
+        super().__init__("log-loads", timedelta(seconds=interval), clock)
+        self._source, self._limits = source, capacity_limits
+        self._usable_seconds = max(window.total_seconds(), 2 * LONGEST_REST_SECONDS)
         self._leaders = Leaders(source)
-        self._changed = threading.Condition()
         self._traffic = LogTraffic(window, fanout)
         self._sizes = LogSizes()
         self._read_at = -math.inf
-        self._failure = ""
         self._wanted_until = time.monotonic() + _USED_SECONDS
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="log-loads", daemon=True)
         self._thread.start()
-
-    def close(self) -> None:
-        """Stop; waits only briefly for a running read, which ends by itself. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join(_CLOSE_SECONDS)
 
     def fetch_loads(self, timeout: timedelta) -> Loads:
         with self._changed:
@@ -112,7 +98,8 @@ class LogLoads:
         broker_ids = sorted({*sizes.brokers, *sizes.problems})
         brokers, problems = by_broker(broker_ids, lambda broker_id: self._load(broker_id, traffic, sizes))
         unread = sorted(sizes.problems.keys() - traffic.logs.keys())
-        return Loads(brokers, problems, _undescribed(self._leaders.unknown) + _never_read(unread))
+        undescribed = _warning(_UNDESCRIBED, sorted(self._leaders.unknown))
+        return Loads(brokers, problems, undescribed + _warning(_NEVER_READ, unread))
 
     def _load(self, broker_id: int, traffic: LogTraffic, sizes: LogSizes) -> BrokerLoad:
         """Return the load of a broker.
@@ -132,59 +119,33 @@ class LogLoads:
             raise Missing(f"the sizes of its logs are unknown: {reason}")
         return BrokerLoad(broker_id, capacity_of(broker_id, None, None, self._limits), *utilization)
 
-    def _run(self) -> None:
-        due = 0.0
-        while self._wait(due):
-            began, worked, failure = time.monotonic(), 0.0, ""
-            try:
-                worked = self._read()
-            except AutothrottleError as error:
-                failure = str(error)
-            except Exception as error:  # a bug must not end the thread: the loads would never change again
-                log.exception("Reading all log sizes failed unexpectedly, trying again")
-                failure = type(error).__name__
-            with self._changed:
-                self._failure = failure
-                interval = self._interval if self._is_current() else _FIRST_INTERVAL
-                self._changed.notify_all()
-            due = max(began + interval, time.monotonic() + min(_REST_FACTOR * worked, _MAX_REST_SECONDS))
+    def _is_needed(self) -> bool:
+        return time.monotonic() < self._wanted_until
 
-    def _wait(self, due: float) -> bool:
-        """Wait until a read is due and a caller needs loads; return False after `close`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, max(0.0, due - time.monotonic()))
-            self._changed.wait_for(lambda: self._closed or time.monotonic() < self._wanted_until)
-            return not self._closed
+    def _seconds_between_reads(self) -> float:
+        return self._interval if self._is_current() else _FIRST_INTERVAL
 
-    def _read(self) -> float:
-        """Read once; return the seconds of work that this took."""
-        broker_ids = self._source.fetch_broker_ids(BROKER_TIMEOUT)
-        began, started = time.monotonic(), self._clock()
-        sizes = self._source.fetch_all_log_sizes(broker_ids, BROKER_TIMEOUT).usable()
-        answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
+    def _read(self) -> str:
+        all_logs = dict.fromkeys(self._source.fetch_broker_ids(BROKER_TIMEOUT))
+        sizes = self._fetch(lambda: self._source.fetch_log_sizes(all_logs, BROKER_TIMEOUT))
         if not sizes.brokers:
             raise Unavailable(next(iter(sizes.problems.values()), "the cluster has no registered broker"))
         traffic = self._traffic.observe(sizes, self._leaders.of(sizes, BROKER_TIMEOUT))
         with self._changed:
             self._traffic, self._sizes, self._read_at = traffic, sizes, time.monotonic()
-        return worked + time.monotonic() - answered
+        return ""
 
 
-def _undescribed(topics: frozenset[str]) -> tuple[str, ...]:
-    if not topics:
-        return ()
-    shown = ", ".join(sorted(topics)[:3]) + (", ..." if len(topics) > 3 else "")
-    return (
-        f"the leaders of {len(topics)} topics ({shown}) are unknown, so the outbound load lacks their traffic; "
-        "allow Describe on all topics",
-    )
+_UNDESCRIBED = (
+    "the leaders of {} topics ({}) are unknown, so the outbound load lacks their traffic; allow Describe on all topics"
+)
+_NEVER_READ = (
+    "the log sizes of {} brokers ({}) were never read, so the outbound load of the leaders of their replicas lacks the "
+    "bytes sent to them. Fix: see the problems of these brokers"
+)
 
 
-def _never_read(broker_ids: Sequence[int]) -> tuple[str, ...]:
-    if not broker_ids:
-        return ()
-    shown = ", ".join(map(str, broker_ids[:3])) + (", ..." if len(broker_ids) > 3 else "")
-    return (
-        f"the log sizes of {len(broker_ids)} brokers ({shown}) were never read, so the outbound load of the leaders of "
-        "their replicas lacks the bytes sent to them. Fix: see the problems of these brokers",
-    )
+def _warning(text: str, names: Collection[object]) -> tuple[str, ...]:
+    """Return the text with the number of names and the first three of them; nothing without names."""
+    shown = ", ".join(map(str, islice(names, 3))) + (", ..." if len(names) > 3 else "")
+    return (text.format(len(names), shown),) if names else ()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader, seconds_of_work
+from autothrottle.adapters.kafka_common.background_reader import BROKER_TIMEOUT, BackgroundReader
+from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition, TopicReassignment
@@ -26,28 +27,19 @@ INTERVAL = timedelta(seconds=2)
 It is short compared to the interval of a metric: bytes copied in that interval are not client traffic.
 """
 
-BROKER_TIMEOUT = timedelta(seconds=5)
-"""Timeout for one broker's answer."""
-
 _CATCH_UPS_SECONDS = 60.0
 """How long the lag of brokers that catch up is followed after the last request for it."""
 
-_CLOSE_SECONDS = 2.0
 
-_REST_FACTOR = 9
-"""Rest after a read, in multiples of its duration: brokers and this process spend at most 10 % of their time on it."""
-
-
-class ProgressReader:
+class ProgressReader(BackgroundReader):
     """Reads log sizes in its own thread during reassignments, so that no snapshot waits for them. Thread-safe."""
 
+    _rest_factor = 9  # a read takes at most 10 % of the brokers' time and ours
+    _longest_rest = math.inf
+    _warning = "Log sizes cannot be read, so the bytes left to copy are unknown: %s"
+
     def __init__(
-        self,
-        source: LogSizeSource,
-        growth: GrowthReader | None = None,
-        *,
-        interval: timedelta = INTERVAL,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, source: LogSizeSource, growth: GrowthReader | None = None, *, interval: timedelta = INTERVAL
     ) -> None:
         """Start to read as soon as there are reassignments.
 
@@ -55,11 +47,9 @@ class ProgressReader:
             source: knows the log sizes of the reassigned partitions.
             growth: follows the same reassignments, and is closed with this object. None: log growth is unknown.
             interval: between two reads, > 0.
-            now: the time, UTC.
         """
-        self._growth = growth
-        self._source, self._interval, self._clock = source, interval, clock
-        self._changed = threading.Condition()
+        super().__init__("progress", interval)
+        self._source, self._growth = source, growth
         self._reassignments: tuple[TopicReassignment, ...] = ()
         self._lagging = NOTHING_LAGS
         self._assignments: Mapping[TopicPartition, Assignment] = {}
@@ -71,17 +61,10 @@ class ProgressReader:
         self._unchanged_until: datetime | None = None
         self._history = ProgressHistory()
         self._problems: Mapping[int, str] = {}
-        self._failure = ""
-        self._started = self._closed = False
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; waits only briefly for a running read, which ends by itself. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join(_CLOSE_SECONDS)
+        super().close()
         if self._growth:
             self._growth.close()
 
@@ -130,7 +113,7 @@ class ProgressReader:
         # the first read of the cluster, it is unknown which brokers are down.
         active = bool(copying or (self._brokers and any(self._lagging.values())))
         if active and not self._active:
-            self._started = True
+            self._urgent = True
             self._changed.notify_all()
         self._copying, self._active = copying, active
         if self._growth:
@@ -146,56 +129,31 @@ class ProgressReader:
         progress = self._history.progress
         return replace(progress, growth=self._growth.growth) if self._growth else progress
 
-    def _run(self) -> None:
-        began = worked = 0.0
-        while self._wait(began, _REST_FACTOR * worked):
-            began = time.monotonic()
-            try:
-                worked = self._read()
-            except Exception:  # a bug must not end the thread: the bytes left would never change again
-                log.exception("Reading log sizes failed unexpectedly, trying again")
-                worked = time.monotonic() - began
+    def _is_needed(self) -> bool:
+        # Counts of ended flows expire over time, which needs no request.
+        return self._active or bool(self._history.counts)
 
-    def _wait(self, began: float, rest: float) -> bool:
-        """Rest, then wait until a reassignment starts or a read is due; return whether to go on."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, rest)
-            # Counts of ended flows expire over time, which needs no request.
-            continues = self._active or self._history.counts
-            due = max(0.0, began + self._interval.total_seconds() - time.monotonic()) if continues else None
-            self._changed.wait_for(lambda: self._closed or self._started, due)
-            self._started = False
-            return not self._closed
-
-    def _read(self) -> float:
-        """Read once; return the seconds of work that this took."""
+    def _read(self) -> str:
         with self._changed:
             self._plan_reads()
             copying, brokers, lagging_partitions = self._copying, frozenset(self._brokers), self._lagging
             unchanged_until, self._unchanged_until = self._unchanged_until, None
         down = {broker_id for broker_id, rows in lagging_partitions.items() if rows} - brokers
         partitions = {b: topics for b, topics in self._history.sizes_needed(copying).items() if b in brokers}
-        began, started = time.monotonic(), self._clock()
-        sizes = self._fetch(partitions)
-        answered, worked = time.monotonic(), seconds_of_work(sizes, started, began)
+        sizes, failure = self._sizes(partitions) if partitions else (LogSizes(), "")
         self._history = self._history.observe(
             copying, sizes, self._clock(), unchanged_until, lagging_partitions, self._down
         )
         self._down = (self._down & lagging_partitions.keys() - sizes.brokers.keys()) | down
-        return worked + time.monotonic() - answered
+        return failure
 
-    def _fetch(self, partitions: Mapping[int, Mapping[str, Collection[int]]]) -> LogSizes:
-        if not partitions:
-            return LogSizes()
+    def _sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]]) -> tuple[LogSizes, str]:
+        """Return the sizes, and why none could be read."""
         try:
-            sizes = self._source.fetch_log_sizes(partitions, BROKER_TIMEOUT).usable()
+            sizes = self._fetch(lambda: self._source.fetch_log_sizes(partitions, BROKER_TIMEOUT))
         except AutothrottleError as error:
-            if not self._failure:
-                log.warning("Log sizes cannot be read, so the bytes left to copy are unknown: %s", error)
-            self._failure = str(error)
-            return LogSizes()
-        self._failure = ""
+            return LogSizes(), str(error)
         if new := sorted(sizes.problems.keys() - self._problems.keys()):
             log.warning("The log sizes of brokers %s are unknown: %s", new, sizes.problems[new[0]])
         self._problems = sizes.problems
-        return sizes
+        return sizes, ""

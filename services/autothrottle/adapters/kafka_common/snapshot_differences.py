@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from autothrottle.core.cluster.snapshot import TopicReassignment
 
@@ -68,26 +67,17 @@ def _names(topics: Sequence[str]) -> str:
 
 def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[Difference]:
     """What changed in a topic's reassignment: one sentence per kind of change."""
-    old_partitions, new_partitions = _by_partition(old), _by_partition(new)
-    both = old_partitions.keys() & new_partitions.keys()
-    if new_partitions.keys() - old_partitions.keys() or any(
-        old_partitions[p].adding != new_partitions[p].adding for p in both
-    ):
+    old_partitions, new_partitions = set(old.partitions), set(new.partitions)
+
+    def changed(column: Callable[[TopicReassignment], Iterable[object]]) -> bool:
+        old_values, new_values = (dict(zip(r.partitions, column(r), strict=True)) for r in (old, new))
+        return any(old_values[p] != new_values[p] for p in old_partitions & new_partitions)
+
+    if new_partitions - old_partitions or changed(lambda r: r.adding_replicas):
         yield f"reassignment of {new.topic} grew", True
-    if old_partitions.keys() - new_partitions.keys():
+    if old_partitions - new_partitions:
         yield f"partitions of {new.topic} are done", False
-    if any(old_partitions[p].leader != new_partitions[p].leader for p in both):
+    if changed(lambda r: r.leaders):
         yield f"leader of {new.topic} changed", True
-    if any(old_partitions[p].isr != new_partitions[p].isr for p in both):
+    if changed(lambda r: map(frozenset, r.isr)):
         yield f"ISR of {new.topic} changed", False
-
-
-class _Partition(NamedTuple):
-    leader: int
-    isr: frozenset[int]
-    adding: tuple[int, ...]
-
-
-def _by_partition(reassignment: TopicReassignment) -> dict[int, _Partition]:
-    columns = (reassignment.leaders, map(frozenset, reassignment.isr), reassignment.adding_replicas)
-    return dict(zip(reassignment.partitions, map(_Partition, *columns), strict=True))

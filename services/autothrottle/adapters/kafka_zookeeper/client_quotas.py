@@ -7,7 +7,7 @@ they are. The config and the notification of the brokers are one transaction.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,15 +15,16 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.kafka_zookeeper.config_writer import Operation, config_of, config_operations
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
-from autothrottle.adapters.zookeeper.codec import format_change_notification, format_config, parse_config
+from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
-from autothrottle.ports.kafka import QuotaReading
+from autothrottle.ports.kafka import QuotaChange, QuotaReading
 
 _KINDS = ("users", "clients", "ips")
 _KEYS = tuple(QuotaKey)
@@ -63,29 +64,21 @@ class ZooKeeperClientQuotas:
             resource: _texts(self._kafka.config(resource), node) for resource, node in zip(ordered, nodes, strict=True)
         }
 
-    def alter_quota(
-        self,
-        entity: ClientQuotaEntity,
-        edits: QuotaEdits,
-        timeout: timedelta,
-        *,
-        etag: str = "",
-        validate_only: bool = False,
-    ) -> QuotaValues:
+    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity in one transaction with the notification, at the version that was read."""
-        deadline = time.monotonic() + timeout.total_seconds()
+        deadline, entity = time.monotonic() + timeout.total_seconds(), change.entity
         path = self._kafka.entity_config(entity.path)
         with translated_errors("writing a client quota"):
             parents = self._kafka.entity_parents(entity.path)
             *parent_nodes, node = read_nodes(self._client, [*parents, path], deadline)
             config, old_values = _config(path, node), self._values(entity.path, node, [])
-            check_etag(entity, etag, old_values)
-            edited = _edited(config, edits)
-            if edited != config and not validate_only:
-                missing = [
-                    parent for parent, parent_node in zip(parents, parent_nodes, strict=True) if parent_node is None
-                ]
-                self._write(entity, missing, node, edited, deadline)
+            check_etag(entity, change.etag, old_values)
+            edited = _edited(config, change.edits)
+            if edited != config and not change.validate_only:
+                missing = [p for p, parent_node in zip(parents, parent_nodes, strict=True) if parent_node is None]
+                operations: list[Operation] = [("create", (parent, format_config({}))) for parent in missing]
+                operations += config_operations(self._kafka, entity.path, node, edited)
+                self._commit(entity, operations, deadline)
             return old_values
 
     def _all_paths(self, deadline: float) -> list[str]:
@@ -120,23 +113,10 @@ class ZooKeeperClientQuotas:
                     problems.append(f"{where}: {error}")
         return values
 
-    def _write(
-        self,
-        entity: ClientQuotaEntity,
-        missing: Sequence[str],
-        node: Node | None,
-        config: Mapping[str, str],
-        deadline: float,
-    ) -> None:
-        path, transaction = self._kafka.entity_config(entity.path), self._client.transaction()
-        for parent in missing:
-            transaction.create(parent, format_config({}))
-        if node is None:
-            transaction.create(path, format_config(config))
-        else:
-            transaction.set_data(path, format_config(config), node[2])
-        notification = format_change_notification(entity.path)
-        transaction.create(self._kafka.change_notification, notification, None, False, True)
+    def _commit(self, entity: ClientQuotaEntity, operations: Iterable[Operation], deadline: float) -> None:
+        transaction = self._client.transaction()
+        for method, arguments in operations:
+            getattr(transaction, method)(*arguments)
         for result in transaction.commit_async().get(timeout=seconds_left(deadline)):
             if isinstance(result, BadVersionError | NodeExistsError):
                 raise Conflict(f"another client wrote the quotas of {entity} at the same time; read them again")
@@ -152,13 +132,8 @@ def _names(answer: Any, deadline: float) -> Iterator[str]:
 
 
 def _config(path: str, node: Node | None) -> Mapping[str, str]:
-    """Parse a config; an empty node is a parent that Kafka created.
-
-    Raises:
-        Invalid: Kafka does not write such text.
-    """
     try:
-        return parse_config(node[0]) if node and node[0] else {}
+        return config_of(node, is_quota=True)
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -35,9 +35,9 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ResourceType
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus
-from autothrottle.core.throttles.changes import Change, Edit, validate_restored
+from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.ports.kafka import Term
 
 MAX_BATCH_BYTES = 512_000
@@ -52,14 +52,16 @@ _OPERATION_BYTES = 64
 _MAX_BATCHES_IN_FLIGHT = 8
 """Limit of batches sent but not yet answered: 4 MB in the server's queue."""
 
+Operation = tuple[str, tuple[Any, ...]]
+"""(transaction method, arguments)."""
+
 
 @dataclass(frozen=True, slots=True)
 class _PreparedWrite:
     """A change and the operations that carry it out, at the node versions that were read."""
 
     change: Change
-    operations: tuple[tuple[str, tuple[Any, ...]], ...]
-    """(transaction method, arguments)."""
+    operations: tuple[Operation, ...]
     size: int
     """Bytes of the operations in a transaction."""
 
@@ -127,9 +129,7 @@ class ZooKeeperConfigWriter:
         nodes = iter(read_nodes(self._client, paths, deadline))
         return zip(changes, nodes, nodes, strict=True)
 
-    def _operations(
-        self, change: Change, config: Node | None, ledger: Node | None
-    ) -> list[tuple[str, tuple[Any, ...]]]:
+    def _operations(self, change: Change, config: Node | None, ledger: Node | None) -> list[Operation]:
         written = list(self._config_operations(change, config, ledger))
         recorded = list(self._ledger_operations(change, ledger))
         if recorded and not written and change.edits and config:
@@ -137,28 +137,21 @@ class ZooKeeperConfigWriter:
             written = [("check", (self._kafka.config(change.resource), config[2]))]
         return written + recorded
 
-    def _config_operations(
-        self, change: Change, node: Node | None, ledger: Node | None
-    ) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _config_operations(self, change: Change, node: Node | None, ledger: Node | None) -> Iterator[Operation]:
         path = self._kafka.config(change.resource)
         try:
-            current = _config(change, node)
-        except Invalid as error:
+            current = config_of(node, change.resource.type is ResourceType.QUOTA)
+            config = edited_config(current, change.edits)
+        except (Conflict, Invalid) as error:
             raise Invalid(f"{path}: {error}") from error
-        edited = _edited(path, current, change.edits)
-        if edited == current:
+        if config == current:
             return
         if change.restored:
             # The transaction that restores also edits the ledger, at the version that is read here.
             validate_restored(change, current, parse_ledger_entry(ledger[0] or b"") if ledger else None)
-        if node:
-            yield "set_data", (path, format_config(edited), node[2])
-        else:
-            yield "create", (path, format_config(edited))
-        notification = format_change_notification(change.resource.path)
-        yield "create", (self._kafka.change_notification, notification, None, False, True)
+        yield from config_operations(self._kafka, change.resource.path, node, config)
 
-    def _ledger_operations(self, change: Change, node: Node | None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def _ledger_operations(self, change: Change, node: Node | None) -> Iterator[Operation]:
         path = self._own.ledger_entry(change.resource)
         content = format_ledger_entry(change.ledger) if change.ledger else None
         if content is None and node:
@@ -243,7 +236,7 @@ class ZooKeeperConfigWriter:
     def _is_written(self, change: Change, config: Node | None, ledger: Node | None) -> bool:
         """Whether a change was carried out. The ledger is compared too: some changes edit only the ledger."""
         try:
-            current = _config(change, config)
+            current = config_of(config, change.resource.type is ResourceType.QUOTA)
         except Invalid:
             return False
         target_entry = format_ledger_entry(change.ledger) if change.ledger else None
@@ -270,27 +263,28 @@ def _after_check(check: FenceCheck, results: Sequence[Any]) -> Sequence[Any]:
     return rest
 
 
-def _config(change: Change, node: Node | None) -> dict[str, str]:
-    """Parse a config. A user's node without data is a parent, which Kafka created for a quota of a client id."""
-    is_absent = node is None or (change.resource.type is ResourceType.QUOTA and not node[0])
-    return {} if is_absent or node is None else parse_config(node[0] or b"")
+def config_of(node: Node | None, is_quota: bool) -> dict[str, str]:
+    """Parse a config. A quota's node without data is a parent, which Kafka created for a quota of a client id.
+
+    Raises:
+        Invalid: Kafka does not write such text.
+    """
+    return {} if node is None or (is_quota and not node[0]) else parse_config(node[0] or b"")
 
 
-def _edited(path: str, current: dict[str, str], edits: Sequence[Edit]) -> dict[str, str]:
-    """The config after the edits. Other keys keep their values."""
-    edited = dict(current)
-    for edit in edits:
-        value = current.get(edit.key)
-        if value not in (edit.expected, edit.value):
-            raise Invalid(f"{path}: {edit.key} is {value!r}, but was {edit.expected!r} when the change was decided")
-        if edit.value is None:
-            edited.pop(edit.key, None)
-        else:
-            edited[edit.key] = edit.value
-    return edited
+def config_operations(
+    kafka: KafkaPaths, entity_path: str, node: Node | None, config: Mapping[str, str]
+) -> Iterator[Operation]:
+    """Yield the operations that write a config at the version that was read, and notify the brokers."""
+    path = kafka.entity_config(entity_path)
+    if node:
+        yield "set_data", (path, format_config(config), node[2])
+    else:
+        yield "create", (path, format_config(config))
+    yield "create", (kafka.change_notification, format_change_notification(entity_path), None, False, True)
 
 
-def _size(operations: Iterable[tuple[str, tuple[Any, ...]]]) -> int:
+def _size(operations: Iterable[Operation]) -> int:
     return sum(
         _OPERATION_BYTES + sum(len(argument) for argument in arguments if isinstance(argument, str | bytes))
         for _, arguments in operations

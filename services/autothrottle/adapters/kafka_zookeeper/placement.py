@@ -1,18 +1,28 @@
-"""Brokers and partitions for placements, from the nodes that Kafka keeps in ZooKeeper mode."""
+"""Brokers and partitions, from the nodes that Kafka keeps in ZooKeeper mode.
+
+`ZooKeeperClusterSource` reads them for placements, and `ZooKeeperRegistrations` which brokers run and where.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import read_nodes
-from autothrottle.adapters.zookeeper.codec import TopicNode, parse_reassignments, parse_topic, registered_rack
+from autothrottle.adapters.zookeeper.codec import (
+    TopicNode,
+    parse_reassignments,
+    parse_topic,
+    registered_hosts,
+    registered_rack,
+)
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.broker_ids import broker_id_of
@@ -32,9 +42,6 @@ class ZooKeeperClusterSource:
         self._client, self._kafka = client, kafka
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
-        return self.fetch_readable_cluster(timeout).complete()
-
-    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         deadline = time.monotonic() + timeout.total_seconds()
         with translated_errors("reading brokers and topics"):
             brokers = self._nodes(self._kafka.broker_ids, deadline)
@@ -73,6 +80,31 @@ class ZooKeeperClusterSource:
         except NoNodeError:
             return []
         return children
+
+
+class ZooKeeperRegistrations:
+    """A `BrokerRegistry`: reads nodes, independently of any snapshot that is being read."""
+
+    def __init__(self, client: KazooClient, kafka: KafkaPaths) -> None:
+        self._client, self._kafka = client, kafka
+
+    def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
+        with translated_errors("looking for a broker"):
+            node = self._client.exists_async(f"{self._kafka.broker_ids}/{broker_id}")
+            return node.get(timeout=timeout.total_seconds()) is not None
+
+    def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
+        deadline = time.monotonic() + timeout.total_seconds()
+        with translated_errors("reading the brokers' hosts"):
+            ids = self._client.get_children_async(self._kafka.broker_ids).get(timeout=seconds_left(deadline))
+            nodes = {name: self._client.get_async(f"{self._kafka.broker_ids}/{name}") for name in ids}
+            hosts_of_brokers: dict[int, Sequence[str]] = {}
+            for name, node in nodes.items():
+                broker_id = broker_id_of(name)
+                with suppress(NoNodeError, NoAuthError, Invalid):  # it has stopped, or cannot be read
+                    if broker_id is not None:
+                        hosts_of_brokers[broker_id] = registered_hosts(node.get(timeout=seconds_left(deadline))[0])
+        return hosts_of_brokers
 
 
 def _targets(nodes: Mapping[str, TopicNode]) -> Iterator[tuple[TopicPartitionKey, tuple[int, ...]]]:

@@ -6,7 +6,7 @@ Kafka accepts one list at a time in `/admin/reassign_partitions` and offers no w
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
 
 from kazoo.client import KazooClient
@@ -19,7 +19,8 @@ from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outa
 from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
-from autothrottle.ports.kafka import Term
+from autothrottle.core.operators.submission import Targets
+from autothrottle.ports.kafka import Refusals, Term
 
 MAX_LIST_BYTES = 1_000_000
 """ZooKeeper's limit for one request, less the overhead around the list."""
@@ -33,16 +34,12 @@ class ZooKeeperReassigner:
     def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
         self._client, self._path, self._own = client, kafka.reassign_partitions, own
 
-    def submit_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         """Submit reassignments. Kafka refuses none here, so the result is always empty."""
         self._create(term.fence, _formatted(targets), time.monotonic() + timeout.total_seconds())
         return {}
 
-    def cancel_reassignments(
-        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
         raise Invalid(
             "a reassignment cannot be cancelled through ZooKeeper, only through the admin API. Fix: "
             "kafka-reassign-partitions.sh --bootstrap-server ... --cancel, or --kafka-backend admin"
@@ -88,7 +85,7 @@ class ZooKeeperReassigner:
         return data
 
 
-def _formatted(targets: Mapping[TopicPartition, tuple[int, ...]]) -> bytes:
+def _formatted(targets: Targets) -> bytes:
     rows = [{"topic": t, "partition": p, "replicas": list(to)} for (t, p), to in targets.items()]
     data = compact_json({"version": 1, "partitions": rows})
     if len(data) > MAX_LIST_BYTES:

@@ -30,7 +30,15 @@ from autothrottle.adapters.zookeeper.mirror import Key, ParsedNodes, Part, Znode
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.broker_ids import broker_id_of
-from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import (
+    ANY_SNAPSHOT,
+    Assignment,
+    Problem,
+    Snapshot,
+    SnapshotRequest,
+    TopicPartition,
+    TopicReassignment,
+)
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.core.retries import CLUSTER
 from autothrottle.ports.kafka import SnapshotEvent, Watch
@@ -98,35 +106,25 @@ class ZooKeeperSnapshots:
 
     # The port's methods.
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        accept_partial: bool = False,
-        timeout: timedelta,
-    ) -> Snapshot:
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
         deadline = time.monotonic() + timeout.total_seconds()
-        on_brokers = frozenset(replicas_of)
-        if accept_partial and not (replicas_of or partitions or catching_up):
+        if request.accept_partial and not (request.replicas_of or request.partitions or request.catching_up):
             partial = self._partial
-            if partial is not None and partial.version >= min_version:
+            if partial is not None and partial.version >= request.min_version:
                 return partial
         with self._locked(deadline, timeout):
-            version = self._refresh(deadline, min_version)
+            version = self._refresh(deadline, request.min_version)
             self._require_kafka()
-            assignments, problems = self._assignments(partitions, deadline)
+            assignments, problems = self._assignments(request.partitions, deadline)
             snapshot = self._snapshot(version, self._reassignments.reassignments)
             snapshot = replace(
                 snapshot,
-                replicas=self._reassignments.replicas_on(on_brokers),
+                replicas=self._reassignments.replicas_on(frozenset(request.replicas_of)),
                 assignments=assignments,
                 problems=tuple(dict.fromkeys((*snapshot.problems, *map(self._of_topic, problems)))),
             )
-        if self._progress and catching_up:
-            self._progress.follow_catch_ups(catching_up, assignments)
+        if self._progress and request.catching_up:
+            self._progress.follow_catch_ups(request.catching_up, assignments)
         return snapshot
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from autothrottle.adapters.memory.outages import Outages
+from autothrottle.adapters.memory.state_store import Outages
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.ports.placement import PlacementCluster, StorageMetrics
 
@@ -18,9 +18,6 @@ class MemoryPlacementCluster(Outages):
         self.cluster = cluster
 
     def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
-        return self.fetch_readable_cluster(timeout).complete()
-
-    def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         self._raise_if_down()
         return self.cluster
 

@@ -9,7 +9,7 @@ Source: KIP-455 (reassignments), KIP-73 (throttles).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, pairwise, repeat
@@ -297,6 +297,27 @@ class Problem:
     """One sentence that names the value and the fix."""
     topic: str = ""
     """The only topic that it concerns; "": it may concern any topic, or the path is that of one config."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """What a snapshot must contain, in addition to the reassignments, throttles and brokers."""
+
+    min_version: int = 0
+    """Minimum version of the snapshot; 0: any."""
+    replicas_of: Collection[int] = ()
+    """Ids of the brokers whose replicas it lists."""
+    partitions: Collection[TopicPartition] = ()
+    """The partitions whose assignments it contains, in reassignment or not."""
+    catching_up: Collection[int] = ()
+    """Ids of the brokers that catch up. While they run, later snapshots report progress for their out-of-sync replicas
+    of `partitions`, as for a reassignment to them. This ends one minute after the last request that named the broker.
+    """
+    accept_partial: bool = False
+    """Whether it may lack topics that are still being read, see `Snapshot.unread_partitions`."""
+
+
+ANY_SNAPSHOT = SnapshotRequest()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, participants
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, participants
 from autothrottle.core.cycle.state import KnownLoads, KnownSources, TermState
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.catch_up import partitions_on
@@ -129,7 +129,7 @@ class CycleObservation:
     snapshot: Snapshot | AutothrottleError
     """The error may also be that of a source that the term has never read."""
     isr_partitions: frozenset[TopicPartition] = frozenset()
-    """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`."""
+    """Partitions with a replica on a broker of `brokers_with_isr`."""
     loads: KnownLoads | None = None
     """The loads; None: not read for this cycle."""
     settings: SettingsReading = SettingsReading()
@@ -147,35 +147,26 @@ MAX_ISR_PARTITIONS = 400_000
 """Limit of the partitions on brokers with an override whose ISR a cycle reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRequest:
-    """What the snapshot of a cycle must contain."""
+def brokers_with_isr(request: SnapshotRequest, snapshot: Snapshot) -> frozenset[int]:
+    """Return the brokers whose in-sync replicas a cycle must know: the ISR of all their partitions is read.
 
-    replicas_of: tuple[int, ...]
-    """Brokers that catch up, and brokers with an override."""
-    partitions: tuple[TopicPartition, ...]
-    catching_up: tuple[int, ...]
-    accept_partial: bool = False
+    These are the brokers that catch up, and those with an override that take part in a reassignment.
+    """
+    return frozenset(participants(snapshot)).intersection(request.replicas_of).union(request.catching_up)
 
-    def with_known_isr(self, snapshot: Snapshot) -> frozenset[int]:
-        """Return the brokers whose in-sync replicas a cycle must know: the ISR of all their partitions is read.
 
-        These are the brokers that catch up, and those with an override that take part in a reassignment.
-        """
-        return frozenset(participants(snapshot)).intersection(self.replicas_of).union(self.catching_up)
+def partitions_with_isr(request: SnapshotRequest, snapshot: Snapshot) -> frozenset[TopicPartition]:
+    """Return the partitions on these brokers, at most `MAX_ISR_PARTITIONS`; those of catch-ups are first.
 
-    def isr_partitions(self, snapshot: Snapshot) -> frozenset[TopicPartition]:
-        """Return the partitions on these brokers, at most `MAX_ISR_PARTITIONS`; those of catch-ups are first.
-
-        A partition beyond the limit counts as one whose ISR is unknown: the override of its broker lists it.
-        """
-        urgent = partitions_on(snapshot, self.catching_up)
-        others = partitions_on(snapshot, self.with_known_isr(snapshot)) - urgent
-        return urgent.union(islice(sorted(others), max(0, MAX_ISR_PARTITIONS - len(urgent))) if others else ())
+    A partition beyond the limit counts as one whose ISR is unknown: the override of its broker lists it.
+    """
+    urgent = partitions_on(snapshot, request.catching_up)
+    others = partitions_on(snapshot, brokers_with_isr(request, snapshot)) - urgent
+    return urgent.union(islice(sorted(others), max(0, MAX_ISR_PARTITIONS - len(urgent))) if others else ())
 
 
 def needed(term: TermState, sources: KnownSources, request: SubmissionRequest | None, now: datetime) -> SnapshotRequest:
-    """Return what the snapshot must contain.
+    """Return what the snapshot of a cycle must contain: the replicas of brokers that catch up or have an override.
 
     Args:
         term: the state; `isr_partitions` has the partitions whose ISR is read, as far as they are known.
@@ -187,4 +178,9 @@ def needed(term: TermState, sources: KnownSources, request: SubmissionRequest | 
     rows = {*term.submissions.unseen, *(request.targets if request else ()), *term.isr_partitions}
     catching_up = tuple(sorted(sources.catch_ups))
     replicas_of = tuple(sorted(overridden.union(catching_up)))
-    return SnapshotRequest(replicas_of, tuple(sorted(rows)), catching_up, term.accepts_partial)
+    return SnapshotRequest(
+        replicas_of=replicas_of,
+        partitions=tuple(sorted(rows)),
+        catching_up=catching_up,
+        accept_partial=term.accepts_partial,
+    )

@@ -76,7 +76,7 @@ class TermState:
     sources: KnownSources = KnownSources()
     loads: KnownLoads = KnownLoads()
     isr_partitions: frozenset[TopicPartition] = frozenset()
-    """Partitions with a replica on a broker of `SnapshotRequest.with_known_isr`, as last read."""
+    """Partitions with a replica on a broker of `observation.brokers_with_isr`, as last read."""
     throttles: ThrottleState = ThrottleState()  # noqa: RUF009 (frozen)
     has_reassignments: bool = False
     """Whether there was a reassignment in the last cycle that could write."""

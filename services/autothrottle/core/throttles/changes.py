@@ -22,7 +22,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.ownership import (
@@ -50,6 +50,31 @@ class Edit:
     def writes(self) -> bool:
         """Whether the edit changes the value; otherwise it only checks the value when the ledger takes it over."""
         return self.value != self.expected
+
+    def validate(self, current: str | None) -> None:
+        """Check that another party has not changed the value since the decision.
+
+        Raises:
+            Conflict: the current value is neither the expected one nor the new one.
+        """
+        if current not in (self.expected, self.value):
+            raise Conflict(f"{self.key} is {current!r}, but was {self.expected!r} when the change was decided")
+
+
+def edited_config(config: Mapping[str, str], edits: Iterable[Edit]) -> dict[str, str]:
+    """Return a config after the edits; other keys keep their values.
+
+    Raises:
+        Conflict: another party has changed a value.
+    """
+    values = dict(config)
+    for edit in edits:
+        edit.validate(config.get(edit.key))
+        if edit.value is None:
+            values.pop(edit.key, None)
+        else:
+            values[edit.key] = edit.value
+    return values
 
 
 @dataclass(frozen=True, slots=True)

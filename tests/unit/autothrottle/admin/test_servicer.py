@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from autothrottle.adapters.grpc import DiscoveryClient
 from autothrottle.adapters.memory import MemoryMembership, MemoryMetrics
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
-from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.cluster.snapshot import Problem, SnapshotRequest
 from autothrottle.core.members import Member
 from autothrottle.v1 import (
     admin_pb2,
@@ -445,7 +445,9 @@ def test_a_snapshot_has_reassignments_throttles_and_the_requested_replicas(servi
     services.cluster.problems.append(Problem("/brokers/topics/t2", "is not JSON"))
     request = discovery_pb2.GetSnapshotRequest(replicas_of=[1002])
     answered = snapshot_from_chunks(discovery(services).GetSnapshot(request, timeout=SLACK))
-    expected = services.cluster.fetch_snapshot(replicas_of=[1002], timeout=builders.NOON - builders.NOON)
+    expected = services.cluster.fetch_snapshot(
+        SnapshotRequest(replicas_of=[1002]), timeout=builders.NOON - builders.NOON
+    )
     assert answered == expected
     assert answered.replicas == {1002: {"t1": (0,)}}
 

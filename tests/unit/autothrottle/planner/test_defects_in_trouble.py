@@ -96,7 +96,7 @@ def test_a_concurrent_edit_by_a_user_is_neither_lost_nor_taken_for_ours() -> Non
         cluster.edit_before_next_write(BROKER_1003, FOLLOWER_RATE, "7000000")
         record = bench.cycle()
         refused = [o for o in record.outcomes if o.status is OutcomeStatus.REFUSED]
-        assert [o.resource for o in refused] == [BROKER_1003] and "another party changed it" in refused[0].reason
+        assert [o.resource for o in refused] == [BROKER_1003] and "when the change was decided" in refused[0].reason
         assert cluster.configs[BROKER_1003] == {FOLLOWER_RATE: "7000000"}
         bench.cycle("retrying after a failure")
         assert bench.rates().keys() == RATES.keys() and bench.rate(1003, FOLLOWER) != 7.0

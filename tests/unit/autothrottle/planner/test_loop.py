@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from autothrottle.adapters.memory import (
     MemoryMetrics,
 )
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.snapshot import Problem, Snapshot
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Problem, Snapshot, SnapshotRequest
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.records import AuditAction, Cycle, ForeignThrottle, OutcomeStatus, Reason
 from autothrottle.core.traffic.loads import Loads
@@ -996,9 +995,9 @@ def test_a_snapshot_is_at_least_as_new_as_the_last_event() -> None:
     class VersionRecorder(MemoryCluster):
         min_versions: list[int]
 
-        def fetch_snapshot(self, *, min_version: int = 0, **wanted: Any) -> Snapshot:
-            self.min_versions.append(min_version)
-            return super().fetch_snapshot(min_version=min_version, **wanted)
+        def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
+            self.min_versions.append(request.min_version)
+            return super().fetch_snapshot(request, timeout=timeout)
 
     with Bench() as bench:
         cluster = VersionRecorder(bench.electorate, (1001, 1002, 1003))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Assignment, Snapshot, SnapshotRequest
 from autothrottle.planner import observe
 from tests.unit.autothrottle.planner.bench import BROKERS, Bench, GatedMetrics
 
@@ -20,10 +20,10 @@ class WaitingCluster(MemoryCluster):
 
     metrics: GatedMetrics
 
-    def fetch_snapshot(self, **wanted: Any) -> Snapshot:
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
         assert self.metrics.hangs.wait(60), "the loads are read after the snapshot"
         self.metrics.read_gate.set()
-        return super().fetch_snapshot(**wanted)
+        return super().fetch_snapshot(request, timeout=timeout)
 
 
 def test_loads_and_snapshot_are_read_in_parallel() -> None:
@@ -59,14 +59,14 @@ def test_a_failed_metrics_source_is_not_read_again_for_a_while_even_if_the_snaps
 def test_more_partitions_than_one_request_holds_are_read_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catch-ups of brokers with more than 100,000 partitions made discovery refuse the request of every cycle."""
     monkeypatch.setattr(observe, "MAX_SNAPSHOT_PARTITIONS", 2)
-    requests: list[tuple[TopicPartition, ...]] = []
+    requests: list[SnapshotRequest] = []
 
-    def fetch(partitions: tuple[TopicPartition, ...]) -> Snapshot:
-        requests.append(partitions)
-        return Snapshot(len(requests), assignments={row: Assignment((1,), 1, (1,)) for row in partitions})
+    def fetch(request: SnapshotRequest) -> Snapshot:
+        requests.append(request)
+        return Snapshot(len(requests), assignments={row: Assignment((1,), 1, (1,)) for row in request.partitions})
 
     rows = [("t", partition) for partition in range(5)]
-    snapshot = observe._fetch_in_parts(fetch, rows)
-    assert [len(request) for request in requests] == [2, 2, 1]
+    snapshot = observe._fetch_in_parts(fetch, SnapshotRequest(partitions=rows))
+    assert [len(request.partitions) for request in requests] == [2, 2, 1]
     assert (snapshot.version, list(snapshot.assignments)) == (3, rows)
-    assert observe._fetch_in_parts(fetch, []).assignments == {}
+    assert observe._fetch_in_parts(fetch, ANY_SNAPSHOT).assignments == {}

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Targets, unthrottled
 from autothrottle.core.records import Pause, PauseMode, Submission
@@ -67,7 +66,8 @@ def submit(
 
     def throttled() -> bool:
         bench.cycle("requested", after=0)
-        return not unthrottled(bench.cluster.fetch_snapshot(partitions=wanted.keys(), timeout=TIMEOUT), wanted)
+        request = SnapshotRequest(partitions=wanted.keys())
+        return not unthrottled(bench.cluster.fetch_snapshot(request, timeout=TIMEOUT), wanted)
 
     eventually(lambda: throttled() or waiting.done())
     return waiting
@@ -146,8 +146,8 @@ class ProposingCluster(MemoryCluster):
     propose: Callable[[], Future[Submission]] | None = None
     submission: Future[Submission] | None = None
 
-    def fetch_snapshot(self, **wanted: Any) -> Snapshot:
-        found = super().fetch_snapshot(**wanted)
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
+        found = super().fetch_snapshot(request, timeout=timeout)
         if self.propose and not self.submission:
             self.submission = self.propose()
         return found

@@ -15,7 +15,7 @@ from autothrottle.adapters.kafka_admin.values import (
     PartitionReassignment,
 )
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy
+from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
@@ -135,7 +135,7 @@ class MemoryKafka(KafkaAdmin):
         return found
 
 
-class MemoryLedger:
+class MemoryLedger(LedgerReader):
     """The ledger of an in-memory cluster."""
 
     def __init__(self, cluster: MemoryCluster) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.fence import Fence
+from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.ports.kafka import Term
 
@@ -14,7 +15,7 @@ SESSION = timedelta(seconds=6)
 LATE = "no time was left"
 
 
-class TermChecks:
+class TermChecks(Ledger):
     """Checks of the term that take some seconds of a clock."""
 
     def __init__(self, seconds: float = 0.0, is_over: bool = False) -> None:

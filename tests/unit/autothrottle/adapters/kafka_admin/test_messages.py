@@ -10,8 +10,8 @@ import pytest
 
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import kafka
-from autothrottle.adapters.kafka_admin.fetch_settings import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
+from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value

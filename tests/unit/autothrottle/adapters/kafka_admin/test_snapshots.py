@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.adapters.kafka_admin.foreign_edits import edits
-from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
+from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots, edits
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
@@ -25,7 +24,7 @@ from autothrottle.core.cluster.configs import (
     ReplicaRole,
 )
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot
+from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, SnapshotRequest
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.throttles.plan import current_rate
@@ -49,7 +48,8 @@ class Subject:
         self.kafka, self.ledger = MemoryKafka(self.cluster), MemoryLedger(self.cluster)
         self._changed = threading.Condition()
         self.events: list[SnapshotEvent] = []
-        self.admin = AdminSnapshots(self.kafka, self.ledger, poll, reaches_controllers)
+        self.kafka.controllers = reaches_controllers
+        self.admin = AdminSnapshots(self.kafka, self.ledger, poll)
         self.source: SnapshotSource = self.admin
         self.admin.watch_snapshots(self._record)
 
@@ -200,7 +200,7 @@ def test_assignments_are_those_of_the_requested_partitions(subject: Subject) -> 
     subject.start_reassignment()
     subject.cluster.add_topic("t2", {0: [1003], 1: [1002, 1003]})
     requested = [("t1", 0), ("t2", 1), ("t2", 7), ("t3", 0)]
-    assert subject.source.fetch_snapshot(partitions=requested, timeout=TIMEOUT).assignments == {
+    assert subject.source.fetch_snapshot(SnapshotRequest(partitions=requested), timeout=TIMEOUT).assignments == {
         ("t1", 0): Assignment((1001, 1004, 1002), 1001, (1001, 1002), (1004,), (1002,)),
         ("t2", 1): Assignment((1002, 1003), 1002, (1002, 1003)),
     }
@@ -249,7 +249,7 @@ def test_broker_that_is_down_is_unreadable_if_it_is_involved(subject: Subject) -
     subject.write(ConfigResource.broker(1003), LEADER_RATE, "5")
     subject.kafka.fenced |= {1002, 1003, 1004}
     subject.start_reassignment()
-    snapshot = subject.source.fetch_snapshot(replicas_of=[1002], timeout=TIMEOUT)
+    snapshot = subject.source.fetch_snapshot(SnapshotRequest(replicas_of=[1002]), timeout=TIMEOUT)
     assert snapshot.brokers == {1001}
     assert snapshot.problems == ()
     assert snapshot.unreadable_configs.keys() == {ConfigResource.broker(b) for b in (1002, 1003, 1004)}
@@ -328,11 +328,11 @@ def test_every_relevant_change_is_an_event_worded_as_in_the_other_backend(subjec
 def test_snapshots_read_after_an_event_have_newer_versions(subject: Subject) -> None:
     subject.cluster.add_topic("t1", {0: [1001, 1002]})
     event = subject.event_after("[t1]", lambda: subject.cluster.submit_reassignment("t1", {0: [1003, 1002]}))
-    snapshot = subject.source.fetch_snapshot(min_version=event.version, timeout=TIMEOUT)
+    snapshot = subject.source.fetch_snapshot(SnapshotRequest(min_version=event.version), timeout=TIMEOUT)
     assert snapshot.version > event.version
     assert subject.snapshot().version > snapshot.version
     # The version may come from another discovery replica, whose clock is ahead.
-    ahead = subject.source.fetch_snapshot(min_version=snapshot.version + 30_000, timeout=TIMEOUT)
+    ahead = subject.source.fetch_snapshot(SnapshotRequest(min_version=snapshot.version + 30_000), timeout=TIMEOUT)
     assert ahead.version >= snapshot.version + 30_000
 
 
@@ -363,7 +363,7 @@ def test_poll_rests_ten_times_as_long_as_it_worked() -> None:
 def test_awaited_broker_is_reported_without_reassignments(subject: Subject) -> None:
     subject.kafka.fenced |= {1002, 1003}
     subject.write(ConfigResource.broker(1003), LEADER_RATE, "5")
-    subject.source.fetch_snapshot(replicas_of=[1002], timeout=TIMEOUT)
+    subject.source.fetch_snapshot(SnapshotRequest(replicas_of=[1002]), timeout=TIMEOUT)
     subject.event_after("brokers registered: [1002]", lambda: subject.kafka.fenced.remove(1002))
     subject.event_after("brokers registered: [1003]", lambda: subject.kafka.fenced.remove(1003))
     assert len(subject.reasons_after_polls()) == 1

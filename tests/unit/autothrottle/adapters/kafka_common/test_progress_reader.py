@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,6 +18,7 @@ from autothrottle.core.cluster.flows import CopiedMark, Flow, Progress
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Assignment, TopicReassignment
 from autothrottle.core.errors import Unavailable
+from autothrottle.ports.kafka import PartitionsOfBrokers
 from tests.builders import at_once, eventually, reassignment
 
 FLOW = Flow(1001, 1002)
@@ -25,8 +26,6 @@ BROKERS = frozenset({1001, 1002})
 REASSIGNMENT = (reassignment("t", {0: (1001, (1001,), (1002,), (1001,))}),)
 NEVER = timedelta(hours=1)
 OFTEN = timedelta(milliseconds=5)
-
-Wanted = Mapping[int, Mapping[str, Collection[int]]]
 
 
 class Source(MemoryCluster):
@@ -36,17 +35,17 @@ class Source(MemoryCluster):
         super().__init__(brokers=BROKERS)
         self.grow(1001, "t", 0, 100)
         self.grow(1002, "t", 0, 30)
-        self.calls: list[tuple[float, Wanted]] = []
+        self.calls: list[tuple[float, PartitionsOfBrokers]] = []
         """(start of the call on the monotonic clock, wanted logs)."""
         self.before: Callable[[], None] = lambda: None
         """Called before the answer."""
         self.after: Callable[[], None] = lambda: None
         """Called between the brokers' answers and the return."""
 
-    def fetch_log_sizes(self, wanted: Wanted, timeout: timedelta) -> LogSizes:
-        self.calls.append((time.monotonic(), wanted))
+    def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
+        self.calls.append((time.monotonic(), partitions))
         self.before()
-        sizes = super().fetch_log_sizes(wanted, timeout)
+        sizes = super().fetch_log_sizes(partitions, timeout)
         self.after()
         return sizes
 

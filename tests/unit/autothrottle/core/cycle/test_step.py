@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
-from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicReassignment
 from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import CycleObservation, SnapshotRequest, SourceReadings, adopted
+from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted, partitions_with_isr
 from autothrottle.core.cycle.results import CycleResults
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.settle import settle
@@ -174,4 +174,4 @@ def test_more_overrides_than_a_request_can_hold_leave_the_rest_unknown(monkeypat
         replicas={2: {"a": (0, 1), "b": (0, 1)}, 3: {"c": (5, 6)}},
     )
     request = SnapshotRequest(replicas_of=(2, 3), partitions=(), catching_up=(3,))
-    assert request.isr_partitions(snapshot) == {("c", 5), ("c", 6), ("a", 0)}
+    assert partitions_with_isr(request, snapshot) == {("c", 5), ("c", 6), ("a", 0)}

@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory: its partitions and configs, and the actions of the controller, users and faults."""
+"""A Kafka cluster in memory: partitions, configs and quotas, and the actions of the controller, users and faults."""
 
 from __future__ import annotations
 
@@ -7,35 +7,49 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
-from autothrottle.adapters.memory.election import MemoryElectorate
-from autothrottle.adapters.memory.outages import Outages
+from autothrottle.adapters.memory.state_store import MemoryElectorate, Outages
 from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
+    ANY_SNAPSHOT,
     NO_LEADER,
     Assignment,
     Problem,
     Snapshot,
+    SnapshotRequest,
     TopicPartition,
     TopicReassignment,
     replicas_on,
 )
-from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
+from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
-from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments_with_lagging
+from autothrottle.core.operators.catch_up import lagging, reassignments_with_lagging
+from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
+from autothrottle.core.quotas.keys import QuotaValues, check_etag, edited
 from autothrottle.core.records import Outcome, OutcomeStatus
-from autothrottle.core.throttles.changes import Change, Edit, validate_restored
+from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
-from autothrottle.ports.kafka import SnapshotEvent, Term, Watch
+from autothrottle.ports.kafka import (
+    PartitionsOfBrokers,
+    QuotaChange,
+    QuotaReading,
+    Refusals,
+    SnapshotEvent,
+    Term,
+    Watch,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class MemoryCluster(Outages):
@@ -104,34 +118,24 @@ class MemoryCluster(Outages):
     # The ports.
 
     def is_registered(self, broker_id: int, timeout: timedelta) -> bool:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return broker_id in self.brokers
 
     def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return {broker_id: self.hosts.get(broker_id, ()) for broker_id in self.brokers}
 
-    def fetch_snapshot(
-        self,
-        *,
-        min_version: int = 0,
-        replicas_of: Collection[int] = (),
-        partitions: Collection[TopicPartition] = (),
-        catching_up: Collection[int] = (),
-        accept_partial: bool = False,
-        timeout: timedelta,
-    ) -> Snapshot:
-        with self._lock:
-            self._raise_if_down()
-            self._catching_up = frozenset(catching_up) or self._catching_up
+    def fetch_snapshot(self, request: SnapshotRequest = ANY_SNAPSHOT, *, timeout: timedelta) -> Snapshot:
+        with self._available():
+            self._catching_up = frozenset(request.catching_up) or self._catching_up
             if self.incomplete:
                 raise Incomplete(self.incomplete)
-            if self.version < min_version:
-                raise Unavailable(f"the cluster is at version {self.version}, before {min_version}; try again")
+            if self.version < request.min_version:
+                raise Unavailable(f"the cluster is at version {self.version}, before {request.min_version}; try again")
+            topics = sorted(self.topics.items())
+            replicas = ((t, [(n, p.replicas) for n, p in partitions.items()]) for t, partitions in topics)
             reassignments = tuple(self._reassignments())
-            unread = {r.topic for r in reassignments} & self.unread_topics if accept_partial else set()
+            unread = {r.topic for r in reassignments} & self.unread_topics if request.accept_partial else set()
             snapshot = Snapshot(
                 version=self.version,
                 brokers=frozenset(self.brokers),
@@ -139,8 +143,8 @@ class MemoryCluster(Outages):
                 throttles=self._throttles(),
                 default_throttles={k: v for k, v in self.default_configs.items() if k in RATE_KEYS},
                 ledger={r: entry for r, entry in self.ledger.items() if r.type in THROTTLED_TYPES},
-                replicas=replicas_on(frozenset(replicas_of), self._replicas()),
-                assignments={row: assignment for row in partitions if (assignment := self._assignment(row))},
+                replicas=replicas_on(frozenset(request.replicas_of), replicas),
+                assignments={row: assignment for row in request.partitions if (assignment := self._assignment(row))},
                 unreadable_configs=dict(self.unreadable_configs),
                 problems=tuple(self.problems),
                 progress=self._progress(),
@@ -149,14 +153,12 @@ class MemoryCluster(Outages):
             return snapshot.with_unread("/brokers/topics", missing) if unread else snapshot
 
     def fetch_quota_state(self, resources: Collection[ConfigResource], timeout: timedelta) -> QuotaState:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             ledger = {r: entry for r, entry in self.ledger.items() if r.type is ResourceType.QUOTA}
             return QuotaState({r: dict(self.configs.get(r, {})) for r in {*resources, *ledger}}, ledger)
 
     def fetch_clients(self, timeout: timedelta) -> ClientReading:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             with_quotas = (entity_of_path(resource.path) for resource, keys in self.configs.items() if keys)
             of_groups = (ClientQuotaEntity(DEFAULT, client) for client in self.group_clients)
             return ClientReading(frozenset({*filter(None, with_quotas), *of_groups}), dict(self.plug_ins))
@@ -164,27 +166,24 @@ class MemoryCluster(Outages):
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         return self._watches.add(notify)
 
-    def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
-        return self._log_sizes(partitions)
+    def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
+        with self._available():
+            answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes}
+            brokers = {b: BrokerLogSizes(self._clock(), _selected(logs, partitions[b])) for b, logs in answers.items()}
+            return LogSizes(brokers, {b: f"broker {b} does not answer" for b in partitions if b not in answers})
 
     def fetch_broker_ids(self, timeout: timedelta) -> Collection[int]:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return frozenset(self.brokers)
 
-    def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
-        return self._log_sizes(dict.fromkeys(broker_ids))
-
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return {(t, n): p.leader for t in topics for n, p in self.topics.get(t, {}).items()}
 
     def fetch_settings(
         self, broker_ids: Collection[int], topics: Collection[str], timeout: timedelta
     ) -> ClusterSettings:
-        with self._lock:
-            self._raise_if_down()
+        with self._available():
             return ClusterSettings(
                 {b: settings for b, settings in self.settings.brokers.items() if b in broker_ids},
                 {t: count for t, count in self.settings.min_in_sync_replicas.items() if t in topics},
@@ -193,20 +192,15 @@ class MemoryCluster(Outages):
     def apply(self, term: Term, changes: Sequence[Change], timeout: timedelta) -> Sequence[Outcome]:
         outcomes = []
         for change in changes:
-            with self._lock:
-                self._raise_if_down()
+            with self._available():
                 self._check(term)
                 outcomes.append(self._apply(change))
         return tuple(outcomes)
 
-    def submit_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...]], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         return self._alter_reassignments(term, targets)
 
-    def cancel_reassignments(
-        self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
-    ) -> Mapping[TopicPartition, str]:
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
         return self._alter_reassignments(term, dict.fromkeys(partitions))
 
     def _check(self, term: Term) -> None:
@@ -214,11 +208,8 @@ class MemoryCluster(Outages):
         if time.monotonic() >= term.lease_end:
             raise Unavailable("the leader's lease has ended; nothing more was written")
 
-    def _alter_reassignments(
-        self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...] | None]
-    ) -> Mapping[TopicPartition, str]:
-        with self._lock:
-            self._raise_if_down()
+    def _alter_reassignments(self, term: Term, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> Refusals:
+        with self._available():
             self._check(term)
             if self.conflict:
                 raise Conflict(self.conflict)
@@ -372,7 +363,9 @@ class MemoryCluster(Outages):
     def _progress(self) -> Progress | None:
         if self._history is None:
             return None
-        reassignments, lags = self._with_lagging()
+        assignments = {(topic, n): p for topic, partitions in self.topics.items() for n, p in partitions.items()}
+        lags = lagging(assignments, self._catching_up & self.brokers)
+        reassignments = reassignments_with_lagging(tuple(self._reassignments()), lags, assignments)
         sizes = self.fetch_log_sizes(self._history.sizes_needed(reassignments), timedelta(seconds=1))
         self._history = self._history.observe(reassignments, sizes, self._clock(), None, lags, self._previously_down)
         self._previously_down = self._catching_up - self.brokers
@@ -381,24 +374,10 @@ class MemoryCluster(Outages):
         self._growth = self._observed_growth(self._growth, reassignments)
         return replace(self._history.progress, growth=self._growth.reported)
 
-    def _with_lagging(self) -> tuple[tuple[TopicReassignment, ...], Lagging]:
-        """Return all reassignments including lagging replicas of brokers that catch up, and the lagging ones alone."""
-        assignments = {(topic, n): p for topic, partitions in self.topics.items() for n, p in partitions.items()}
-        lags = lagging(assignments, self._catching_up & self.brokers)
-        return reassignments_with_lagging(tuple(self._reassignments()), lags, assignments), lags
-
     def _observed_growth(self, history: GrowthHistory, reassignments: Iterable[TopicReassignment]) -> GrowthHistory:
         copying, timeout = CopyingReplicas.of(reassignments), timedelta(seconds=1)
-        sizes, leaders = self.fetch_all_log_sizes(copying.brokers, timeout), self.fetch_leaders(self.topics, timeout)
-        return history.observe(sizes, copying.copied, leaders)
-
-    def _log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]] | None]) -> LogSizes:
-        """Return broker id -> the sizes of these logs; None: of all its logs."""
-        with self._lock:
-            self._raise_if_down()
-            answers = {b: self.log_bytes[b] for b in partitions if b in self.log_bytes}
-            brokers = {b: BrokerLogSizes(self._clock(), _selected(logs, partitions[b])) for b, logs in answers.items()}
-            return LogSizes(brokers, {b: f"broker {b} does not answer" for b in partitions if b not in answers})
+        sizes = self.fetch_log_sizes(dict.fromkeys(copying.brokers), timeout)
+        return history.observe(sizes, copying.copied, self.fetch_leaders(self.topics, timeout))
 
     def _assignment(self, row: TopicPartition) -> Assignment | None:
         return self.topics.get(row[0], {}).get(row[1])
@@ -421,38 +400,28 @@ class MemoryCluster(Outages):
         }
         return {resource: config for resource, config in throttles.items() if config}
 
-    def _replicas(self) -> Iterable[tuple[str, list[tuple[int, tuple[int, ...]]]]]:
-        """Yield each topic with its partitions and their replicas."""
-        for topic, partitions in sorted(self.topics.items()):
-            yield topic, [(n, p.replicas) for n, p in partitions.items()]
-
     def _apply(self, change: Change) -> Outcome:
-        resource, config = change.resource, self.configs.get(change.resource, {})
-        reason = self.refused.get(resource) or _conflict(config, change.edits)
-        if reason:
+        resource, config, entry = (
+            change.resource,
+            self.configs.get(change.resource, {}),
+            self.ledger.get(change.resource),
+        )
+        if reason := self.refused.get(resource):
             return Outcome(resource, OutcomeStatus.REFUSED, reason)
         try:
-            validate_restored(change, config, self.ledger.get(resource))
-        except Invalid as error:
+            new_config = edited_config(config, change.edits)
+            validate_restored(change, config, entry)
+        except AutothrottleError as error:
             return Outcome(resource, OutcomeStatus.REFUSED, str(error))
-        edits = [e for e in change.edits if config.get(e.key) != e.value]
-        if not edits and self.ledger.get(resource) == change.ledger:
+        if new_config == config and entry == change.ledger:
             return Outcome(resource, OutcomeStatus.UNCHANGED)
-        self._write(change, edits)
-        return Outcome(resource, OutcomeStatus.APPLIED)
-
-    def _write(self, change: Change, edits: Sequence[Edit]) -> None:
-        if edits:
-            config = self.configs.setdefault(change.resource, {})
-            for edit in edits:
-                _put(config, edit.key, edit.value)
-            self.notifications.append(change.resource.path)
-        if change.ledger is None:
-            self.ledger.pop(change.resource, None)
-        else:
-            self.ledger[change.resource] = change.ledger
+        if new_config != config:
+            self.configs[resource] = new_config
+            self.notifications.append(resource.path)
+        _put(self.ledger, resource, change.ledger)
         self.writes.append(change)
         self.version += 1
+        return Outcome(resource, OutcomeStatus.APPLIED)
 
 
 def _selected(
@@ -463,17 +432,51 @@ def _selected(
     }
 
 
-def _conflict(config: Mapping[str, str], edits: Iterable[Edit]) -> str:
-    """Why the edits do not apply to the current values; a value that is already as wanted does not conflict."""
-    for edit in edits:
-        current = config.get(edit.key)
-        if current not in (edit.expected, edit.value):
-            return f"{edit.key} is {current!r} instead of {edit.expected!r}; another party changed it"
-    return ""
-
-
-def _put(config: dict[str, str], key: str, value: str | None) -> None:
+def _put(values: dict[K, V], key: K, value: V | None) -> None:
     if value is None:
-        config.pop(key, None)
+        values.pop(key, None)
     else:
-        config[key] = value
+        values[key] = value
+
+
+class MemoryClientQuotas(Outages):
+    """Client quotas in memory (a `ClientQuotaStore`)."""
+
+    _outage = "the client quotas cannot be read or written; try again"
+
+    def __init__(self) -> None:
+        self.quotas: dict[ClientQuotaEntity, QuotaValues] = {}
+        self.problems: tuple[str, ...] = ()
+        """Settable: the problems of every reading."""
+        self.notifications: list[str] = []
+        """The entity paths of change notifications to brokers, in order."""
+        self._lock = threading.Lock()
+
+    def fetch_quotas(self, timeout: timedelta, entities: Collection[ClientQuotaEntity] | None = None) -> QuotaReading:
+        with self._available():
+            found = {e: values for e, values in self.quotas.items() if entities is None or e in entities}
+            return QuotaReading(found, self.problems)
+
+    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
+        with self._available():
+            current = self.quotas.get(change.entity, {})
+            check_etag(change.entity, change.etag, current)
+            values = edited(current, change.edits)
+            if values != current and not change.validate_only:
+                _put(self.quotas, change.entity, values or None)
+                self.notifications.append(change.entity.path)
+            return current
+
+
+class MemoryPermissions(Outages):
+    """A `PermissionSource` with settable answers."""
+
+    _outage = "the other side does not answer; try again"
+
+    def __init__(self, missing: Mapping[str, str] | None = None) -> None:
+        self.missing = dict(missing or {})
+        """Resource -> the operations that may not be done, and the fix."""
+
+    def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
+        self._raise_if_down()
+        return self.missing

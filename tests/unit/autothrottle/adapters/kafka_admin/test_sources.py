@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autothrottle.adapters.kafka_admin.messages import permitted_operations
-from autothrottle.adapters.kafka_admin.permissions import KafkaPermissions
+from autothrottle.adapters.kafka_admin.sources import KafkaPermissions
 from autothrottle.adapters.kafka_admin.values import Answers
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.errors import Unavailable

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.adapters.kafka_admin.config_edits import operations
+from autothrottle.adapters.kafka_admin.config_writer import operations
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation
 from autothrottle.core.cluster.configs import LEADER_RATE, LEADER_REPLICAS, MAX_VALUE_BYTES, parse_replicas
 from autothrottle.core.errors import Invalid

@@ -17,9 +17,10 @@ from contextlib import suppress
 from importlib import import_module
 
 from autothrottle import __version__
-from autothrottle.composition import Composition, validate_kafka_settings
+from autothrottle.composition.cluster import validate_kafka_settings
+from autothrottle.composition.services import Composition
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.members import leader_address
+from autothrottle.core.members import Member, leader_address
 from autothrottle.core.texts import capitalized
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import Configuration
@@ -45,24 +46,23 @@ EXIT_INTERRUPTED = 130
 
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
     def serve(composition: Composition) -> None:
-        address = composition.serve_alone(name, build(composition))
-        _serve_metrics(name, composition)
-        composition.join(name, address)
+        address, _ = _serve(composition, name, build(composition))
         log.info("%s listens on %s", name.capitalize(), address)
 
     return serve
 
 
-def _serve_metrics(name: str, composition: Composition) -> None:
-    if address := composition.metrics_endpoint(name):
-        log.info("Metrics of %s: %s", name, address)
+def _serve(composition: Composition, name: str, *servicers: Servicer) -> tuple[str, Member]:
+    """Serve the services of one role; return the address, and the entry of this process in the list of members."""
+    address = composition.serve_alone(name, *servicers)
+    if metrics := composition.metrics_endpoint(name):
+        log.info("Metrics of %s: %s", name, metrics)
+    return address, composition.join(name, address)
 
 
 def _planner(composition: Composition) -> None:
     servicer, planner = composition.planner()
-    address = composition.serve_alone("planner", servicer)
-    _serve_metrics("planner", composition)
-    member = composition.join("planner", address)
+    address, member = _serve(composition, "planner", servicer)
     planner.start(leader_address(member), member.host)
     log.info("Autothrottle Running")
     log.info("Planner listens on %s", address)
@@ -70,9 +70,7 @@ def _planner(composition: Composition) -> None:
 
 def _admin(composition: Composition) -> None:
     give_way()
-    address = composition.serve_alone("admin", composition.admin(), composition.placement(), composition.quotas())
-    _serve_metrics("admin", composition)
-    composition.join("admin", address)
+    address, _ = _serve(composition, "admin", composition.admin(), composition.placement(), composition.quotas())
     log.info("gRPC API: %s", address)
 
 
@@ -236,11 +234,11 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
 
 
 def _check(configuration: Configuration) -> int:
-    from autothrottle.check import CheckComposition, print_findings
+    from autothrottle.check import check, check_settings, check_sources, print_findings
 
     log_standard_error()
     with Shutdown() as shutdown:
-        lines = CheckComposition(configuration, shutdown).findings()
+        lines = check(check_sources(Composition(configuration, shutdown)), check_settings(configuration))
         try:
             print_findings(lines, configuration.output)
         except BrokenPipeError:

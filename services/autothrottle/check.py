@@ -1,7 +1,7 @@
 """`autothrottle check`: reads what the services of `run` read, writes nothing, and prints findings and facts.
 
 Each source is read in its own thread and within a limit, so that one that does not answer is one finding. `inspection`
-judges the readings. The types to know are `CheckSources` and `CheckComposition`.
+judges the readings. The type to know is `CheckSources`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
-from autothrottle.composition import Composition
+from autothrottle.composition.services import Composition
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import AutothrottleError
@@ -38,7 +38,7 @@ from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
 from autothrottle.ports.placement import ClusterSource, PlacementCluster
 from autothrottle.ports.telemetry import LoadSource
-from autothrottle.runtime.configuration import PolicyName
+from autothrottle.runtime.configuration import Configuration, PolicyName
 
 _LIMIT = timedelta(seconds=20)
 """How long the sources may take, all at once."""
@@ -64,7 +64,7 @@ class CheckSources:
     snapshots: Callable[[], SnapshotSource]
     loads: Callable[[], LoadSource] | None
     """None: the configuration needs no loads."""
-    settings: Callable[[], FetchSettingsSource | None]
+    settings: FetchSettingsSource | None
     """None: no admin API is configured, which has the settings."""
     permissions: Mapping[str, Callable[[], PermissionSource]]
     """What is accessed, such as `state store` -> the permissions there."""
@@ -101,7 +101,10 @@ def check(sources: CheckSources, settings: CheckSettings) -> list[Finding]:
     readings = _in_parallel(reads, settings.limit)
     cluster, loads = readings[_CLUSTER], readings.get(_METRICS)
     brokers = cluster.brokers if isinstance(cluster, PlacementCluster) else {}
-    fetches = _in_parallel({"fetch sizes": lambda: _settings(sources, brokers)}, _SETTINGS_LIMIT) if brokers else {}
+    fetches: dict[str, Any] = {"fetch sizes": None} if brokers else {}
+    if brokers and (source := sources.settings):
+        read_settings = partial(source.fetch_settings, frozenset(brokers), (), _SETTINGS_LIMIT / 2)
+        fetches = _in_parallel({"fetch sizes": read_settings}, _SETTINGS_LIMIT)
     judged: dict[str, Callable[[], Iterable[Finding]]] = {
         name: partial(_judged, name, reading) for name, reading in _without_repeats(readings).items()
     }
@@ -152,11 +155,6 @@ def _defect(name: str, error: Exception) -> Finding:
 
 def _missing_permissions(connect: Callable[[], PermissionSource], limit: timedelta) -> Mapping[str, str]:
     return connect().fetch_missing_permissions(limit)
-
-
-def _settings(sources: CheckSources, broker_ids: Iterable[int]) -> ClusterSettings | None:
-    source = sources.settings()
-    return source.fetch_settings(frozenset(broker_ids), (), _SETTINGS_LIMIT / 2) if source else None
 
 
 def _complete_loads(source: LoadSource, settings: CheckSettings) -> Loads:
@@ -247,42 +245,29 @@ def print_findings(lines: Iterable[Finding], output: str) -> None:
     sys.stdout.flush()
 
 
-class CheckComposition(Composition):
-    """Builds what a check reads: the same adapters as those of the services, and none that writes."""
+def check_sources(composition: Composition) -> CheckSources:
+    """Return the sources of the configuration; nothing connects yet, and nothing is written."""
+    state, cluster = composition.state, composition.cluster
+    is_needed = composition.configuration.metrics_source != "none"
+    return CheckSources(
+        cluster=cluster.source,
+        snapshots=lambda: cluster.snapshots(state.new_session(), None),
+        loads=composition.sources.load_source if is_needed else None,
+        settings=cluster.fetch_settings,
+        permissions={
+            "state store": lambda: ZooKeeperPermissions(state.new_session(), state.paths),
+            **cluster.permissions(),
+        },
+    )
 
-    def check_sources(self) -> CheckSources:
-        """Return the sources of the configuration; nothing connects yet."""
-        configuration, kafka = self.configuration, self._kafka_admin  # once, before there are threads
-        permissions: dict[str, Callable[[], PermissionSource]] = {
-            "state store": lambda: ZooKeeperPermissions(self._session(), self._own)
-        }
-        if not self._by_admin_api:
-            submits = kafka is None
-            permissions["Kafka's znodes"] = lambda: ZooKeeperPermissions(self._session(), self._kafka, submits)
-        if kafka:
-            from autothrottle.adapters.kafka_admin.permissions import KafkaPermissions
 
-            permissions["Kafka's permissions"] = lambda: KafkaPermissions(kafka, self._by_admin_api)
-        return CheckSources(
-            cluster=self._cluster_source,
-            snapshots=lambda: self._snapshots(self._session(), None),
-            loads=None if configuration.metrics_source == "none" else self.load_source,
-            settings=self._fetch_settings,
-            permissions=permissions,
-        )
-
-    def check_settings(self) -> CheckSettings:
-        """Return the settings of the configuration."""
-        configuration = self.configuration
-        is_static = configuration.policy is PolicyName.STATIC
-        collects = configuration.metrics_source in ("scrape", "kafka")
-        return CheckSettings(
-            limits=configuration.limits,
-            policy=configuration.new_policy() if is_static else HeadroomPolicy(),
-            source=configuration.metrics_source,
-            patience=_PATIENCE + configuration.scrape_interval if collects else timedelta(0),
-        )
-
-    def findings(self) -> list[Finding]:
-        """Read all sources and return the findings."""
-        return check(self.check_sources(), self.check_settings())
+def check_settings(configuration: Configuration) -> CheckSettings:
+    """Return what the readings are judged by."""
+    is_static = configuration.policy is PolicyName.STATIC
+    collects = configuration.metrics_source in ("scrape", "kafka")
+    return CheckSettings(
+        limits=configuration.limits,
+        policy=configuration.new_policy() if is_static else HeadroomPolicy(),
+        source=configuration.metrics_source,
+        patience=_PATIENCE + configuration.scrape_interval if collects else timedelta(0),
+    )

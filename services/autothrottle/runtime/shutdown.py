@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 from autothrottle.runtime.logs import FLUSH, flush_logs, log_last_line
 
@@ -41,6 +41,13 @@ _LIMIT = timedelta(seconds=4.5)
 _EXIT_UNFINISHED = 1
 
 
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+_Part = TypeVar("_Part", bound=_Closeable)
+
+
 class Shutdown(ExitStack):
     """Closes the parts of a process in reverse order, within a deadline that begins with the request to stop."""
 
@@ -60,6 +67,16 @@ class Shutdown(ExitStack):
         """Request the stop because of a failure."""
         self.failed = True
         self.requested.set()
+
+    def closing(self, part: _Part) -> _Part:
+        """Return a part, and close it at the end."""
+        self.callback(part.close)
+        return part
+
+    def cancellable(self, client: _Part) -> _Part:
+        """Return a client whose calls fail when it is closed: at the end, or when calls in progress are cancelled."""
+        self.cancel_after(CALLS, client.close)
+        return self.closing(client)
 
     def cancel_after(self, limit: timedelta, cancel: Callable[[], None]) -> None:
         """Call `cancel` in another thread if the process still closes its parts after `CALLS` or `SESSIONS`."""

@@ -42,7 +42,7 @@ def sources(
         cluster=lambda: MemoryPlacementCluster(cluster),
         snapshots=lambda: kafka,
         loads=lambda: metrics or MemoryMetrics(load(1), load(2)),
-        settings=lambda: kafka,
+        settings=kafka,
         permissions={"state store": lambda: MemoryPermissions(denied)},
     )
 

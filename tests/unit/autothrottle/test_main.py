@@ -268,8 +268,8 @@ def test_a_failed_planner_ends_its_process_with_status_1() -> None:
 def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails(command: str) -> None:
     """It logged eleven lines: ten warnings of kazoo without the address, then the error."""
     program = (
-        "import sys; from datetime import timedelta; from autothrottle import composition; "
-        "from autothrottle.__main__ import main; composition._CONNECT_TIMEOUT = timedelta(seconds=2); "
+        "import sys; from datetime import timedelta; from autothrottle.composition import state; "
+        "from autothrottle.__main__ import main; state._CONNECT_TIMEOUT = timedelta(seconds=2); "
         f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--zk-session-timeout=1']))"
     )
     ended = python("-c", program)

@@ -95,6 +95,19 @@ _Decode = Callable[[bytes], Any]
 _Behavior = Callable[[Any, grpc.ServicerContext], Any]
 
 
+def rewrapped(
+    handler: grpc.RpcMethodHandler[Any, Any],
+    wrapped: Callable[[_Behavior, bool], _Behavior],
+    encode: Callable[[Any], bytes] | None,
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return a handler of the same kind. `wrapped` gets the method's function, and whether it answers with a stream."""
+    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    kind = next(kind for kind in kinds if getattr(handler, kind))
+    behavior = wrapped(getattr(handler, kind), kind.endswith("_stream"))
+    make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+    return make_handler(behavior, handler.request_deserializer, encode)  # type: ignore[no-any-return]
+
+
 class Kind(Enum):
     """Kinds of calls, each with threads and a limit of its own."""
 
@@ -259,10 +272,7 @@ class Admission(grpc.ServerInterceptor):
         if handler.unary_stream:
             stream = self._stream(handler.unary_stream, method, handler.request_deserializer)
             return grpc.stream_stream_rpc_method_handler(stream, None, encode)
-        if handler.stream_unary:
-            answer = self._upload(handler.stream_unary)
-            return grpc.stream_unary_rpc_method_handler(answer, handler.request_deserializer, encode)
-        assert handler.stream_stream is not None
+        assert handler.stream_stream is not None, "no method of ours, of health or of reflection has one answer to many"
         chat = self._chat(handler.stream_stream)
         return grpc.stream_stream_rpc_method_handler(chat, handler.request_deserializer, encode)
 
@@ -285,13 +295,6 @@ class Admission(grpc.ServerInterceptor):
                     yield _checked_answer(method, part)
 
         return self._in_pool(Kind.STREAM, answer)
-
-    def _upload(self, behavior: _Behavior) -> _Behavior:
-        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            with self._admitted(Kind.UPLOAD, context):
-                return behavior(requests, context)
-
-        return self._in_pool(Kind.UPLOAD, answer)
 
     def _chat(self, behavior: _Behavior) -> _Behavior:
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.runtime.call_limits import Admission
+from autothrottle.runtime.call_limits import Admission, rewrapped
 from autothrottle.runtime.connections import ConnectionLimit, grpc_options
 from autothrottle.runtime.health import Health
 from autothrottle.wire.common import abort
@@ -264,29 +264,22 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         """
         method = handler_call_details.method
         handler = continuation(handler_call_details)
-        return _unknown(method) if handler is None else _rewrapped(handler, method, self)
+        if handler is None:
+            return _unknown(method)
 
-    def unary(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
-        """Return the function with its errors mapped to statuses."""
+        def wrapped(behavior: _Behavior, is_stream: bool) -> _Behavior:
+            return self._stream(behavior, method) if is_stream else self._unary(behavior, method)
 
+        return rewrapped(handler, wrapped, _pass_encoded(handler.response_serializer))
+
+    def _unary(self, behavior: _Behavior, method: str) -> _Behavior:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             with self._statuses(method, context):
                 return behavior(request, context)
 
         return answer
 
-    def counted(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
-        """Return the function of a client-streaming method."""
-
-        def answer(requests: Any, context: grpc.ServicerContext) -> Any:
-            with self._statuses(method, context), self._streams.noted(context):
-                return behavior(requests, context)
-
-        return answer
-
-    def stream(self, behavior: _Behavior, method: str) -> Callable[..., Iterator[Any]]:
-        """Return the function of a server-streaming method."""
-
+    def _stream(self, behavior: _Behavior, method: str) -> _Behavior:
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._statuses(method, context), self._streams.noted(context):
                 yield from behavior(request, context)
@@ -326,18 +319,3 @@ def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
         yield
 
     return grpc.stream_stream_rpc_method_handler(answer)
-
-
-def _rewrapped(
-    handler: grpc.RpcMethodHandler[Any, Any], method: str, answers: _ErrorsAndStreams
-) -> grpc.RpcMethodHandler[Any, Any]:
-    decode, encode = handler.request_deserializer, _pass_encoded(handler.response_serializer)
-    codecs = (decode, encode)
-    if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(answers.unary(handler.unary_unary, method), *codecs)
-    if handler.stream_unary:
-        return grpc.stream_unary_rpc_method_handler(answers.counted(handler.stream_unary, method), *codecs)
-    if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(answers.stream(handler.unary_stream, method), *codecs)
-    assert handler.stream_stream is not None
-    return grpc.stream_stream_rpc_method_handler(answers.stream(handler.stream_stream, method), *codecs)

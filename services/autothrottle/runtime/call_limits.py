@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -91,15 +91,15 @@ MOST_DELAYED = 64
 
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
+Behavior = Callable[[Any, grpc.ServicerContext], Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Handler | None]"
 _Decode = Callable[[bytes], Any]
-_Behavior = Callable[[Any, grpc.ServicerContext], Any]
 
 
 def rewrapped(
-    handler: grpc.RpcMethodHandler[Any, Any],
-    wrapped: Callable[[_Behavior, bool], _Behavior],
-    encode: Callable[[Any], bytes] | None,
-) -> grpc.RpcMethodHandler[Any, Any]:
+    handler: Handler, wrapped: Callable[[Behavior, bool], Behavior], encode: Callable[[Any], bytes] | None
+) -> Handler:
     """Return a handler of the same kind. `wrapped` gets the method's function, and whether it answers with a stream."""
     kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
     kind = next(kind for kind in kinds if getattr(handler, kind))
@@ -256,10 +256,8 @@ class Admission(grpc.ServerInterceptor):
         return max(sizes, default=SMALL_REQUEST)
 
     def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
         """Wrap the method's function."""
         method, handler = handler_call_details.method, continuation(handler_call_details)
         if handler is None:
@@ -276,7 +274,7 @@ class Admission(grpc.ServerInterceptor):
         chat = self._chat(handler.stream_stream)
         return grpc.stream_stream_rpc_method_handler(chat, handler.request_deserializer, encode)
 
-    def _unary(self, behavior: _Behavior, kind: Kind, method: str, decode: _Decode | None) -> _Behavior:
+    def _unary(self, behavior: Behavior, kind: Kind, method: str, decode: _Decode | None) -> Behavior:
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with (
                 self._admitted(kind, context) as host,
@@ -286,7 +284,7 @@ class Admission(grpc.ServerInterceptor):
 
         return self._in_pool(kind, answer)
 
-    def _stream(self, behavior: _Behavior, method: str, decode: _Decode | None) -> _Behavior:
+    def _stream(self, behavior: Behavior, method: str, decode: _Decode | None) -> Behavior:
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._admitted(Kind.STREAM, context) as host:
                 with self._request(requests, context, host, method, decode) as request:
@@ -296,14 +294,14 @@ class Admission(grpc.ServerInterceptor):
 
         return self._in_pool(Kind.STREAM, answer)
 
-    def _chat(self, behavior: _Behavior) -> _Behavior:
+    def _chat(self, behavior: Behavior) -> Behavior:
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._admitted(Kind.UPLOAD, context):
                 yield from behavior(requests, context)
 
         return self._in_pool(Kind.UPLOAD, answer)
 
-    def _in_pool(self, kind: Kind, behavior: _Behavior) -> _Behavior:
+    def _in_pool(self, kind: Kind, behavior: Behavior) -> Behavior:
         """Let gRPC run a function in the threads of its kind."""
         behavior.experimental_thread_pool = self._pools[kind]  # type: ignore[attr-defined]
         return behavior

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from types import TracebackType
@@ -157,15 +157,11 @@ def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
             record.trace_id = trace_id()
         return True
 
-    handlers = _handlers()
-    for handler in handlers:
+    added = ExitStack()
+    for handler in _handlers():
         handler.addFilter(mark)
-
-    def remove() -> None:
-        for handler in handlers:
-            handler.removeFilter(mark)
-
-    return remove
+        added.callback(handler.removeFilter, mark)
+    return added.close
 
 
 class TextFormat(logging.Formatter):
@@ -186,8 +182,9 @@ class JsonFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as one line."""
+        at = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
-            "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -306,14 +303,9 @@ def _writer(stream: TextIO | None) -> Callable[[str], None]:
     try:
         descriptor = os.dup(stream.fileno())
     except (OSError, ValueError):  # a stream in memory
-        return partial(_write_and_flush, stream)
+        return partial(print, file=stream, end="", flush=True)
     encoding = stream.encoding or "utf-8"
     return lambda text: _write_all(descriptor, text.encode(encoding, "backslashreplace"))
-
-
-def _write_and_flush(stream: TextIO, text: str) -> None:
-    stream.write(text)
-    stream.flush()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -329,7 +321,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
 @lru_cache(maxsize=1)  # a cycle logs thousands of lines within a second
 def _second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y/%m/%d %H:%M:%S}"
-
-
-def _time(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, UTC)

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -22,7 +21,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.runtime.call_limits import Admission, rewrapped
+from autothrottle.runtime.call_limits import Admission, Behavior, Continuation, Handler, rewrapped
 from autothrottle.runtime.connections import ConnectionLimit, grpc_options
 from autothrottle.runtime.health import Health
 from autothrottle.wire.common import abort
@@ -42,8 +41,6 @@ Servicer = tuple[Callable[[Any, grpc.Server], None], object, str]
 """(generated add_..._to_server function, servicer, full name of the service)."""
 
 _Message = TypeVar("_Message", bound=Message)
-
-_Behavior = Callable[[Any, grpc.ServicerContext], Any]
 
 _OPTIONS = [
     # A second process on the same port must fail instead of silently taking a share of the calls.
@@ -67,9 +64,8 @@ logger = logging.getLogger(__name__)
 def time_left(context: grpc.ServicerContext, share: float = 0.95) -> timedelta:
     """Return the time limit of a call: this share of the time to the caller's deadline, at most `LONGEST_CALL`."""
     seconds_left = context.time_remaining()
-    return (
-        LONGEST_CALL if seconds_left is None else min(LONGEST_CALL, timedelta(seconds=max(seconds_left * share, 0.001)))
-    )
+    longest = LONGEST_CALL.total_seconds()
+    return timedelta(seconds=longest if seconds_left is None else min(longest, max(seconds_left * share, 0.001)))
 
 
 def encoded_once(kind: type[_Message], encoded: bytes) -> _Message:
@@ -182,9 +178,7 @@ class ServiceServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _bind(self, listen: str, credentials: grpc.ServerCredentials | None) -> str:
@@ -253,10 +247,8 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         self._streams = streams
 
     def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
         """Wrap the method's function.
 
         A wrapped health watch blocks a thread, unlike the library's own. The library's watch sends while it holds a
@@ -267,19 +259,19 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         if handler is None:
             return _unknown(method)
 
-        def wrapped(behavior: _Behavior, is_stream: bool) -> _Behavior:
+        def wrapped(behavior: Behavior, is_stream: bool) -> Behavior:
             return self._stream(behavior, method) if is_stream else self._unary(behavior, method)
 
         return rewrapped(handler, wrapped, _pass_encoded(handler.response_serializer))
 
-    def _unary(self, behavior: _Behavior, method: str) -> _Behavior:
+    def _unary(self, behavior: Behavior, method: str) -> Behavior:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             with self._statuses(method, context):
                 return behavior(request, context)
 
         return answer
 
-    def _stream(self, behavior: _Behavior, method: str) -> _Behavior:
+    def _stream(self, behavior: Behavior, method: str) -> Behavior:
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._statuses(method, context), self._streams.noted(context):
                 yield from behavior(request, context)
@@ -308,7 +300,7 @@ def _is_abort(error: Exception) -> bool:
     return type(error) is Exception and not error.args
 
 
-def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
+def _unknown(method: str) -> Handler:
     """Handle a method that does not exist."""
 
     def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:

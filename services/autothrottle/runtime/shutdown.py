@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
-from types import FrameType, TracebackType
-from typing import Protocol, Self, TypeVar
+from types import FrameType
+from typing import Any, Protocol, Self, TypeVar
 
 from autothrottle.runtime.logs import FLUSH, flush_logs, log_last_line
 
@@ -94,13 +94,11 @@ class Shutdown(ExitStack):
         threading.Thread(target=self._enforce, name="shutdown", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, *error: Any) -> bool | None:
         """Close the parts, and wait for the threads that would keep the process running."""
         self.requested.set()
         try:
-            return super().__exit__(kind, error, trace)
+            return super().__exit__(*error)
         finally:
             for thread in _blocking_threads() - self._older_threads:
                 thread.join()

@@ -26,16 +26,13 @@ from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_scrip
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
-from autothrottle.runtime.extras import WITH_EXTRAS, start
-from autothrottle.runtime.garbage_collection import collect_rarely
+from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, WITH_EXTRAS, discard_output, start
 from autothrottle.runtime.logs import configure_logs, log_standard_error
-from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
-from autothrottle.runtime.priority import give_way, take_back
 from autothrottle.runtime.server import Servicer
-from autothrottle.runtime.shutdown import Shutdown
-from autothrottle.runtime.signals import stop_on_signals
+from autothrottle.runtime.shutdown import Shutdown, stop_on_signals
 from autothrottle.runtime.sources import nearest
 from autothrottle.runtime.tracing import configure_tracing
+from autothrottle.runtime.tuning import collect_rarely, give_way, take_back
 
 log = logging.getLogger("autothrottle")
 

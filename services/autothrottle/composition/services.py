@@ -14,18 +14,13 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autothrottle import __version__
+from autothrottle.adapters import grpc as clients
 from autothrottle.adapters.credentials.tls import ServiceCertificates
 from autothrottle.adapters.credentials.tokens import Tokens
-from autothrottle.adapters.grpc import (
-    AdminServiceClient,
-    ApplierClient,
-    DiscoveryClient,
-    MetricsClient,
-    PlannerServiceClient,
-)
+from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
@@ -61,7 +56,7 @@ from autothrottle.runtime.tracing import Tracing, export_metrics
 if TYPE_CHECKING:
     from autothrottle.gateway.server import GatewayServer
 
-C = TypeVar("C", MetricsClient, DiscoveryClient, ApplierClient, PlannerServiceClient, AdminServiceClient)
+C = TypeVar("C", bound=ServiceClient[Any])
 
 _MEMBERS_TIMEOUT = timedelta(seconds=15)
 
@@ -127,9 +122,9 @@ class Composition:
     def planner(self) -> tuple[Servicer, Planner]:
         """The planner and its servicer. The caller starts the planner with the address of its server."""
         configuration = self.configuration
-        metrics = self._client(MetricsClient, configuration.metrics_addr)
-        applier = self._client(ApplierClient, configuration.applier_addr)
-        overrides, discovery = self.state.overrides, self._client(DiscoveryClient, configuration.discovery_addr)
+        metrics = self._client(clients.MetricsClient)
+        applier = self._client(clients.ApplierClient)
+        discovery = self._client(clients.DiscoveryClient)
         planner = Planner(
             PlannerDependencies(
                 election=self.state.election(),
@@ -138,7 +133,7 @@ class Composition:
                 events=metrics,
                 writer=applier,
                 reassigner=applier,
-                overrides=overrides,
+                overrides=self.state.overrides,
                 pauses=self.state.pauses,
                 catch_ups=self.state.catch_ups,
                 settings=discovery,
@@ -173,12 +168,12 @@ class Composition:
 
     def admin(self) -> Servicer:
         configuration = self.configuration
-        overrides, discovery = self.state.overrides, self._client(DiscoveryClient, configuration.discovery_addr)
-        metrics = self._client(MetricsClient, configuration.metrics_addr)
+        overrides, discovery = self.state.overrides, self._client(clients.DiscoveryClient)
+        metrics = self._client(clients.MetricsClient)
         limits, schedule, policy = configuration.limits, configuration.schedule, configuration.new_policy()
         servicer = AdminServicer(
             overrides,
-            self._client(PlannerServiceClient, configuration.planner_addr),
+            self._client(clients.PlannerServiceClient),
             self.cluster.brokers(),
             discovery,
             self.state.membership,
@@ -192,7 +187,7 @@ class Composition:
 
     def quotas(self) -> Servicer:
         """The service of Kafka's client quotas, which any admin process serves: it has no state."""
-        discovery = self._client(DiscoveryClient, self.configuration.discovery_addr)
+        discovery = self._client(clients.DiscoveryClient)
         state, quotas = self.state, self.cluster.client_quotas(self.state.session)
         temporary, rules = state.temporary_quotas, state.yield_rules
         return _registration(QuotaServicer(quotas, temporary, rules, discovery, state.catch_ups, state.overrides))
@@ -209,7 +204,7 @@ class Composition:
 
     def gateway(self, service: str) -> str:
         """Serve the HTTP API until the stack closes; return the address."""
-        admin = self._client(AdminServiceClient, self.configuration.admin_addr)
+        admin = self._client(clients.AdminServiceClient)
         self._follow_request_quotas()
         self.health.add("admin", lambda: admin.check(_CHECK_TIMEOUT), service="gateway")
         return self._serve_http(service, self.configuration.api_listen, admin)
@@ -223,7 +218,7 @@ class Composition:
         return self._serve_http(service, listen, None, "metrics-listen") if listen else ""
 
     def _serve_http(
-        self, service: str, listen: str, admin: AdminServiceClient | None, option: str = "api-listen"
+        self, service: str, listen: str, admin: clients.AdminServiceClient | None, option: str = "api-listen"
     ) -> str:
         # Only these processes need a web framework.
         from autothrottle.adapters.exposition.prometheus import PrometheusText
@@ -387,10 +382,10 @@ class Composition:
         """A temporary directory for sockets, with access for this user only; the stack removes it."""
         return self._stack.enter_context(tempfile.TemporaryDirectory(prefix="autothrottle-"))
 
-    def _client(self, kind: type[C], addresses: Sequence[str]) -> C:
-        """A client of a service at these addresses; without addresses it finds the service in the list of members."""
+    def _client(self, kind: type[C]) -> C:
+        """A client of a service at the configured addresses; without them it finds the service among the members."""
         resolve = member_lookup(self.state.membership, socket.gethostname())
-        where = addresses or [members_address(kind.service)]
+        where = getattr(self.configuration, f"{kind.service}_addr") or [members_address(kind.service)]
         token = self._tokens.of_services if self._tokens and not self._tls else ""
         return self._stack.cancellable(kind(where, self._tracing.client_interceptors, resolve, self._tls, token))
 

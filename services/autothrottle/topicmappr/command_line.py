@@ -19,8 +19,8 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
+from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.option_kinds import declared_options
-from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.commands import (
     Result,

@@ -231,11 +231,11 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
 
 
 def _check(configuration: Configuration) -> int:
-    from autothrottle.check import check, check_settings, check_sources, print_findings
+    from autothrottle.check import check, check_sources, print_findings
 
     log_standard_error()
     with Shutdown() as shutdown:
-        lines = check(check_sources(Composition(configuration, shutdown)), check_settings(configuration))
+        lines = check(check_sources(Composition(configuration, shutdown)), configuration)
         try:
             print_findings(lines, configuration.output)
         except BrokenPipeError:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -31,8 +31,6 @@ from autothrottle.core.inspection import (
     snapshot_inspected,
 )
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
@@ -70,35 +68,20 @@ class CheckSources:
     """What is accessed, such as `state store` -> the permissions there."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """What the readings are judged by."""
+def check(sources: CheckSources, configuration: Configuration, limit: timedelta = _LIMIT) -> list[Finding]:
+    """Return the findings and facts, in the order of the sources. An unreachable source is one finding.
 
-    limits: Limits
-    policy: Policy = field(default_factory=HeadroomPolicy)
-    """Without learned state."""
-    source: str = ""
-    """Name of the metrics source."""
-    patience: timedelta = timedelta(0)
-    """How long to wait for a metrics source that collects its own samples."""
-    limit: timedelta = _LIMIT
-
-    @property
-    def timeout(self) -> timedelta:
-        """How long one reading may wait for a broker that does not answer, so that the others are still reported."""
-        return self.limit / 2
-
-
-def check(sources: CheckSources, settings: CheckSettings) -> list[Finding]:
-    """Return the findings and facts, in the order of the sources. An unreachable source is one finding."""
+    One reading waits for half of the limit for a broker that does not answer, so that the others are still reported.
+    """
+    timeout = limit / 2
     reads: dict[str, Callable[[], Any]] = {
-        name: partial(_missing_permissions, connect, settings.timeout) for name, connect in sources.permissions.items()
+        name: partial(_missing_permissions, connect, timeout) for name, connect in sources.permissions.items()
     }
-    reads[_CLUSTER] = lambda: sources.cluster().fetch_readable_cluster(settings.timeout)
-    reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=settings.timeout)
+    reads[_CLUSTER] = lambda: sources.cluster().fetch_readable_cluster(timeout)
+    reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=timeout)
     if connect := sources.loads:
-        reads[_METRICS] = lambda: _complete_loads(connect(), settings)
-    readings = _in_parallel(reads, settings.limit)
+        reads[_METRICS] = lambda: _complete_loads(connect(), configuration, timeout)
+    readings = _in_parallel(reads, limit)
     cluster, loads = readings[_CLUSTER], readings.get(_METRICS)
     brokers = cluster.brokers if isinstance(cluster, PlacementCluster) else {}
     fetches: dict[str, Any] = {"fetch sizes": None} if brokers else {}
@@ -110,9 +93,9 @@ def check(sources: CheckSources, settings: CheckSettings) -> list[Finding]:
     }
     if isinstance(loads, Loads):
         registered = brokers or _registered(readings[_SNAPSHOT])
-        judged[_METRICS] = lambda: _loads_judged(loads, registered, settings)
+        judged[_METRICS] = lambda: _loads_judged(loads, registered, configuration)
     for name, reading in fetches.items():
-        judged[name] = partial(_fetches_judged, name, reading, cluster, loads, settings)
+        judged[name] = partial(_fetches_judged, name, reading, cluster, loads, configuration)
     return [line for name, judge in judged.items() for line in _guarded(name, judge)]
 
 
@@ -157,13 +140,15 @@ def _missing_permissions(connect: Callable[[], PermissionSource], limit: timedel
     return connect().fetch_missing_permissions(limit)
 
 
-def _complete_loads(source: LoadSource, settings: CheckSettings) -> Loads:
-    """Return loads that cover a few seconds, or the last ones that the source has within the patience."""
-    deadline = time.monotonic() + settings.patience.total_seconds()
-    loads = source.fetch_loads(settings.timeout)
+def _complete_loads(source: LoadSource, configuration: Configuration, timeout: timedelta) -> Loads:
+    """Return loads that cover a few seconds. A source that collects its own samples gets time for that."""
+    collects = configuration.metrics_source in ("scrape", "kafka")
+    patience = _PATIENCE + configuration.scrape_interval if collects else timedelta(0)
+    deadline = time.monotonic() + patience.total_seconds()
+    loads = source.fetch_loads(timeout)
     while not _is_complete(loads) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        loads = source.fetch_loads(settings.timeout)
+        loads = source.fetch_loads(timeout)
     return loads
 
 
@@ -208,15 +193,16 @@ def _judged(name: str, reading: object) -> Iterator[Finding]:
                 yield Finding(name, "this client has the permissions that it needs")
 
 
-def _loads_judged(loads: Loads, registered: Iterable[int], settings: CheckSettings) -> Iterator[Finding]:
+def _loads_judged(loads: Loads, registered: Iterable[int], configuration: Configuration) -> Iterator[Finding]:
     broker_ids = frozenset(registered)
     total = f" of {len(broker_ids)}" if broker_ids else ""
-    yield Finding(_METRICS, f"the source {settings.source} has the load of {len(loads.brokers)}{total} brokers")
-    yield from loads_inspected(loads, broker_ids, settings.limits, datetime.now(UTC))
+    source = configuration.metrics_source
+    yield Finding(_METRICS, f"the source {source} has the load of {len(loads.brokers)}{total} brokers")
+    yield from loads_inspected(loads, broker_ids, configuration.limits, datetime.now(UTC))
 
 
 def _fetches_judged(
-    name: str, reading: object, cluster: object, loads: object, settings: CheckSettings
+    name: str, reading: object, cluster: object, loads: object, configuration: Configuration
 ) -> Iterator[Finding]:
     if isinstance(reading, Finding):
         yield reading
@@ -227,7 +213,9 @@ def _fetches_judged(
             fix = "start it, or allow DescribeConfigs on the cluster"
             yield Finding(f"broker {broker_id}", "does not report its fetch sizes", fix)
         measured = loads if isinstance(loads, Loads) else Loads()
-        yield from fetches_inspected(cluster.partitions, measured, reading, settings.limits, settings.policy)
+        is_static = configuration.policy is PolicyName.STATIC
+        policy = configuration.new_policy() if is_static else HeadroomPolicy()  # adaptive has not learned yet
+        yield from fetches_inspected(cluster.partitions, measured, reading, configuration.limits, policy)
 
 
 # Printing.
@@ -258,16 +246,4 @@ def check_sources(composition: Composition) -> CheckSources:
             "state store": lambda: ZooKeeperPermissions(state.new_session(), state.paths),
             **cluster.permissions(),
         },
-    )
-
-
-def check_settings(configuration: Configuration) -> CheckSettings:
-    """Return what the readings are judged by."""
-    is_static = configuration.policy is PolicyName.STATIC
-    collects = configuration.metrics_source in ("scrape", "kafka")
-    return CheckSettings(
-        limits=configuration.limits,
-        policy=configuration.new_policy() if is_static else HeadroomPolicy(),
-        source=configuration.metrics_source,
-        patience=_PATIENCE + configuration.scrape_interval if collects else timedelta(0),
     )

@@ -28,40 +28,20 @@ from autothrottle.wire.common import abort
 SMALL_REQUEST = 64 * 1024
 """Largest request in bytes, except for `LARGE_REQUESTS`; useful ones have some hundred bytes."""
 
+_MEDIUM_REQUEST = 4 * 1024 * 1024
+
 LARGE_REQUESTS: Mapping[str, int] = {
-    **dict.fromkeys(
-        (
-            "/autothrottle.v1.PlacementService/Rebuild",
-            "/autothrottle.v1.PlacementService/Rebalance",
-            "/autothrottle.v1.PlacementService/Scale",
-            "/autothrottle.v1.PlacementService/Decommission",
-            "/autothrottle.v1.DiscoveryService/GetClients",
-        ),
-        SMALL_REQUEST,
-    ),
-    **dict.fromkeys(
-        (
-            "/autothrottle.v1.AdminService/SubmitReassignment",
-            "/autothrottle.v1.AdminService/CancelReassignment",
-            "/autothrottle.v1.AdminService/EstimateReassignment",
-            "/autothrottle.v1.PlannerService/SubmitReassignment",
-            "/autothrottle.v1.PlannerService/CancelReassignment",
-            "/autothrottle.v1.MetricsService/PostEvent",
-        ),
-        4 * 1024 * 1024,
-    ),
-    **dict.fromkeys(
-        (
-            "/autothrottle.v1.ApplierService/Apply",
-            "/autothrottle.v1.ApplierService/SubmitReassignments",
-            "/autothrottle.v1.ApplierService/CancelReassignments",
-            "/autothrottle.v1.DiscoveryService/GetSnapshot",
-            "/autothrottle.v1.DiscoveryService/GetLogSizes",
-            "/autothrottle.v1.DiscoveryService/GetFetchSettings",
-            "/autothrottle.v1.DiscoveryService/GetQuotaState",
-        ),
-        MAX_REQUEST_BYTES,
-    ),
+    f"/autothrottle.v1.{service}/{method}": size
+    for size, service, methods in (
+        (SMALL_REQUEST, "PlacementService", ("Rebuild", "Rebalance", "Scale", "Decommission")),
+        (SMALL_REQUEST, "DiscoveryService", ("GetClients",)),
+        (_MEDIUM_REQUEST, "AdminService", ("SubmitReassignment", "CancelReassignment", "EstimateReassignment")),
+        (_MEDIUM_REQUEST, "PlannerService", ("SubmitReassignment", "CancelReassignment")),
+        (_MEDIUM_REQUEST, "MetricsService", ("PostEvent",)),
+        (MAX_REQUEST_BYTES, "ApplierService", ("Apply", "SubmitReassignments", "CancelReassignments")),
+        (MAX_REQUEST_BYTES, "DiscoveryService", ("GetSnapshot", "GetLogSizes", "GetFetchSettings", "GetQuotaState")),
+    )
+    for method in methods
 }
 """Method -> its largest request in bytes; 10,000 partitions take up to 3 MB. Their calls may also take a minute."""
 

@@ -20,8 +20,8 @@ from autothrottle import __version__
 from autothrottle.adapters import grpc as clients
 from autothrottle.adapters.credentials.tls import ServiceCertificates
 from autothrottle.adapters.credentials.tokens import Tokens
-from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
+from autothrottle.adapters.grpc.services import ServiceClient
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.admin.estimator import Estimator
@@ -104,10 +104,10 @@ class Composition:
     def discovery(self) -> Servicer:
         cluster, session = self.cluster, self.state.new_session()
         source = cluster.snapshots(session, cluster.progress())
-        servicer = DiscoveryServicer(source, cluster.log_sizes, cluster.fetch_settings, cluster.quota_source(session))
-        self._needs_state_store("autothrottle.v1.DiscoveryService")
+        servicer = DiscoveryServicer(source, cluster.quota_source(session), cluster.log_sizes, cluster.fetch_settings)
+        registration = self._needing_state_store(servicer)
         self.health.add("kafka", servicer.check, service="autothrottle.v1.DiscoveryService")
-        return _registration(servicer)
+        return registration
 
     def metrics(self) -> Servicer:
         events = self.sources.datadog if self.configuration.api_key else None
@@ -115,9 +115,9 @@ class Composition:
 
     def applier(self) -> Servicer:
         session = self.state.new_session()
-        servicer = ApplierServicer(self.cluster.writer(session), self.cluster.reassigner(session))
-        self._needs_state_store("autothrottle.v1.ApplierService")
-        return _registration(servicer)
+        return self._needing_state_store(
+            ApplierServicer(self.cluster.writer(session), self.cluster.reassigner(session))
+        )
 
     def planner(self) -> tuple[Servicer, Planner]:
         """The planner and its servicer. The caller starts the planner with the address of its server."""
@@ -160,11 +160,11 @@ class Composition:
         self._follow_request_quotas()
         self._stack.callback(planner.stop)
         self._sample_sources.append(planner.samples)
-        self._needs_state_store("autothrottle.v1.PlannerService")
+        registration = self._needing_state_store(PlannerServicer(planner))
         self.health.add("discovery", planner.unreadable, service="autothrottle.v1.PlannerService")
         self.health.add("planner", planner.failing, service="autothrottle.v1.PlannerService")
         self.health.add("loop", planner.stall, Scope.LIVENESS, "autothrottle.v1.PlannerService")
-        return _registration(PlannerServicer(planner)), planner
+        return registration, planner
 
     def admin(self) -> Servicer:
         configuration = self.configuration
@@ -182,8 +182,7 @@ class Composition:
             self.state.catch_ups,
             self._follow_request_quotas(),
         )
-        self._needs_state_store("autothrottle.v1.AdminService")
-        return _registration(servicer)
+        return self._needing_state_store(servicer)
 
     def quotas(self) -> Servicer:
         """The service of Kafka's client quotas, which any admin process serves: it has no state."""
@@ -307,8 +306,10 @@ class Composition:
         self._stack.callback(self.health.close)
         return member
 
-    def _needs_state_store(self, service: str) -> None:
-        self.health.add("state store", self.state.membership.problem, service=service)
+    def _needing_state_store(self, servicer: object) -> Servicer:
+        registration = _registration(servicer)
+        self.health.add("state store", self.state.membership.problem, service=registration[2])
+        return registration
 
     def _check_route(self, member: Member) -> None:
         """Check that the listed members can call a planner. Entries of processes that died expire with their session.

@@ -176,15 +176,15 @@ def megabytes_per_second(default: str, meaning: str) -> BytesPerSecond:
     return number(default, meaning, "MB/s", rate, above=0, at_most=MAX_CAPACITY_MEGABYTES)
 
 
-def boolean(meaning: str) -> bool:
-    """Declare an option with default false."""
+def boolean(meaning: str, default: str = "false") -> bool:
+    """Declare an option that is true or false."""
 
     def parse(text: str) -> bool:
         if text not in (*_TRUE, *_FALSE):
             raise Refused("is neither true nor false")
         return text in _TRUE
 
-    return option(parse, "false", meaning, "true or false", boolean=True)
+    return option(parse, default, meaning, "true or false", boolean=True)
 
 
 def text(default: str, meaning: str, range: str = "printable text", **more: Any) -> str:

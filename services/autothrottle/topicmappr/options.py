@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
@@ -58,15 +58,6 @@ def _names(meaning: str) -> tuple[str, ...]:
     return option(split_patterns, "", meaning, range, example="orders,payments.*")
 
 
-def _true(meaning: str) -> bool:
-    def parse(text: str) -> bool:
-        if text.lower() not in ("true", "t", "1", "false", "f", "0"):
-            raise Refused("is neither true nor false")
-        return text.lower() in ("true", "t", "1")
-
-    return option(parse, "true", meaning, "true or false", boolean=True)
-
-
 def _bytes(default: str, meaning: str, unit: str, factor: int) -> int:
     return kinds.number(default, meaning, unit, lambda value: round(value * factor), at_most=10**9)
 
@@ -78,17 +69,6 @@ def _signed(meaning: str) -> int:
         return max(int(text), 0)
 
     return option(parse, "0", meaning, "an integer; 0 or less: not used")
-
-
-def _choice(default: Strategy | Optimization, meaning: str, values: type[Any]) -> Any:
-    words = {each.value: each for each in values}
-
-    def parse(text: str) -> Any:
-        if text not in words:
-            raise Refused(f"must be either {' or '.join(map(repr, words))}")
-        return words[text]
-
-    return option(parse, default.value, meaning, f"one of {', '.join(words)}", choices=tuple(words))
 
 
 @dataclass(frozen=True)
@@ -180,12 +160,12 @@ class RebuildCommandOptions(PlanningOptions):
         "JSON of kafka-reassign-partitions.sh",
         example='{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1001,1002]}]}',
     )
-    use_meta: bool = _true("Read the brokers of the cluster and their racks; false: trust --brokers")
+    use_meta: bool = kinds.boolean("Read the brokers of the cluster and their racks; false: trust --brokers", "true")
     force_rebuild: bool = kinds.boolean("Place every replica anew")
     replication: int = _signed("Replication factor to set")
     sub_affinity: bool = kinds.boolean("Substitute each broker that leaves by one new broker of its rack")
-    placement: Strategy = _choice(Strategy.COUNT, "What the placement makes even", Strategy)
-    optimize: Optimization = _choice(
+    placement: Strategy = kinds.choice(Strategy.COUNT, "What the placement makes even", Strategy)
+    optimize: Optimization = kinds.choice(
         Optimization.DISTRIBUTION,
         "Prefer more pairs of brokers that share partitions, more even storage, or with force-rebuild the fewest bytes",
         Optimization,
@@ -303,7 +283,7 @@ class FetcherOptions:
     DESTINATION: ClassVar[str] = "Destination"
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
     zk_prefix: str = kinds.znode("topicmappr", "Parent of the znodes", root=True)
-    compression: bool = _true("Compress the znodes with gzip")
+    compression: bool = kinds.boolean("Compress the znodes with gzip", "true")
     accept_smaller: bool = kinds.boolean("Replace a stored sample that has more brokers or many more partitions")
     verbose: bool = kinds.boolean("Also print every series that is skipped")
     dry_run: bool = kinds.boolean("Fetch and check the metrics; write nothing")

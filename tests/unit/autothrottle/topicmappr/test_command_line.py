@@ -238,7 +238,7 @@ def test_wrong_options_fail_with_the_fix(
     [
         (["balance"], "unknown command 'balance'"),
         (["rebuild", "--toppics", "t"], "did you mean --topics?"),
-        (["rebuild", "--placement", "size"], "must be either 'count' or 'storage'"),
+        (["rebuild", "--placement", "size"], "must be one of count, storage"),
         (["rebuild", "--brokers", "1001,b"], "not a broker id"),
         (["export"], "topicmappr export cluster.json"),
     ],

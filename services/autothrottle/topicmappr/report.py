@@ -41,15 +41,8 @@ def report(options: PlanningOptions, result: Result) -> str:
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
     blocks += _storage(options, result.plan)
     if options.explain or getattr(options, "verbose", False):
-        blocks.append(
-            _section(
-                "Reasons:",
-                [
-                    f"{explanation.topic} p{explanation.partition}: {explanation.reason}"
-                    for explanation in explain(result.plan)
-                ],
-            )
-        )
+        reasons = (f"{reason.topic} p{reason.partition}: {reason.reason}" for reason in explain(result.plan))
+        blocks.append(_section("Reasons:", reasons))
     if result.notes:
         blocks.append(_section("Notes:", result.notes))
     blocks.append(_section("WARN:", result.warnings or [_NONE]))

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import grpc
 
-from autothrottle.adapters.grpc.services import ServiceClient
+from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
@@ -22,7 +22,9 @@ from autothrottle.core.retries import CALL
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
-from autothrottle.wire.common import partitions_to_topics
+from autothrottle.wire.common import (
+    partitions_to_topics,
+)
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from types import TracebackType
@@ -146,22 +146,16 @@ def _handlers() -> list[_Lines]:
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
 
 
-def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
-    """Add the trace id of the logging thread to every record; return a function that undoes this.
-
-    Call it after `configure_logs`.
-    """
+def add_trace_ids(trace_id: Callable[[], str | None]) -> None:
+    """Add the trace id of the logging thread to every record. Call it after `configure_logs`."""
 
     def mark(record: logging.LogRecord) -> bool:
         if not hasattr(record, "trace_id"):
             record.trace_id = trace_id()
         return True
 
-    added = ExitStack()
     for handler in _handlers():
         handler.addFilter(mark)
-        added.callback(handler.removeFilter, mark)
-    return added.close
 
 
 class TextFormat(logging.Formatter):

@@ -56,13 +56,8 @@ def configure_tracing(service_name: str) -> Tracing:
     except (ValueError, RuntimeError, OSError) as error:
         logger.warning("Tracing is off: %s. Fix: correct the OTEL_* variable named in the error", error)
         return Tracing()
-    remove_trace_ids = add_trace_ids(current_trace_id)
-
-    def close() -> None:
-        tracer.close()
-        remove_trace_ids()
-
-    return Tracing(tracer, tracer.client_interceptors, tracer.server_interceptors, close)
+    add_trace_ids(current_trace_id)
+    return Tracing(tracer, tracer.client_interceptors, tracer.server_interceptors, tracer.close)
 
 
 def export_metrics(service_name: str, source: SampleSource, cluster: str) -> Callable[[], None]:

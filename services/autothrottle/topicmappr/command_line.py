@@ -31,7 +31,7 @@ from autothrottle.topicmappr.commands import (
     plan_rebuild,
 )
 from autothrottle.topicmappr.execution import execute
-from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
+from autothrottle.topicmappr.map_files import map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
     IN_ENVIRONMENT,
@@ -69,9 +69,6 @@ _EXAMPLES = {
     "uncordon": "1002 --kafka-addr kafka1:9092",
     "export": "cluster.json --kafka-addr kafka1:9092 --metrics-source kafka",
 }
-
-_OLD_SPELLINGS = {"--rebuild-topics": ("rebuild", "--topics"), "-rebuild-topics": ("rebuild", "--topics")}
-"""Spelling of early versions -> (command, option)."""
 
 T = TypeVar("T", bound=ClusterOptions)
 
@@ -112,14 +109,9 @@ def _without_old_spelling(arguments: list[str]) -> list[str]:
     """Return the new form of the arguments, and print it if they have the form of early versions."""
     for number, word in enumerate(arguments):
         name, equals, text = word.partition("=")
-        if name in _OLD_SPELLINGS:
-            command, option = _OLD_SPELLINGS[name]
-            rest = [argument for argument in (*arguments[:number], *arguments[number + 1 :]) if argument != command]
-            new = (
-                [command, f"{option}{equals}{text}", *rest]
-                if equals
-                else [command, option, *rest[number:], *rest[:number]]
-            )
+        if name in ("--rebuild-topics", "-rebuild-topics"):
+            others = [*arguments[number + 1 :], *arguments[:number]]  # the value may be the next word
+            new = ["rebuild", f"--topics{equals}{text}", *(other for other in others if other != "rebuild")]
             print(f"{name} is an old spelling. The new form: topicmappr {' '.join(new)}", file=sys.stderr)
             return new
     return arguments
@@ -237,10 +229,12 @@ def _finish(options: PlanningOptions, result: Result) -> int:
     files = () if refused or options.dry_run else map_files(result.maps, options.out_file)
     if not options.json:
         print(report(options, result))
-    if not refused:
-        _write(options, result, files)
-    elif options.json:
-        print(json.dumps(result_value(result, (), options.explain), indent=2))
+    write_files(options.out_path, files)
+    if options.json:
+        names = [str(Path(options.out_path or ".") / file.name) for file in files]
+        print(json.dumps(result_value(result, names, options.explain), indent=2))
+    elif not refused and not options.dry_run:
+        print(files_block(options.out_path, files))
     if refused:
         print(_refusal(result), file=sys.stderr)
         return EXIT_FAILED
@@ -261,15 +255,6 @@ def _refusal(result: Result) -> str:
         ". Partition map not created; --ignore-warns does not change that. Fix: list other brokers, give a smaller "
         "--replication, or for racks --min-rack-ids or --allow-fewer-racks"
     )
-
-
-def _write(options: PlanningOptions, result: Result, files: Sequence[MapFile]) -> None:
-    write_files(options.out_path, files)
-    if options.json:
-        names = [str(Path(options.out_path or ".") / file.name) for file in files]
-        print(json.dumps(result_value(result, names, options.explain), indent=2))
-    elif not options.dry_run:
-        print(files_block(options.out_path, files))
 
 
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {

@@ -62,6 +62,10 @@ def _bytes(default: str, meaning: str, unit: str, factor: int) -> int:
     return kinds.number(default, meaning, unit, lambda value: round(value * factor), at_most=10**9)
 
 
+def _fraction(meaning: str) -> float | None:
+    return kinds.number("0", meaning, "", lambda value: float(value) or None, at_most=1)
+
+
 def _signed(meaning: str) -> int:
     def parse(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,9}", text.strip(), re.ASCII):
@@ -183,12 +187,8 @@ class RebuildCommandOptions(PlanningOptions):
 @dataclass(frozen=True)
 class _StorageOptions(PlanningOptions):
     STORAGE: ClassVar[str] = "Storage"
-    tolerance: float | None = kinds.number(
-        "0",
-        "Distance of free storage from the mean that the plan may leave, as a fraction; 0: as even as possible",
-        "",
-        lambda value: float(value) or None,
-        at_most=1,
+    tolerance: float | None = _fraction(
+        "Distance of free storage from the mean that the plan may leave, as a fraction; 0: as even as possible"
     )
     partition_limit: int = kinds.count("0", "Largest number of relocations from one broker; 0: no limit", at_least=0)
     partition_size_threshold: int = _bytes("512", "Smaller partitions stay", "MB (2^20 bytes)", _MEBIBYTE)
@@ -200,12 +200,8 @@ class _StorageOptions(PlanningOptions):
 class RebalanceCommandOptions(_StorageOptions):
     """Options of `topicmappr rebalance`."""
 
-    storage_threshold: float | None = kinds.number(
-        "0",
-        "Only brokers whose free storage is this fraction below the harmonic mean offload; 0: all below the mean",
-        "",
-        lambda value: float(value) or None,
-        at_most=1,
+    storage_threshold: float | None = _fraction(
+        "Only brokers whose free storage is this fraction below the harmonic mean offload; 0: all below the mean"
     )
     storage_threshold_gb: int = _bytes("0", "Only brokers with less free storage offload", "GB (2^30 bytes)", GIBIBYTE)
 

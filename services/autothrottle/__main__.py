@@ -231,17 +231,13 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
 
 
 def _check(configuration: Configuration) -> int:
-    from autothrottle.check import check, check_sources, print_findings
+    from autothrottle.check import check, check_sources, findings_text
 
     log_standard_error()
     with Shutdown() as shutdown:
         lines = check(check_sources(Composition(configuration, shutdown)), configuration)
-        try:
-            print_findings(lines, configuration.output)
-        except BrokenPipeError:
-            discard_output()
-            return EXIT_BROKEN_PIPE
-    return EXIT_FAILED if any(line.fix for line in lines) else 0
+        status = _show(findings_text(lines, configuration.output))
+    return status or (EXIT_FAILED if any(line.fix for line in lines) else 0)
 
 
 def _uninstall(configuration: Configuration) -> int:

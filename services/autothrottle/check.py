@@ -7,7 +7,6 @@ judges the readings. The type to know is `CheckSources`.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -218,19 +217,18 @@ def _fetches_judged(
         yield from fetches_inspected(cluster.partitions, measured, reading, configuration.limits, policy)
 
 
-# Printing.
+# Output.
 
 
-def print_findings(lines: Iterable[Finding], output: str) -> None:
-    """Print one line per finding and fact, or the same as JSON."""
+def findings_text(lines: Iterable[Finding], output: str) -> str:
+    """Return one line per finding and fact, or the same as JSON."""
+    levels = [("warn" if line.fix else "info", line) for line in lines]
     if output == "json":
-        levels = [{"level": "warn" if line.fix else "info", **asdict(line)} for line in lines]
-        print(json.dumps(levels, indent=2), flush=True)
-        return
-    for line in lines:
-        fix = f". Fix: {line.fix}" if line.fix else ""
-        print(escape_unprintable(f"{'WARN' if line.fix else 'INFO'} {line.subject}: {line.value}{fix}"))
-    sys.stdout.flush()
+        return json.dumps([{"level": level, **asdict(line)} for level, line in levels], indent=2)
+    return "\n".join(
+        escape_unprintable(f"{level.upper()} {line.subject}: {line.value}{f'. Fix: {line.fix}' if line.fix else ''}")
+        for level, line in levels
+    )
 
 
 def check_sources(composition: Composition) -> CheckSources:

@@ -46,7 +46,7 @@ LARGE_REQUESTS: Mapping[str, int] = {
 """Method -> its largest request in bytes; 10,000 partitions take up to 3 MB. Their calls may also take a minute."""
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Largest answer: clients accept no larger one."""
+"""Largest answer: clients accept no larger one. A snapshot of 100,000 partitions in reassignment takes 1.6 MB."""
 
 HEAVY_REQUEST = 128 * 1024
 """Only one request of more than this size is in progress per host: it takes up to 100 times its size in memory."""
@@ -173,7 +173,9 @@ class _Receiving:
         with self._changed:
             begun = self._begun.setdefault(host, {})
             while len(begun) >= _RECEIVERS:
-                self._cancel_slow(begun)
+                slowest = time.monotonic() - self._seconds
+                for sender in [sender for sender, since in begun.items() if since < slowest]:
+                    sender.cancel()
                 self._changed.wait(self._seconds / 10)
                 if not context.is_active():
                     raise LimitReached("the caller has left")
@@ -187,11 +189,6 @@ class _Receiving:
                 if not begun and self._begun.get(host) is begun:
                     del self._begun[host]
                 self._changed.notify_all()
-
-    def _cancel_slow(self, begun: Mapping[grpc.ServicerContext, float]) -> None:
-        limit = time.monotonic() - self._seconds
-        for context in [context for context, since in begun.items() if since < limit]:
-            context.cancel()
 
 
 class Admission(grpc.ServerInterceptor):

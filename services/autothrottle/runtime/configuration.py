@@ -278,11 +278,7 @@ class Configuration:
     kafka_bootstrap_controllers: tuple[str, ...] = kinds.addresses(
         "", "KRaft controllers for writing the throttles of stopped brokers (admin backend)", "localhost:9093"
     )
-    kafka_client_config: str = kinds.file(
-        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
-        "/etc/autothrottle/client.properties",
-        "a readable Java properties file",
-    )
+    kafka_client_config: str = kinds.client_properties()
     kafka_api_request_timeout: timedelta = kinds.seconds("15", "Timeout of a request to Kafka", whole=True)
     discovery_poll: timedelta = kinds.seconds(
         "0.5", "Interval of polls for reassignments (admin backend)", at_least=Decimal("0.1"), at_most=3600

@@ -205,6 +205,12 @@ def file(meaning: str, example: str, range: str) -> str:
     return text("", meaning, range, example=example, file=True)
 
 
+def client_properties() -> str:
+    """Declare the option kafka-client-config."""
+    meaning = "Java properties file with Kafka's SASL and TLS settings, see docs/security.md"
+    return file(meaning, "/etc/autothrottle/client.properties", "a readable Java properties file")
+
+
 def tag(default: str, meaning: str, example: str = "") -> str:
     """Declare a tag name; an empty default makes it optional."""
 

@@ -21,13 +21,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.runtime.call_limits import Admission, Behavior, Continuation, Handler, rewrapped
+from autothrottle.runtime.call_limits import MAX_ANSWER_BYTES, Admission, Behavior, Continuation, Handler, rewrapped
 from autothrottle.runtime.connections import ConnectionLimit, grpc_options
 from autothrottle.runtime.health import Health
 from autothrottle.wire.common import abort
-
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest response; a snapshot of 100,000 partitions in reassignment takes 1.6 MB. `call_limits` limits requests."""
 
 STREAM_LINGER = timedelta(seconds=0.25)
 """A stopping server lets streams (a snapshot in chunks) end by themselves for this long, then cancels them."""
@@ -45,7 +42,7 @@ _Message = TypeVar("_Message", bound=Message)
 _OPTIONS = [
     # A second process on the same port must fail instead of silently taking a share of the calls.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
     # A request that is not being received must stay with its sender; probes let the windows grow to megabytes.
     ("grpc.http2.bdp_probe", 0),
     # A caller on a dead host sends nothing: without pings its streams would count as open forever.

@@ -84,11 +84,7 @@ class ClusterOptions:
     kafka_backend: KafkaBackend = kinds.choice(
         KafkaBackend.ADMIN, "How to read topics and brokers: the Admin API or ZooKeeper", KafkaBackend
     )
-    kafka_client_config: str = kinds.file(
-        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
-        "/etc/autothrottle/client.properties",
-        "a readable Java properties file",
-    )
+    kafka_client_config: str = kinds.client_properties()
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
     zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
     zk_metrics_prefix: str = kinds.znode("topicmappr", "Parent of the znodes that metricsfetcher writes", root=True)
@@ -270,11 +266,7 @@ class FetcherOptions:
     kafka_addr: tuple[str, ...] = kinds.addresses(
         "localhost:9092", "Kafka brokers; for prometheus only without broker-label and broker-map"
     )
-    kafka_client_config: str = kinds.file(
-        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
-        "/etc/autothrottle/client.properties",
-        "a readable Java properties file",
-    )
+    kafka_client_config: str = kinds.client_properties()
 
     DESTINATION: ClassVar[str] = "Destination"
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")

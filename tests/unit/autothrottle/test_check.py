@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics, MemoryPermissions, MemoryPlacementCluster
-from autothrottle.check import CheckSources, check, print_findings
+from autothrottle.check import CheckSources, check, findings_text
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.inspection import Finding
@@ -139,14 +139,13 @@ def test_metrics_source_that_collects_samples_gets_time_for_them() -> None:
 LINES = [Finding("broker 1", "capacity 5 MB/s"), Finding("topic a\x1b", "is odd", "rename it")]
 
 
-def test_findings_are_one_line_each_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    print_findings(LINES, "text")
-    assert capsys.readouterr().out == "INFO broker 1: capacity 5 MB/s\nWARN topic a\\x1b: is odd. Fix: rename it\n"
+def test_findings_are_one_line_each_without_control_characters() -> None:
+    text = findings_text(LINES, "text")
+    assert text == "INFO broker 1: capacity 5 MB/s\nWARN topic a\\x1b: is odd. Fix: rename it"
 
 
-def test_json_has_the_same_findings(capsys: pytest.CaptureFixture[str]) -> None:
-    print_findings(LINES, "json")
-    assert json.loads(capsys.readouterr().out) == [
+def test_json_has_the_same_findings() -> None:
+    assert json.loads(findings_text(LINES, "json")) == [
         {"level": "info", "subject": "broker 1", "value": "capacity 5 MB/s", "fix": ""},
         {"level": "warn", "subject": "topic a\x1b", "value": "is odd", "fix": "rename it"},
     ]

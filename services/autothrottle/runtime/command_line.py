@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any
 
 from autothrottle import __version__
+from autothrottle.core.texts import capitalized
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration
 from autothrottle.runtime.option_kinds import Option
 
@@ -109,24 +110,33 @@ COMMANDS: Mapping[str, Command] = {
 
 def usage() -> str:
     """Return the help text of the program."""
-    commands = "\n".join(f"  {name:<12}{command.purpose}" for name, command in COMMANDS.items())
-    return (
-        "Usage: autothrottle COMMAND [options]\n\n"
-        "Keeps the throttles of Kafka reassignments at the rate that clients leave free.\n\n"
-        f"Commands:\n{commands}\n\nExample:\n  autothrottle run {COMMANDS['run'].example}\n\n"
-        f"`autothrottle COMMAND --help` lists the options of a command. Version {__version__}."
-    )
+    purposes = {name: command.purpose for name, command in COMMANDS.items()}
+    purpose = "Keeps the throttles of Kafka reassignments at the rate that clients leave free."
+    return program_help("autothrottle", purpose, purposes, f"run {COMMANDS['run'].example}")
 
 
 def help_text(name: str) -> str:
     """Return the help text of a command: purpose, options, example."""
     command = COMMANDS[name]
-    options = f"{options_text(command.options)}\n" if command.options else ""
+    options = options_text(command.options) if command.options else ""
+    arguments = "[options]" if options else "SHELL"
+    return command_help(f"autothrottle {name}", arguments, command.purpose, options, command.example)
+
+
+def program_help(program: str, purpose: str, commands: Mapping[str, str], example: str) -> str:
+    """Return the help text of a program; `commands`: name -> purpose."""
+    width = max(map(len, commands)) + 2
+    rows = "\n".join(f"  {name:<{width}}{text}" for name, text in commands.items())
     return (
-        f"Usage: autothrottle {name} {'[options]' if options else 'SHELL'}\n\n"
-        f"{command.purpose[0].upper()}{command.purpose[1:]}.\n\n"
-        f"{options}Example:\n  autothrottle {name} {command.example}"
+        f"Usage: {program} COMMAND [options]\n\n{purpose}\n\nCommands:\n{rows}\n\nExample:\n  {program} {example}\n\n"
+        f"`{program} COMMAND --help` lists the options of a command. Version {__version__}."
     )
+
+
+def command_help(command: str, arguments: str, purpose: str, options: str, example: str) -> str:
+    """Return the help text of a command; `options` describes its options, "": it has none."""
+    options = f"{options}\n" if options else ""
+    return f"Usage: {command} {arguments}\n\n{capitalized(purpose)}.\n\n{options}Example:\n  {command} {example}"
 
 
 def options_text(names: Collection[str]) -> str:

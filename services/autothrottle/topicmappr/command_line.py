@@ -17,7 +17,7 @@ from autothrottle import __version__
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.runtime.command_line import described
+from autothrottle.runtime.command_line import command_help, described, program_help
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.option_kinds import declared_options
@@ -268,21 +268,15 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
 
 
 def _usage() -> str:
-    commands = "\n".join(f"  {name:<14}{purpose}" for name, purpose in _PURPOSES.items())
-    return (
-        "Usage: topicmappr COMMAND [options]\n\n"
-        "Plans where the replicas of Kafka's partitions go, and moves as little data as possible.\n\n"
-        f"Commands:\n{commands}\n\nExample:\n  topicmappr rebuild {_EXAMPLES['rebuild']}\n\n"
-        f"`topicmappr COMMAND --help` lists the options of a command. Version {__version__}."
-    )
+    purpose = "Plans where the replicas of Kafka's partitions go, and moves as little data as possible."
+    return program_help("topicmappr", purpose, _PURPOSES, f"rebuild {_EXAMPLES['rebuild']}")
 
 
 def _help(command: str) -> str:
-    argument = {"export": " FILE", "decommission": " BROKERS", "uncordon": " BROKERS"}.get(command, "")
-    return (
-        f"Usage: topicmappr {command}{argument} [options]\n\n{_PURPOSES[command].capitalize()}.\n\n"
-        f"{described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())}\n"
-        f"Example:\n  topicmappr {command} {_EXAMPLES[command]}"
+    argument = {"export": "FILE ", "decommission": "BROKERS ", "uncordon": "BROKERS "}.get(command, "")
+    options = described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())
+    return command_help(
+        f"topicmappr {command}", f"{argument}[options]", _PURPOSES[command], options, _EXAMPLES[command]
     )
 
 

@@ -13,7 +13,7 @@ from autothrottle import __version__
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.placement import StorageMetrics
-from autothrottle.runtime.command_line import described
+from autothrottle.runtime.command_line import command_help, described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions
@@ -89,11 +89,9 @@ def require_complete(metrics: StorageMetrics, stored: StorageMetrics | None) -> 
 
 
 def _help() -> str:
-    options = declared_options(FetcherOptions, FETCHER_PREFIX)
-    return (
-        "Usage: metricsfetcher [options]\n\nStores partition sizes and the free storage of brokers for topicmappr.\n\n"
-        f"{described(options.values())}\nExample:\n  metricsfetcher --source kafka --kafka-addr kafka1:9092"
-    )
+    options = described(declared_options(FetcherOptions, FETCHER_PREFIX).values())
+    purpose = "stores partition sizes and the free storage of brokers for topicmappr"
+    return command_help("metricsfetcher", "[options]", purpose, options, "--source kafka --kafka-addr kafka1:9092")
 
 
 if __name__ == "__main__":

@@ -22,11 +22,20 @@ from autothrottle.composition.services import Composition
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.members import Member, leader_address
 from autothrottle.core.texts import capitalized
-from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
+from autothrottle.runtime.command_line import (
+    COMMANDS,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    SHELLS,
+    completion_script,
+    help_text,
+    program,
+    usage,
+)
 from autothrottle.runtime.configuration import Configuration
-from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
-from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, WITH_EXTRAS, discard_output, start
+from autothrottle.runtime.extras import WITH_EXTRAS, start
 from autothrottle.runtime.logs import configure_logs, log_standard_error
 from autothrottle.runtime.server import Servicer
 from autothrottle.runtime.shutdown import Shutdown, stop_on_signals
@@ -35,10 +44,6 @@ from autothrottle.runtime.tracing import configure_tracing
 from autothrottle.runtime.tuning import collect_rarely, give_way, take_back
 
 log = logging.getLogger("autothrottle")
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
@@ -121,18 +126,9 @@ _ROLES = ("discovery", "metrics", "planner", "applier", "admin", "gateway")
 """The roles that `run` has in the list of members."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status.
-
-    0: success. 1: failure. 2: wrong usage. 130: interrupted. 141: the reader of its output has closed the pipe.
-    """
-    try:
-        return _main(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-
-
-def _main(arguments: list[str]) -> int:
+@program
+def main(arguments: list[str]) -> int:
+    """Run one command; return the exit status."""
     command = arguments.pop(0) if arguments else ""
     if command in ("-version", "--version", "version"):
         return _show(__version__)
@@ -174,21 +170,13 @@ def _parsers() -> dict[str, ArgumentParser]:
 
 
 def _show(text: str) -> int:
-    try:
-        print(text, flush=True)
-        return 0
-    except BrokenPipeError:
-        discard_output()
-        return EXIT_BROKEN_PIPE
+    print(text, flush=True)
+    return 0
 
 
 def _configured(command: str, arguments: Sequence[str]) -> int:
-    try:
-        options = COMMANDS[command].options
-        configuration = parse(arguments, os.environ, used=options)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
+    options = COMMANDS[command].options
+    configuration = parse(arguments, os.environ, used=options)
     if configuration.version or configuration.help:
         return _show(__version__ if configuration.version else help_text(command))
     configure_logs(configuration.log_format, configuration.log_level)
@@ -236,8 +224,8 @@ def _check(configuration: Configuration) -> int:
     log_standard_error()
     with Shutdown() as shutdown:
         lines = check(check_sources(Composition(configuration, shutdown)), configuration)
-        status = _show(findings_text(lines, configuration.output))
-    return status or (EXIT_FAILED if any(line.fix for line in lines) else 0)
+        print(findings_text(lines, configuration.output), flush=True)
+    return EXIT_FAILED if any(line.fix for line in lines) else 0
 
 
 def _uninstall(configuration: Configuration) -> int:

@@ -31,7 +31,7 @@ from autothrottle.core.inspection import (
 )
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.core.traffic.loads import BrokerLoad, Loads
+from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
 from autothrottle.ports.placement import ClusterSource, PlacementCluster
 from autothrottle.ports.telemetry import LoadSource
@@ -152,10 +152,9 @@ def _complete_loads(source: LoadSource, configuration: Configuration, timeout: t
 
 
 def _is_complete(loads: Loads) -> bool:
-    def is_long(load: BrokerLoad) -> bool:
-        return min(load.outbound.end - load.outbound.start, load.inbound.end - load.inbound.start) >= _LEAST_INTERVAL
-
-    return bool(loads.brokers) and not loads.problems and all(map(is_long, loads.brokers.values()))
+    utilizations = [side for load in loads.brokers.values() for side in (load.outbound, load.inbound)]
+    are_long = all(utilization.end - utilization.start >= _LEAST_INTERVAL for utilization in utilizations)
+    return bool(utilizations) and not loads.problems and are_long
 
 
 # Judging.

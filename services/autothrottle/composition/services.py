@@ -81,7 +81,6 @@ class Composition:
             tracing: sends traces; None: there are none.
         """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
-        self.on_failure = stack.fail
         self.health = Health()
         self._sample_sources: list[SampleSource] = [self.health.samples, log_samples]
         self.state = StateStores(configuration, stack)
@@ -142,7 +141,7 @@ class Composition:
                 yield_rules=self.state.yield_rules,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
-                on_failure=self.on_failure,
+                on_failure=self._stack.fail,
             ),
             PlannerSettings(
                 limits=configuration.limits,

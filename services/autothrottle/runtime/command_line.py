@@ -6,20 +6,28 @@ because argparse stops at the first problem (see `sources.Flags`). The type to k
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, RawTextHelpFormatter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from itertools import groupby
 from textwrap import fill
 from typing import Any
 
 from autothrottle import __version__
-from autothrottle.core.texts import capitalized
+from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.texts import capitalized, escape_unprintable
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.option_kinds import Option
 
 SHELLS = ("bash", "zsh", "fish")
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,32 @@ class Command:
     """Names of the options that it uses. It accepts all of them, so that all services can share one file."""
     example: str = ""
     """Arguments of an example."""
+
+
+def program(main: Callable[[list[str]], int]) -> Callable[..., int]:
+    """Return the entry of a program, whose arguments are those of the process if it gets none.
+
+    The exit status is that of `main`, or 1: failure. 2: wrong usage. 130: interrupted. 141: the reader of the output
+    has closed the pipe.
+    """
+
+    @wraps(main)
+    def run(argv: Sequence[str] | None = None) -> int:
+        try:
+            return main(list(sys.argv[1:] if argv is None else argv))
+        except InvalidConfiguration as error:
+            print(error, file=sys.stderr)
+            return EXIT_USAGE
+        except AutothrottleError as error:
+            print(escape_unprintable(str(error)), file=sys.stderr)
+            return EXIT_FAILED
+        except BrokenPipeError:
+            discard_output()
+            return EXIT_BROKEN_PIPE
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+
+    return run
 
 
 def _named(*names: str) -> frozenset[str]:

@@ -15,11 +15,17 @@ from typing import TypeVar
 
 from autothrottle import __version__
 from autothrottle.core.cluster.broker_ids import parse_broker_id
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.runtime.command_line import command_help, described, program_help
+from autothrottle.runtime.command_line import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    command_help,
+    described,
+    program,
+    program_help,
+)
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
-from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.commands import (
@@ -47,8 +53,6 @@ from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import open_cordons, read_cluster
 from autothrottle_client.output_files import write_text
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 _SHOWN_REFUSALS = 3
 
 _PURPOSES = {
@@ -73,19 +77,10 @@ _EXAMPLES = {
 T = TypeVar("T", bound=ClusterOptions)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@program
+def main(words: list[str]) -> int:
     """Run one command; return the exit status."""
-    try:
-        return _main(_without_old_spelling(list(sys.argv[1:] if argv is None else argv)))
-    except BrokenPipeError:
-        discard_output()
-        return EXIT_BROKEN_PIPE
-    except KeyboardInterrupt:
-        return 130
-
-
-def _main(arguments: list[str]) -> int:
-    command = arguments.pop(0) if arguments else "help"
+    command, *arguments = _without_old_spelling(words) or ["help"]
     if command in ("version", "--version", "-version"):
         print(__version__)
         return 0
@@ -95,14 +90,7 @@ def _main(arguments: list[str]) -> int:
     if command not in COMMAND_OPTIONS:
         print(f"unknown command {command!r}\n\n{_usage()}", file=sys.stderr)
         return EXIT_USAGE
-    try:
-        return _COMMANDS[command](arguments)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
-    except AutothrottleError as error:
-        print(escape_unprintable(str(error)), file=sys.stderr)
-        return EXIT_FAILED
+    return _COMMANDS[command](arguments)
 
 
 def _without_old_spelling(arguments: list[str]) -> list[str]:

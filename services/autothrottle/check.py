@@ -107,7 +107,9 @@ def _registered(snapshot: object) -> frozenset[int]:
 
 def _in_parallel(reads: Mapping[str, Callable[[], T]], limit: timedelta) -> dict[str, T | Finding]:
     """Return name -> what it read, or why it could not. Threads that do not answer within the limit are left alone."""
-    readings: dict[str, T | Finding] = {}
+    late = f"no answer within {limit.total_seconds():g} s, so it is not checked"
+    fix = "check the addresses, and that the servers and the network to them work"
+    readings: dict[str, T | Finding] = {name: Finding(name, late, fix) for name in reads}
 
     def read(name: str, source: Callable[[], T]) -> None:
         try:
@@ -123,12 +125,7 @@ def _in_parallel(reads: Mapping[str, Callable[[], T]], limit: timedelta) -> dict
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {name: readings[name] if name in readings else _no_answer(name, limit) for name in reads}
-
-
-def _no_answer(name: str, limit: timedelta) -> Finding:
-    value = f"no answer within {limit.total_seconds():g} s, so it is not checked"
-    return Finding(name, value, "check the addresses, and that the servers and the network to them work")
+    return dict(readings)  # a thread may still answer
 
 
 def _defect(name: str, error: Exception) -> Finding:

@@ -200,13 +200,11 @@ def _gigabytes(size: float) -> str:
 
 def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[str, Any]:
     """Return a plan as a JSON value: the changed partitions, statistics, warnings and files."""
-    plan = result.plan
+    plan, changed = result.plan, _change_values(result.plan)
     value: dict[str, Any] = {
         "topics": list(result.topics),
-        "changes": _change_values(plan),
-        "unchanged_partitions": sum(
-            old.replicas == new.replicas for old, new in zip(plan.old_map, plan.new_map, strict=True)
-        ),
+        "changes": changed,
+        "unchanged_partitions": len(plan.old_map) - len(changed),
         "copied_bytes": plan.copied_bytes,
         "bound_bytes": plan.bound_bytes,
         "move_ratio": result.move_ratio,

@@ -17,52 +17,54 @@ from contextlib import suppress
 from importlib import import_module
 
 from autothrottle import __version__
-from autothrottle.composition import Composition, validate_kafka_settings
+from autothrottle.composition.cluster import validate_kafka_settings
+from autothrottle.composition.services import Composition
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.members import leader_address
+from autothrottle.core.members import Member, leader_address
 from autothrottle.core.texts import capitalized
-from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
+from autothrottle.runtime.command_line import (
+    COMMANDS,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    SHELLS,
+    completion_script,
+    help_text,
+    program,
+    usage,
+)
 from autothrottle.runtime.configuration import Configuration
-from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
+from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
 from autothrottle.runtime.extras import WITH_EXTRAS, start
-from autothrottle.runtime.garbage_collection import collect_rarely
 from autothrottle.runtime.logs import configure_logs, log_standard_error
-from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
-from autothrottle.runtime.priority import give_way, take_back
 from autothrottle.runtime.server import Servicer
-from autothrottle.runtime.shutdown import Shutdown
-from autothrottle.runtime.signals import stop_on_signals
+from autothrottle.runtime.shutdown import Shutdown, stop_on_signals
 from autothrottle.runtime.sources import nearest
 from autothrottle.runtime.tracing import configure_tracing
+from autothrottle.runtime.tuning import collect_rarely, give_way, take_back
 
 log = logging.getLogger("autothrottle")
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 def _service(name: str, build: Callable[[Composition], Servicer]) -> Callable[[Composition], None]:
     def serve(composition: Composition) -> None:
-        address = composition.serve_alone(name, build(composition))
-        _serve_metrics(name, composition)
-        composition.join(name, address)
+        address, _ = _serve(composition, name, build(composition))
         log.info("%s listens on %s", name.capitalize(), address)
 
     return serve
 
 
-def _serve_metrics(name: str, composition: Composition) -> None:
-    if address := composition.metrics_endpoint(name):
-        log.info("Metrics of %s: %s", name, address)
+def _serve(composition: Composition, name: str, *servicers: Servicer) -> tuple[str, Member]:
+    """Serve the services of one role; return the address, and the entry of this process in the list of members."""
+    address = composition.serve_alone(name, *servicers)
+    if metrics := composition.metrics_endpoint(name):
+        log.info("Metrics of %s: %s", name, metrics)
+    return address, composition.join(name, address)
 
 
 def _planner(composition: Composition) -> None:
     servicer, planner = composition.planner()
-    address = composition.serve_alone("planner", servicer)
-    _serve_metrics("planner", composition)
-    member = composition.join("planner", address)
+    address, member = _serve(composition, "planner", servicer)
     planner.start(leader_address(member), member.host)
     log.info("Autothrottle Running")
     log.info("Planner listens on %s", address)
@@ -70,9 +72,7 @@ def _planner(composition: Composition) -> None:
 
 def _admin(composition: Composition) -> None:
     give_way()
-    address = composition.serve_alone("admin", composition.admin(), composition.placement(), composition.quotas())
-    _serve_metrics("admin", composition)
-    composition.join("admin", address)
+    address, _ = _serve(composition, "admin", composition.admin(), composition.placement(), composition.quotas())
     log.info("gRPC API: %s", address)
 
 
@@ -126,18 +126,9 @@ _ROLES = ("discovery", "metrics", "planner", "applier", "admin", "gateway")
 """The roles that `run` has in the list of members."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status.
-
-    0: success. 1: failure. 2: wrong usage. 130: interrupted. 141: the reader of its output has closed the pipe.
-    """
-    try:
-        return _main(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-
-
-def _main(arguments: list[str]) -> int:
+@program
+def main(arguments: list[str]) -> int:
+    """Run one command; return the exit status."""
     command = arguments.pop(0) if arguments else ""
     if command in ("-version", "--version", "version"):
         return _show(__version__)
@@ -179,21 +170,13 @@ def _parsers() -> dict[str, ArgumentParser]:
 
 
 def _show(text: str) -> int:
-    try:
-        print(text, flush=True)
-        return 0
-    except BrokenPipeError:
-        discard_output()
-        return EXIT_BROKEN_PIPE
+    print(text, flush=True)
+    return 0
 
 
 def _configured(command: str, arguments: Sequence[str]) -> int:
-    try:
-        options = COMMANDS[command].options
-        configuration = parse(arguments, os.environ, used=options)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
+    options = COMMANDS[command].options
+    configuration = parse(arguments, os.environ, used=options)
     if configuration.version or configuration.help:
         return _show(__version__ if configuration.version else help_text(command))
     configure_logs(configuration.log_format, configuration.log_level)
@@ -236,16 +219,12 @@ def _until_stopped(command: str, configuration: Configuration) -> int:
 
 
 def _check(configuration: Configuration) -> int:
-    from autothrottle.check import CheckComposition, print_findings
+    from autothrottle.check import check, check_sources, findings_text
 
     log_standard_error()
     with Shutdown() as shutdown:
-        lines = CheckComposition(configuration, shutdown).findings()
-        try:
-            print_findings(lines, configuration.output)
-        except BrokenPipeError:
-            discard_output()
-            return EXIT_BROKEN_PIPE
+        lines = check(check_sources(Composition(configuration, shutdown)), configuration)
+        print(findings_text(lines, configuration.output), flush=True)
     return EXIT_FAILED if any(line.fix for line in lines) else 0
 
 

@@ -1,23 +1,22 @@
 """`autothrottle check`: reads what the services of `run` read, writes nothing, and prints findings and facts.
 
 Each source is read in its own thread and within a limit, so that one that does not answer is one finding. `inspection`
-judges the readings. The types to know are `CheckSources` and `CheckComposition`.
+judges the readings. The type to know is `CheckSources`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
-from autothrottle.composition import Composition
+from autothrottle.composition.services import Composition
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import AutothrottleError
@@ -31,14 +30,12 @@ from autothrottle.core.inspection import (
     snapshot_inspected,
 )
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.core.traffic.loads import BrokerLoad, Loads
+from autothrottle.core.traffic.loads import Loads
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
 from autothrottle.ports.placement import ClusterSource, PlacementCluster
 from autothrottle.ports.telemetry import LoadSource
-from autothrottle.runtime.configuration import PolicyName
+from autothrottle.runtime.configuration import Configuration, PolicyName
 
 _LIMIT = timedelta(seconds=20)
 """How long the sources may take, all at once."""
@@ -64,52 +61,40 @@ class CheckSources:
     snapshots: Callable[[], SnapshotSource]
     loads: Callable[[], LoadSource] | None
     """None: the configuration needs no loads."""
-    settings: Callable[[], FetchSettingsSource | None]
+    settings: FetchSettingsSource | None
     """None: no admin API is configured, which has the settings."""
     permissions: Mapping[str, Callable[[], PermissionSource]]
     """What is accessed, such as `state store` -> the permissions there."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """What the readings are judged by."""
+def check(sources: CheckSources, configuration: Configuration, limit: timedelta = _LIMIT) -> list[Finding]:
+    """Return the findings and facts, in the order of the sources. An unreachable source is one finding.
 
-    limits: Limits
-    policy: Policy = field(default_factory=HeadroomPolicy)
-    """Without learned state."""
-    source: str = ""
-    """Name of the metrics source."""
-    patience: timedelta = timedelta(0)
-    """How long to wait for a metrics source that collects its own samples."""
-    limit: timedelta = _LIMIT
-
-    @property
-    def timeout(self) -> timedelta:
-        """How long one reading may wait for a broker that does not answer, so that the others are still reported."""
-        return self.limit / 2
-
-
-def check(sources: CheckSources, settings: CheckSettings) -> list[Finding]:
-    """Return the findings and facts, in the order of the sources. An unreachable source is one finding."""
+    One reading waits for half of the limit for a broker that does not answer, so that the others are still reported.
+    """
+    timeout = limit / 2
     reads: dict[str, Callable[[], Any]] = {
-        name: partial(_missing_permissions, connect, settings.timeout) for name, connect in sources.permissions.items()
+        name: partial(_missing_permissions, connect, timeout) for name, connect in sources.permissions.items()
     }
-    reads[_CLUSTER] = lambda: sources.cluster().fetch_cluster(settings.timeout)
-    reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=settings.timeout)
+    reads[_CLUSTER] = lambda: sources.cluster().fetch_cluster(timeout)
+    reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=timeout)
     if connect := sources.loads:
-        reads[_METRICS] = lambda: _complete_loads(connect(), settings)
-    readings = _in_parallel(reads, settings.limit)
+        reads[_METRICS] = lambda: _complete_loads(connect(), configuration, timeout)
+    readings = _in_parallel(reads, limit)
     cluster, loads = readings[_CLUSTER], readings.get(_METRICS)
     brokers = cluster.brokers if isinstance(cluster, PlacementCluster) else {}
-    fetches = _in_parallel({"fetch sizes": lambda: _settings(sources, brokers)}, _SETTINGS_LIMIT) if brokers else {}
+    fetches: dict[str, Any] = {"fetch sizes": None} if brokers else {}
+    if brokers and (source := sources.settings):
+        read_settings = partial(source.fetch_settings, frozenset(brokers), (), _SETTINGS_LIMIT / 2)
+        fetches = _in_parallel({"fetch sizes": read_settings}, _SETTINGS_LIMIT)
     judged: dict[str, Callable[[], Iterable[Finding]]] = {
         name: partial(_judged, name, reading) for name, reading in _without_repeats(readings).items()
     }
     if isinstance(loads, Loads):
         registered = brokers or _registered(readings[_SNAPSHOT])
-        judged[_METRICS] = lambda: _loads_judged(loads, registered, settings)
+        judged[_METRICS] = lambda: _loads_judged(loads, registered, configuration)
     for name, reading in fetches.items():
-        judged[name] = partial(_fetches_judged, name, reading, cluster, loads, settings)
+        judged[name] = partial(_fetches_judged, name, reading, cluster, loads, configuration)
     return [line for name, judge in judged.items() for line in _guarded(name, judge)]
 
 
@@ -122,7 +107,9 @@ def _registered(snapshot: object) -> frozenset[int]:
 
 def _in_parallel(reads: Mapping[str, Callable[[], T]], limit: timedelta) -> dict[str, T | Finding]:
     """Return name -> what it read, or why it could not. Threads that do not answer within the limit are left alone."""
-    readings: dict[str, T | Finding] = {}
+    late = f"no answer within {limit.total_seconds():g} s, so it is not checked"
+    fix = "check the addresses, and that the servers and the network to them work"
+    readings: dict[str, T | Finding] = {name: Finding(name, late, fix) for name in reads}
 
     def read(name: str, source: Callable[[], T]) -> None:
         try:
@@ -138,12 +125,7 @@ def _in_parallel(reads: Mapping[str, Callable[[], T]], limit: timedelta) -> dict
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {name: readings[name] if name in readings else _no_answer(name, limit) for name in reads}
-
-
-def _no_answer(name: str, limit: timedelta) -> Finding:
-    value = f"no answer within {limit.total_seconds():g} s, so it is not checked"
-    return Finding(name, value, "check the addresses, and that the servers and the network to them work")
+    return dict(readings)  # a thread may still answer
 
 
 def _defect(name: str, error: Exception) -> Finding:
@@ -154,26 +136,22 @@ def _missing_permissions(connect: Callable[[], PermissionSource], limit: timedel
     return connect().fetch_missing_permissions(limit)
 
 
-def _settings(sources: CheckSources, broker_ids: Iterable[int]) -> ClusterSettings | None:
-    source = sources.settings()
-    return source.fetch_settings(frozenset(broker_ids), (), _SETTINGS_LIMIT / 2) if source else None
-
-
-def _complete_loads(source: LoadSource, settings: CheckSettings) -> Loads:
-    """Return loads that cover a few seconds, or the last ones that the source has within the patience."""
-    deadline = time.monotonic() + settings.patience.total_seconds()
-    loads = source.fetch_loads(settings.timeout)
+def _complete_loads(source: LoadSource, configuration: Configuration, timeout: timedelta) -> Loads:
+    """Return loads that cover a few seconds. A source that collects its own samples gets time for that."""
+    collects = configuration.metrics_source in ("scrape", "kafka")
+    patience = _PATIENCE + configuration.scrape_interval if collects else timedelta(0)
+    deadline = time.monotonic() + patience.total_seconds()
+    loads = source.fetch_loads(timeout)
     while not _is_complete(loads) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        loads = source.fetch_loads(settings.timeout)
+        loads = source.fetch_loads(timeout)
     return loads
 
 
 def _is_complete(loads: Loads) -> bool:
-    def is_long(load: BrokerLoad) -> bool:
-        return min(load.outbound.end - load.outbound.start, load.inbound.end - load.inbound.start) >= _LEAST_INTERVAL
-
-    return bool(loads.brokers) and not loads.problems and all(map(is_long, loads.brokers.values()))
+    utilizations = [side for load in loads.brokers.values() for side in (load.outbound, load.inbound)]
+    are_long = all(utilization.end - utilization.start >= _LEAST_INTERVAL for utilization in utilizations)
+    return bool(utilizations) and not loads.problems and are_long
 
 
 # Judging.
@@ -210,15 +188,16 @@ def _judged(name: str, reading: object) -> Iterator[Finding]:
                 yield Finding(name, "this client has the permissions that it needs")
 
 
-def _loads_judged(loads: Loads, registered: Iterable[int], settings: CheckSettings) -> Iterator[Finding]:
+def _loads_judged(loads: Loads, registered: Iterable[int], configuration: Configuration) -> Iterator[Finding]:
     broker_ids = frozenset(registered)
     total = f" of {len(broker_ids)}" if broker_ids else ""
-    yield Finding(_METRICS, f"the source {settings.source} has the load of {len(loads.brokers)}{total} brokers")
-    yield from loads_inspected(loads, broker_ids, settings.limits, datetime.now(UTC))
+    source = configuration.metrics_source
+    yield Finding(_METRICS, f"the source {source} has the load of {len(loads.brokers)}{total} brokers")
+    yield from loads_inspected(loads, broker_ids, configuration.limits, datetime.now(UTC))
 
 
 def _fetches_judged(
-    name: str, reading: object, cluster: object, loads: object, settings: CheckSettings
+    name: str, reading: object, cluster: object, loads: object, configuration: Configuration
 ) -> Iterator[Finding]:
     if isinstance(reading, Finding):
         yield reading
@@ -229,60 +208,36 @@ def _fetches_judged(
             fix = "start it, or allow DescribeConfigs on the cluster"
             yield Finding(f"broker {broker_id}", "does not report its fetch sizes", fix)
         measured = loads if isinstance(loads, Loads) else Loads()
-        yield from fetches_inspected(cluster.partitions, measured, reading, settings.limits, settings.policy)
-
-
-# Printing.
-
-
-def print_findings(lines: Iterable[Finding], output: str) -> None:
-    """Print one line per finding and fact, or the same as JSON."""
-    if output == "json":
-        levels = [{"level": "warn" if line.fix else "info", **asdict(line)} for line in lines]
-        print(json.dumps(levels, indent=2), flush=True)
-        return
-    for line in lines:
-        fix = f". Fix: {line.fix}" if line.fix else ""
-        print(escape_unprintable(f"{'WARN' if line.fix else 'INFO'} {line.subject}: {line.value}{fix}"))
-    sys.stdout.flush()
-
-
-class CheckComposition(Composition):
-    """Builds what a check reads: the same adapters as those of the services, and none that writes."""
-
-    def check_sources(self) -> CheckSources:
-        """Return the sources of the configuration; nothing connects yet."""
-        configuration, kafka = self.configuration, self._kafka_admin  # once, before there are threads
-        permissions: dict[str, Callable[[], PermissionSource]] = {
-            "state store": lambda: ZooKeeperPermissions(self._session(), self._own)
-        }
-        if not self._by_admin_api:
-            submits = kafka is None
-            permissions["Kafka's znodes"] = lambda: ZooKeeperPermissions(self._session(), self._kafka, submits)
-        if kafka:
-            from autothrottle.adapters.kafka_admin.sources import KafkaPermissions
-
-            permissions["Kafka's permissions"] = lambda: KafkaPermissions(kafka, self._by_admin_api)
-        return CheckSources(
-            cluster=self._cluster_source,
-            snapshots=lambda: self._snapshots(self._session(), None),
-            loads=None if configuration.metrics_source == "none" else self.load_source,
-            settings=self._fetch_settings,
-            permissions=permissions,
-        )
-
-    def check_settings(self) -> CheckSettings:
-        """Return the settings of the configuration."""
-        configuration = self.configuration
         is_static = configuration.policy is PolicyName.STATIC
-        collects = configuration.metrics_source in ("scrape", "kafka")
-        return CheckSettings(
-            limits=configuration.limits,
-            policy=configuration.new_policy() if is_static else HeadroomPolicy(),
-            source=configuration.metrics_source,
-            patience=_PATIENCE + configuration.scrape_interval if collects else timedelta(0),
-        )
+        policy = configuration.new_policy() if is_static else HeadroomPolicy()  # adaptive has not learned yet
+        yield from fetches_inspected(cluster.partitions, measured, reading, configuration.limits, policy)
 
-    def findings(self) -> list[Finding]:
-        """Read all sources and return the findings."""
-        return check(self.check_sources(), self.check_settings())
+
+# Output.
+
+
+def findings_text(lines: Iterable[Finding], output: str) -> str:
+    """Return one line per finding and fact, or the same as JSON."""
+    levels = [("warn" if line.fix else "info", line) for line in lines]
+    if output == "json":
+        return json.dumps([{"level": level, **asdict(line)} for level, line in levels], indent=2)
+    return "\n".join(
+        escape_unprintable(f"{level.upper()} {line.subject}: {line.value}{f'. Fix: {line.fix}' if line.fix else ''}")
+        for level, line in levels
+    )
+
+
+def check_sources(composition: Composition) -> CheckSources:
+    """Return the sources of the configuration; nothing connects yet, and nothing is written."""
+    state, cluster = composition.state, composition.cluster
+    is_needed = composition.configuration.metrics_source != "none"
+    return CheckSources(
+        cluster=cluster.source,
+        snapshots=lambda: cluster.snapshots(state.new_session(), None),
+        loads=composition.sources.load_source if is_needed else None,
+        settings=cluster.fetch_settings,
+        permissions={
+            "state store": lambda: ZooKeeperPermissions(state.new_session(), state.paths),
+            **cluster.permissions(),
+        },
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import TypeVar
 
 import grpc
 
@@ -35,7 +35,7 @@ from autothrottle.wire.discovery import (
 )
 from autothrottle.wire.quotas import clients_to_message, quota_state_to_message, resources_from_paths
 
-_NO_BOOTSTRAP_SERVERS = "discovery has no bootstrap servers; in ZooKeeper mode set --bootstrap-servers"
+T = TypeVar("T")
 
 _CHECK_TIMEOUT = timedelta(seconds=2)
 
@@ -47,19 +47,17 @@ class _SentSnapshots:
     """The last snapshots sent to callers, by name. Thread-safe."""
 
     def __init__(self) -> None:
-        self._instance = uuid.uuid4().hex
-        self._numbers = itertools.count(1)
         self._kept: dict[str, Snapshot] = {}
         self._lock = threading.Lock()
 
     def keep(self, snapshot: Snapshot) -> str:
         """Store a snapshot that is about to be sent; return its name."""
+        name = uuid.uuid4().hex
         with self._lock:
-            name = f"{self._instance}-{next(self._numbers)}"
             self._kept[name] = snapshot
             while len(self._kept) > _MAX_SENT:
                 del self._kept[next(iter(self._kept))]
-            return name
+        return name
 
     def take(self, name: str) -> NamedSnapshot:
         """Remove and return a snapshot by name: the caller replaces it with a newer one. `UNKNOWN`: not kept."""
@@ -72,17 +70,17 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     def __init__(
         self,
         source: SnapshotSource,
+        quotas: QuotaSource,
         sizes: LogSizeSource | None = None,
         settings: FetchSettingsSource | None = None,
-        quotas: QuotaSource | None = None,
     ) -> None:
         """Serve from these sources.
 
         Args:
             source: snapshots and their events.
+            quotas: client quotas and their ledger.
             sizes: log sizes; None: unknown, calls fail with Invalid.
             settings: broker and topic settings; None: unknown, calls fail with Invalid.
-            quotas: client quotas and their ledger; None: unknown, calls fail with Invalid.
         """
         self._source, self._sent = source, _SentSnapshots()
         self._sizes, self._settings, self._quotas = sizes, settings, quotas
@@ -121,35 +119,26 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     def GetLogSizes(
         self, request: discovery_pb2.GetLogSizesRequest, context: grpc.ServicerContext
     ) -> Iterator[discovery_pb2.GetLogSizesResponse]:
-        wanted = log_sizes_request_from_message(request)
-        if self._sizes is None:
-            raise Invalid(f"log sizes are unknown: {_NO_BOOTSTRAP_SERVERS}")
-        yield from log_sizes_to_messages(self._sizes.fetch_log_sizes(wanted, time_left(context)))
+        partitions, sizes = log_sizes_request_from_message(request), _configured(self._sizes, "log sizes")
+        yield from log_sizes_to_messages(sizes.fetch_log_sizes(partitions, time_left(context)))
 
     def GetFetchSettings(
         self, request: discovery_pb2.GetFetchSettingsRequest, context: grpc.ServicerContext
     ) -> discovery_pb2.GetFetchSettingsResponse:
         broker_ids, topics = validate_brokers(request.broker_ids), validate_topics(request.topics)
-        if self._settings is None:
-            raise Invalid(f"broker settings are unknown: {_NO_BOOTSTRAP_SERVERS}")
-        return settings_to_message(self._settings.fetch_settings(broker_ids, topics, time_left(context)))
+        settings = _configured(self._settings, "broker settings")
+        return settings_to_message(settings.fetch_settings(broker_ids, topics, time_left(context)))
 
     def GetQuotaState(
         self, request: discovery_pb2.GetQuotaStateRequest, context: grpc.ServicerContext
     ) -> discovery_pb2.GetQuotaStateResponse:
         resources = resources_from_paths(request.resources)
-        return quota_state_to_message(self._quota_source.fetch_quota_state(resources, time_left(context)))
+        return quota_state_to_message(self._quotas.fetch_quota_state(resources, time_left(context)))
 
     def GetClients(
         self, request: discovery_pb2.GetClientsRequest, context: grpc.ServicerContext
     ) -> discovery_pb2.GetClientsResponse:
-        return clients_to_message(self._quota_source.fetch_clients(time_left(context)))
-
-    @property
-    def _quota_source(self) -> QuotaSource:
-        if self._quotas is None:
-            raise Invalid("client quotas are unknown: this discovery was built without their source")
-        return self._quotas
+        return clients_to_message(self._quotas.fetch_clients(time_left(context)))
 
     def WatchSnapshots(
         self, request: discovery_pb2.WatchSnapshotsRequest, context: grpc.ServicerContext
@@ -167,3 +156,11 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
                 )
         finally:
             watch.close()
+
+
+def _configured(source: T | None, what: str) -> T:
+    if source is None:
+        raise Invalid(
+            f"{what} are unknown: discovery has no bootstrap servers; in ZooKeeper mode set --bootstrap-servers"
+        )
+    return source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import grpc
 
@@ -24,6 +24,37 @@ from autothrottle.wire.placement import brokers_of_scope, plan_to_message, rebal
 _SHOWN_REFUSALS = 3
 
 
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """What a request is planned with."""
+
+    scope: placement_pb2.PlacementScope
+    cluster: PlacementCluster
+    partitions: PartitionMap
+    """Those of the scope's topics."""
+    selection: BrokerSelection
+
+    def message(
+        self, plan: PlacementPlan, notes: Sequence[str] = (), maps: Sequence[PartitionMap] = ()
+    ) -> placement_pb2.PlacementPlan:
+        """Convert a plan.
+
+        Raises:
+            Invalid: the plan loses replicas, or puts replicas into one rack, and the request does not allow that.
+        """
+        if plan.refusals:
+            more = len(plan.refusals) - _SHOWN_REFUSALS
+            rest = f"; and {more} more" if more > 0 else ""
+            raise Invalid(f"the plan is refused: {'; '.join(plan.refusals[:_SHOWN_REFUSALS])}{rest}")
+        counts = {"are not in the cluster": self.selection.missing, "have no rack": self.selection.rack_missing}
+        warnings = (*plan.warnings, *(f"{count} listed brokers {what}" for what, count in counts.items() if count))
+        topics = {partition.topic for partition in self.cluster.partitions}
+        patterns = (("topics", self.scope.topics), ("topics_exclude", self.scope.topics_exclude))
+        unmatched = [text for field, names in patterns for text in _unmatched(field, names, topics)]
+        all_notes = (*plan.notes, *notes, *unmatched)
+        return plan_to_message(plan, len(self.cluster.partitions), warnings, all_notes, maps)
+
+
 class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def __init__(self, cluster: ClusterSource, metrics: StorageMetricsSource) -> None:
         self._cluster, self._metrics = cluster, metrics
@@ -33,41 +64,30 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     ) -> placement_pb2.RebuildResponse:
         validate_fields(request)
         options, broker_ids = rebuild_options(request), brokers_of_scope(request.scope)
-        partitions, cluster = self._fetch(request.scope, context, options.strategy is Strategy.STORAGE)
-        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
-        evacuation = leadership_evacuation(
-            partitions, request.leader_evacuation_brokers, request.leader_evacuation_topics, compile_pattern
-        )
-        plan = rebuild(partitions, chosen.brokers, replace(options, evacuation=evacuation))
-        evacuated = {partition.topic for partition in partitions}
-        notes = [
-            *_unmatched("leader_evacuation_topics", request.leader_evacuation_topics, evacuated),
-            *_unmatched_scope(request.scope, cluster),
-        ]
+        planning = self._planning(request.scope, broker_ids, context, options.strategy is Strategy.STORAGE)
+        partitions, topics = planning.partitions, request.leader_evacuation_topics
+        evacuation = leadership_evacuation(partitions, request.leader_evacuation_brokers, topics, compile_pattern)
+        plan = rebuild(partitions, planning.selection.brokers, replace(options, evacuation=evacuation))
+        notes = _unmatched("leader_evacuation_topics", topics, {partition.topic for partition in partitions})
         divided = request.phased or request.brokers_per_step
         maps = steps(plan, request.phased, request.brokers_per_step) if divided else ()
-        return placement_pb2.RebuildResponse(plan=_message(plan, chosen, cluster, notes, maps))
+        return placement_pb2.RebuildResponse(plan=planning.message(plan, notes, maps))
 
     def Rebalance(
         self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebalanceResponse:
         validate_fields(request)
         options, broker_ids = rebalance_options(request), brokers_of_scope(request.scope)
-        partitions, cluster = self._fetch(request.scope, context, True)
-        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
-        plan = rebalance(partitions, chosen.brokers, options)
-        notes = _unmatched_scope(request.scope, cluster)
-        return placement_pb2.RebalanceResponse(plan=_message(plan, chosen, cluster, notes))
+        planning = self._planning(request.scope, broker_ids, context, with_metrics=True)
+        plan = rebalance(planning.partitions, planning.selection.brokers, options)
+        return placement_pb2.RebalanceResponse(plan=planning.message(plan))
 
     def Scale(self, request: placement_pb2.ScaleRequest, context: grpc.ServicerContext) -> placement_pb2.ScaleResponse:
         validate_fields(request)
-        broker_ids = brokers_of_scope(request.scope)
-        partitions, cluster = self._fetch(request.scope, context, True)
-        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
+        planning = self._planning(request.scope, brokers_of_scope(request.scope), context, with_metrics=True)
         options = RebalanceOptions(locality_scoped=request.locality_scoped, allow_fewer_racks=request.allow_fewer_racks)
-        plan = scale(partitions, chosen.brokers, options)
-        notes = _unmatched_scope(request.scope, cluster)
-        return placement_pb2.ScaleResponse(plan=_message(plan, chosen, cluster, notes))
+        plan = scale(planning.partitions, planning.selection.brokers, options)
+        return placement_pb2.ScaleResponse(plan=planning.message(plan))
 
     def Decommission(
         self, request: placement_pb2.DecommissionRequest, context: grpc.ServicerContext
@@ -76,17 +96,19 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         if not request.leaving:
             raise Invalid("leaving names no broker; list the brokers to empty")
         broker_ids = (*brokers_of_scope(request.scope, (ALL_REGISTERED,)), *request.leaving)
-        partitions, cluster = self._fetch(request.scope, context, None)
-        chosen = select_brokers(partitions, broker_ids, cluster.brokers)
+        planning = self._planning(request.scope, broker_ids, context, with_metrics=None)
         options = RebalanceOptions(allow_fewer_racks=request.allow_fewer_racks)
-        plan = decommission(partitions, chosen.brokers, request.leaving, options)
-        notes = _unmatched_scope(request.scope, cluster)
-        return placement_pb2.DecommissionResponse(plan=_message(plan, chosen, cluster, notes))
+        plan = decommission(planning.partitions, planning.selection.brokers, request.leaving, options)
+        return placement_pb2.DecommissionResponse(plan=planning.message(plan))
 
-    def _fetch(
-        self, scope: placement_pb2.PlacementScope, context: grpc.ServicerContext, with_metrics: bool | None
-    ) -> tuple[PartitionMap, PlacementCluster]:
-        """Return the partitions of the scope's topics, and the cluster; `with_metrics` None: if there are any."""
+    def _planning(
+        self,
+        scope: placement_pb2.PlacementScope,
+        broker_ids: Sequence[int],
+        context: grpc.ServicerContext,
+        with_metrics: bool | None,
+    ) -> _Planning:
+        """Read the cluster; `with_metrics` None: with storage metrics if there are any."""
         cluster = self._cluster.fetch_cluster(time_left(context)).complete()
         names = {partition.topic for partition in cluster.partitions}
         topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude, compile_pattern))
@@ -98,38 +120,11 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             except AutothrottleError:
                 if with_metrics:
                     raise
-        return tuple(partition for partition in cluster.partitions if partition.topic in topics), cluster
-
-
-def _unmatched_scope(scope: placement_pb2.PlacementScope, cluster: PlacementCluster) -> list[str]:
-    names = {partition.topic for partition in cluster.partitions}
-    lists = (("topics", scope.topics), ("topics_exclude", scope.topics_exclude))
-    return [text for field, patterns in lists for text in _unmatched(field, patterns, names)]
+        partitions = tuple(partition for partition in cluster.partitions if partition.topic in topics)
+        return _Planning(scope, cluster, partitions, select_brokers(partitions, broker_ids, cluster.brokers))
 
 
 def _unmatched(field: str, patterns: Sequence[str], topics: Collection[str]) -> list[str]:
     return [
         f"{field} {pattern!r} matches no topic" for pattern in unmatched_patterns(topics, patterns, compile_pattern)
     ]
-
-
-def _message(
-    plan: PlacementPlan,
-    chosen: BrokerSelection,
-    cluster: PlacementCluster,
-    notes: Sequence[str],
-    maps: Sequence[PartitionMap] = (),
-) -> placement_pb2.PlacementPlan:
-    """Convert a plan.
-
-    Raises:
-        Invalid: the plan loses replicas, or puts replicas into one rack, and the request does not allow that.
-    """
-    if plan.refusals:
-        more = len(plan.refusals) - _SHOWN_REFUSALS
-        rest = f"; and {more} more" if more > 0 else ""
-        raise Invalid(f"the plan is refused: {'; '.join(plan.refusals[:_SHOWN_REFUSALS])}{rest}")
-    absent = [f"{chosen.missing} listed brokers are not in the cluster"] if chosen.missing else []
-    racks = [f"{chosen.rack_missing} listed brokers have no rack"] if chosen.rack_missing else []
-    warnings = (*plan.warnings, *absent, *racks)
-    return plan_to_message(plan, len(cluster.partitions), warnings, (*plan.notes, *notes), maps)

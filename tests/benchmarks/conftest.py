@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.runtime.garbage_collection import collect_rarely
+from autothrottle.runtime.tuning import collect_rarely
 from tests.benchmarks.big_cluster import Size
 from tests.benchmarks.figures import Figures
 

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from autothrottle.runtime.priority import give_way
+from autothrottle.runtime.tuning import give_way
 from autothrottle.v1 import admin_pb2
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 * 1024 * 1024)]

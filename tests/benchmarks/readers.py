@@ -24,7 +24,7 @@ import sys
 import time
 from collections import deque
 
-from autothrottle.runtime.priority import give_way
+from autothrottle.runtime.tuning import give_way
 
 CHANGES, CONFIG = b"/config/changes", b"/config/"
 SESSION_MS = 30_000

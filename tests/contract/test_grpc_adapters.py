@@ -415,7 +415,7 @@ def test_progress_includes_the_lag_of_a_catching_up_broker_after_the_first_reque
     cluster.leave_isr("t1", 0, 1002)
     cluster.grow(1001, "t1", 0, 100)
     cluster.grow(1002, "t1", 0, 30)
-    with discovery(serve(DiscoveryServicer(cluster)).address) as client:
+    with discovery(serve(DiscoveryServicer(cluster, cluster)).address) as client:
         unrequested = client.fetch_snapshot(SnapshotRequest(partitions=[("t1", 0)]), timeout=TIMEOUT).progress
         assert unrequested is not None and unrequested.flows == {}
         client.fetch_snapshot(SnapshotRequest(partitions=[("t1", 0)], catching_up=[1002]), timeout=TIMEOUT)

@@ -10,7 +10,8 @@ from typing import ClassVar
 import pytest
 
 from autothrottle.__main__ import _SERVICES
-from autothrottle.composition import Composition, validate_kafka_settings
+from autothrottle.composition.cluster import validate_kafka_settings
+from autothrottle.composition.services import Composition
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS, Configuration
 from autothrottle.runtime.configuration_reader import parse
@@ -24,9 +25,8 @@ WITH_TLS = {"tls-server-name"}
 """Options that are read only with certificates."""
 IN_PASSING = {
     "metrics": {"kafka-bootstrap-controllers"},
-    "planner": {"zk-prefix"},
     "admin": {"change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
-    "gateway": {"zk-prefix", "open-endpoints"},
+    "gateway": {"open-endpoints"},
     "run": {f"{service}-addr" for service in ("discovery", "metrics", "planner", "applier", "admin")},
 }
 """Service -> options that it reads together with others and does not use; `run` reads addresses that it has set."""

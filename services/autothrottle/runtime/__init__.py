@@ -4,10 +4,9 @@
   `option_kinds` defines the kinds of options, and `sources` reads command line, environment and TOML file.
 - `server`: `ServiceServer`, a gRPC server with health, reflection, error mapping and graceful shutdown.
 - `connections`: limits of connections and file descriptors.
-- `signals`: SIGTERM and SIGINT as an event.
+- `shutdown`: the stop of a process, on SIGTERM, SIGINT or a failure.
 - `logs`: log lines in Go's format or JSON.
 - `tracing`: traces, configured by OpenTelemetry's variables.
-- `garbage_collection` and `priority`: tuning of Python's garbage collector and of process priority.
-- `extras`: the programs, and the extras that they need.
-- `output`: handling of a closed standard output.
+- `tuning`: process priority, and Python's garbage collector.
+- `extras`: the programs, the extras that they need, and their closed standard output.
 """

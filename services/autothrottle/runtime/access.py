@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.core.access import Caller, CertificateRoles, Role, require_role, role_of_certificate
 from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
+from autothrottle.runtime.call_limits import Behavior, Continuation, Handler, rewrapped
 from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.v1 import access_pb2
 from autothrottle.wire.common import caller, to_status
@@ -140,23 +141,16 @@ class AccessInterceptor(grpc.ServerInterceptor):
         self._access, self._quotas = access, quotas or RequestQuotas()
 
     def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
         """Check the caller before the method's function runs."""
         method = handler_call_details.method
         handler = continuation(handler_call_details)
         if handler is None or method.removeprefix("/").rpartition("/")[0] in self._access.open_services:
             return handler
-        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
-            if behavior := getattr(handler, kind):
-                make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
-                guarded = self._guarded(behavior, method)
-                return make_handler(guarded, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
-        return None
+        return rewrapped(handler, lambda behavior, _: self._guarded(behavior, method), handler.response_serializer)
 
-    def _guarded(self, behavior: Callable[[Any, grpc.ServicerContext], Any], method: str) -> Callable[..., Any]:
+    def _guarded(self, behavior: Behavior, method: str) -> Behavior:
         needed, is_limited = role_of_path(method), has_request_quota(method)
 
         @wraps(behavior)  # keeps the attribute with the threads of the method

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -28,45 +28,25 @@ from autothrottle.wire.common import abort
 SMALL_REQUEST = 64 * 1024
 """Largest request in bytes, except for `LARGE_REQUESTS`; useful ones have some hundred bytes."""
 
+_MEDIUM_REQUEST = 4 * 1024 * 1024
+
 LARGE_REQUESTS: Mapping[str, int] = {
-    **dict.fromkeys(
-        (
-            "/autothrottle.v1.PlacementService/Rebuild",
-            "/autothrottle.v1.PlacementService/Rebalance",
-            "/autothrottle.v1.PlacementService/Scale",
-            "/autothrottle.v1.PlacementService/Decommission",
-            "/autothrottle.v1.DiscoveryService/GetClients",
-        ),
-        SMALL_REQUEST,
-    ),
-    **dict.fromkeys(
-        (
-            "/autothrottle.v1.AdminService/SubmitReassignment",
-            "/autothrottle.v1.AdminService/CancelReassignment",
-            "/autothrottle.v1.AdminService/EstimateReassignment",
-            "/autothrottle.v1.PlannerService/SubmitReassignment",
-            "/autothrottle.v1.PlannerService/CancelReassignment",
-            "/autothrottle.v1.MetricsService/PostEvent",
-        ),
-        4 * 1024 * 1024,
-    ),
-    **dict.fromkeys(
-        (
-            "/autothrottle.v1.ApplierService/Apply",
-            "/autothrottle.v1.ApplierService/SubmitReassignments",
-            "/autothrottle.v1.ApplierService/CancelReassignments",
-            "/autothrottle.v1.DiscoveryService/GetSnapshot",
-            "/autothrottle.v1.DiscoveryService/GetLogSizes",
-            "/autothrottle.v1.DiscoveryService/GetFetchSettings",
-            "/autothrottle.v1.DiscoveryService/GetQuotaState",
-        ),
-        MAX_REQUEST_BYTES,
-    ),
+    f"/autothrottle.v1.{service}/{method}": size
+    for size, service, methods in (
+        (SMALL_REQUEST, "PlacementService", ("Rebuild", "Rebalance", "Scale", "Decommission")),
+        (SMALL_REQUEST, "DiscoveryService", ("GetClients",)),
+        (_MEDIUM_REQUEST, "AdminService", ("SubmitReassignment", "CancelReassignment", "EstimateReassignment")),
+        (_MEDIUM_REQUEST, "PlannerService", ("SubmitReassignment", "CancelReassignment")),
+        (_MEDIUM_REQUEST, "MetricsService", ("PostEvent",)),
+        (MAX_REQUEST_BYTES, "ApplierService", ("Apply", "SubmitReassignments", "CancelReassignments")),
+        (MAX_REQUEST_BYTES, "DiscoveryService", ("GetSnapshot", "GetLogSizes", "GetFetchSettings", "GetQuotaState")),
+    )
+    for method in methods
 }
 """Method -> its largest request in bytes; 10,000 partitions take up to 3 MB. Their calls may also take a minute."""
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Largest answer: clients accept no larger one."""
+"""Largest answer: clients accept no larger one. A snapshot of 100,000 partitions in reassignment takes 1.6 MB."""
 
 HEAVY_REQUEST = 128 * 1024
 """Only one request of more than this size is in progress per host: it takes up to 100 times its size in memory."""
@@ -91,8 +71,21 @@ MOST_DELAYED = 64
 
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 
+Behavior = Callable[[Any, grpc.ServicerContext], Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Handler | None]"
 _Decode = Callable[[bytes], Any]
-_Behavior = Callable[[Any, grpc.ServicerContext], Any]
+
+
+def rewrapped(
+    handler: Handler, wrapped: Callable[[Behavior, bool], Behavior], encode: Callable[[Any], bytes] | None
+) -> Handler:
+    """Return a handler of the same kind. `wrapped` gets the method's function, and whether it answers with a stream."""
+    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    kind = next(kind for kind in kinds if getattr(handler, kind))
+    behavior = wrapped(getattr(handler, kind), kind.endswith("_stream"))
+    make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+    return make_handler(behavior, handler.request_deserializer, encode)  # type: ignore[no-any-return]
 
 
 class Kind(Enum):
@@ -180,7 +173,9 @@ class _Receiving:
         with self._changed:
             begun = self._begun.setdefault(host, {})
             while len(begun) >= _RECEIVERS:
-                self._cancel_slow(begun)
+                slowest = time.monotonic() - self._seconds
+                for sender in [sender for sender, since in begun.items() if since < slowest]:
+                    sender.cancel()
                 self._changed.wait(self._seconds / 10)
                 if not context.is_active():
                     raise LimitReached("the caller has left")
@@ -194,11 +189,6 @@ class _Receiving:
                 if not begun and self._begun.get(host) is begun:
                     del self._begun[host]
                 self._changed.notify_all()
-
-    def _cancel_slow(self, begun: Mapping[grpc.ServicerContext, float]) -> None:
-        limit = time.monotonic() - self._seconds
-        for context in [context for context, since in begun.items() if since < limit]:
-            context.cancel()
 
 
 class Admission(grpc.ServerInterceptor):
@@ -243,10 +233,8 @@ class Admission(grpc.ServerInterceptor):
         return max(sizes, default=SMALL_REQUEST)
 
     def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
         """Wrap the method's function."""
         method, handler = handler_call_details.method, continuation(handler_call_details)
         if handler is None:
@@ -259,14 +247,11 @@ class Admission(grpc.ServerInterceptor):
         if handler.unary_stream:
             stream = self._stream(handler.unary_stream, method, handler.request_deserializer)
             return grpc.stream_stream_rpc_method_handler(stream, None, encode)
-        if handler.stream_unary:
-            answer = self._upload(handler.stream_unary)
-            return grpc.stream_unary_rpc_method_handler(answer, handler.request_deserializer, encode)
-        assert handler.stream_stream is not None
+        assert handler.stream_stream is not None, "no method of ours, of health or of reflection has one answer to many"
         chat = self._chat(handler.stream_stream)
         return grpc.stream_stream_rpc_method_handler(chat, handler.request_deserializer, encode)
 
-    def _unary(self, behavior: _Behavior, kind: Kind, method: str, decode: _Decode | None) -> _Behavior:
+    def _unary(self, behavior: Behavior, kind: Kind, method: str, decode: _Decode | None) -> Behavior:
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             with (
                 self._admitted(kind, context) as host,
@@ -276,7 +261,7 @@ class Admission(grpc.ServerInterceptor):
 
         return self._in_pool(kind, answer)
 
-    def _stream(self, behavior: _Behavior, method: str, decode: _Decode | None) -> _Behavior:
+    def _stream(self, behavior: Behavior, method: str, decode: _Decode | None) -> Behavior:
         def answer(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._admitted(Kind.STREAM, context) as host:
                 with self._request(requests, context, host, method, decode) as request:
@@ -286,21 +271,14 @@ class Admission(grpc.ServerInterceptor):
 
         return self._in_pool(Kind.STREAM, answer)
 
-    def _upload(self, behavior: _Behavior) -> _Behavior:
-        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            with self._admitted(Kind.UPLOAD, context):
-                return behavior(requests, context)
-
-        return self._in_pool(Kind.UPLOAD, answer)
-
-    def _chat(self, behavior: _Behavior) -> _Behavior:
+    def _chat(self, behavior: Behavior) -> Behavior:
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             with self._admitted(Kind.UPLOAD, context):
                 yield from behavior(requests, context)
 
         return self._in_pool(Kind.UPLOAD, answer)
 
-    def _in_pool(self, kind: Kind, behavior: _Behavior) -> _Behavior:
+    def _in_pool(self, kind: Kind, behavior: Behavior) -> Behavior:
         """Let gRPC run a function in the threads of its kind."""
         behavior.experimental_thread_pool = self._pools[kind]  # type: ignore[attr-defined]
         return behavior

@@ -6,19 +6,28 @@ because argparse stops at the first problem (see `sources.Flags`). The type to k
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, RawTextHelpFormatter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from itertools import groupby
 from textwrap import fill
 from typing import Any
 
 from autothrottle import __version__
+from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.texts import capitalized, escape_unprintable
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.option_kinds import Option
 
 SHELLS = ("bash", "zsh", "fish")
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,32 @@ class Command:
     """Names of the options that it uses. It accepts all of them, so that all services can share one file."""
     example: str = ""
     """Arguments of an example."""
+
+
+def program(main: Callable[[list[str]], int]) -> Callable[..., int]:
+    """Return the entry of a program, whose arguments are those of the process if it gets none.
+
+    The exit status is that of `main`, or 1: failure. 2: wrong usage. 130: interrupted. 141: the reader of the output
+    has closed the pipe.
+    """
+
+    @wraps(main)
+    def run(argv: Sequence[str] | None = None) -> int:
+        try:
+            return main(list(sys.argv[1:] if argv is None else argv))
+        except InvalidConfiguration as error:
+            print(error, file=sys.stderr)
+            return EXIT_USAGE
+        except AutothrottleError as error:
+            print(escape_unprintable(str(error)), file=sys.stderr)
+            return EXIT_FAILED
+        except BrokenPipeError:
+            discard_output()
+            return EXIT_BROKEN_PIPE
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+
+    return run
 
 
 def _named(*names: str) -> frozenset[str]:
@@ -109,24 +144,33 @@ COMMANDS: Mapping[str, Command] = {
 
 def usage() -> str:
     """Return the help text of the program."""
-    commands = "\n".join(f"  {name:<12}{command.purpose}" for name, command in COMMANDS.items())
-    return (
-        "Usage: autothrottle COMMAND [options]\n\n"
-        "Keeps the throttles of Kafka reassignments at the rate that clients leave free.\n\n"
-        f"Commands:\n{commands}\n\nExample:\n  autothrottle run {COMMANDS['run'].example}\n\n"
-        f"`autothrottle COMMAND --help` lists the options of a command. Version {__version__}."
-    )
+    purposes = {name: command.purpose for name, command in COMMANDS.items()}
+    purpose = "Keeps the throttles of Kafka reassignments at the rate that clients leave free."
+    return program_help("autothrottle", purpose, purposes, f"run {COMMANDS['run'].example}")
 
 
 def help_text(name: str) -> str:
     """Return the help text of a command: purpose, options, example."""
     command = COMMANDS[name]
-    options = f"{options_text(command.options)}\n" if command.options else ""
+    options = options_text(command.options) if command.options else ""
+    arguments = "[options]" if options else "SHELL"
+    return command_help(f"autothrottle {name}", arguments, command.purpose, options, command.example)
+
+
+def program_help(program: str, purpose: str, commands: Mapping[str, str], example: str) -> str:
+    """Return the help text of a program; `commands`: name -> purpose."""
+    width = max(map(len, commands)) + 2
+    rows = "\n".join(f"  {name:<{width}}{text}" for name, text in commands.items())
     return (
-        f"Usage: autothrottle {name} {'[options]' if options else 'SHELL'}\n\n"
-        f"{command.purpose[0].upper()}{command.purpose[1:]}.\n\n"
-        f"{options}Example:\n  autothrottle {name} {command.example}"
+        f"Usage: {program} COMMAND [options]\n\n{purpose}\n\nCommands:\n{rows}\n\nExample:\n  {program} {example}\n\n"
+        f"`{program} COMMAND --help` lists the options of a command. Version {__version__}."
     )
+
+
+def command_help(command: str, arguments: str, purpose: str, options: str, example: str) -> str:
+    """Return the help text of a command; `options` describes its options, "": it has none."""
+    options = f"{options}\n" if options else ""
+    return f"Usage: {command} {arguments}\n\n{capitalized(purpose)}.\n\n{options}Example:\n  {command} {example}"
 
 
 def options_text(names: Collection[str]) -> str:

@@ -105,8 +105,11 @@ def _cluster_name(text: str) -> str:
     return text
 
 
-def _capacity(text: str, name: str) -> Capacity | None:
-    return parse_capacity(text, name) if text.strip() else None
+def _capacity(name: str, meaning: str, example: str) -> Capacity | None:
+    def parse(text: str) -> Capacity | None:
+        return parse_capacity(text, name) if text.strip() else None
+
+    return option(parse, "", meaning, _CAPACITY, example=example)
 
 
 _PROMQL = "PromQL: a range vector of counters, or an instant vector of rates in bytes/s"
@@ -275,11 +278,7 @@ class Configuration:
     kafka_bootstrap_controllers: tuple[str, ...] = kinds.addresses(
         "", "KRaft controllers for writing the throttles of stopped brokers (admin backend)", "localhost:9093"
     )
-    kafka_client_config: str = kinds.file(
-        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
-        "/etc/autothrottle/client.properties",
-        "a readable Java properties file",
-    )
+    kafka_client_config: str = kinds.client_properties()
     kafka_api_request_timeout: timedelta = kinds.seconds("15", "Timeout of a request to Kafka", whole=True)
     discovery_poll: timedelta = kinds.seconds(
         "0.5", "Interval of polls for reassignments (admin backend)", at_least=Decimal("0.1"), at_most=3600
@@ -345,16 +344,10 @@ class Configuration:
         example='{"1001":120}',
     )
     capacity_tag: str = kinds.tag("", "Datadog host tag with the link capacity in MB/s; none if empty", "capacity")
-    default_capacity: Capacity | None = option(
-        lambda text: _capacity(text, "default-capacity"),
-        "",
-        "Fallback link capacity. Without it, brokers of unknown capacity count as failed",
-        _CAPACITY,
-        example="120",
+    default_capacity: Capacity | None = _capacity(
+        "default-capacity", "Fallback link capacity. Without it, brokers of unknown capacity count as failed", "120"
     )
-    capacity: Capacity | None = option(
-        lambda text: _capacity(text, "capacity"), "", "Same as default-capacity", _CAPACITY, example="1000MB/s"
-    )
+    capacity: Capacity | None = _capacity("capacity", "Same as default-capacity", "1000MB/s")
 
     REMOVAL: ClassVar[str] = "Removal of throttles"
     cleanup_after: int = kinds.count("60", "Idle intervals before removal of leftover throttles", at_least=1)

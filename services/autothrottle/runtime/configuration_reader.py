@@ -9,7 +9,7 @@ variable counts as not set. `configuration` declares each option, `sources` read
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -181,10 +181,9 @@ class _Combinations:
         configuration = replace(
             self.values, **keys, **self._ratios(), **self._kafka(), **self._capacity(), **self._window()
         )
-        self._check_datadog(configuration)
+        self.warnings.extend(self._suspicions(configuration))
         self._check_metrics_source(configuration)
-        self._check_exporters()
-        self._check_kafka(configuration)
+        self._check_exporter()
         self._check_zookeeper()
         self._check_decisions()
         self._check_tls()
@@ -197,19 +196,24 @@ class _Combinations:
     def _source(self, name: str) -> str:
         return self.given[name].source if name in self.given else "default"
 
+    def _named(self, name: str) -> str:
+        return f"{name} ({self._source(name)})"
+
+    def _valued(self, name: str) -> str:
+        value = getattr(self.values, name.replace("-", "_"))
+        return f"{name}: {str(value)!r} ({self._source(name)})"
+
     def _key(self, name: str) -> str:
         """Return a key from its own option or from its file, whichever has the higher precedence."""
         attribute, file = name.replace("-", "_"), f"{name}-file"
         text, path = getattr(self.values, attribute), getattr(self.values, f"{attribute}_file")
         if path and self._rank(name) == self._rank(file):
-            self.problems.append(
-                f"{name} ({self._source(name)}) and {file} ({self._source(file)}) are both given. Fix: give one"
-            )
+            self.problems.append(f"{self._named(name)} and {self._named(file)} are both given. Fix: give one")
         elif path and self._rank(file) < self._rank(name):
             text, reason = _read_key(path)
             if reason:
                 self.problems.append(
-                    f"{file}: {path!r} ({self._source(file)}) {reason}; it must be {OPTIONS[file].range}. "
+                    f"{self._valued(file)} {reason}; it must be {OPTIONS[file].range}. "
                     f"Fix: put the key there, or name another file"
                 )
         return str(text)
@@ -242,15 +246,15 @@ class _Combinations:
     def _capacity(self) -> Mapping[str, Any]:
         names = ("capacity", "default-capacity")
         if all(name in self.given for name in names) and self.values.capacity != self.values.default_capacity:
-            given = " and ".join(f"{name} ({self._source(name)})" for name in names)
-            self.problems.append(f"{given} have the same meaning and different values. Fix: give one")
+            both = " and ".join(map(self._named, names))
+            self.problems.append(f"{both} have the same meaning and different values. Fix: give one")
         return {"default_capacity": self.values.capacity or self.values.default_capacity}
 
     def _check_metrics_source(self, settled: Configuration) -> None:
         source, policy = settled.metrics_source, settled.policy
         if source == "none" and "policy" in self.used and policy is not PolicyName.STATIC:
             self.problems.append(
-                f"policy: {policy.value!r} ({self._source('policy')}) needs loads, but metrics-source is none "
+                f"{self._valued('policy')} needs loads, but metrics-source is none "
                 f"({self._source('metrics-source')}); with it the policy must be static. "
                 f"Fix: --policy=static --static-rate={OPTIONS['static-rate'].default}, or another metrics-source"
             )
@@ -267,48 +271,40 @@ class _Combinations:
                 f"capacity is not given. Fix: --capacity={OPTIONS['capacity'].example}, or broker-cap-map"
             )
 
-    def _check_datadog(self, settled: Configuration) -> None:
+    def _suspicions(self, settled: Configuration) -> Iterator[str]:
+        """Yield warnings of settings that are valid, but hardly intended."""
         if bool(settled.api_key) != bool(settled.app_key):
             absent = "app-key" if settled.api_key else "api-key"
-            self.warnings.append(f"{absent} is not given; Datadog rejects queries without both keys")
-        host = urlsplit(settled.datadog_url).hostname or ""
-        if settled.datadog_url.startswith("http:") and not is_loopback_host(host):
-            self.warnings.append("datadog-url is plain http to another host: the keys are readable on the network")
-
-    def _check_exporters(self) -> None:
-        values, source = self.values, self.values.metrics_source
-        if source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
-            self.problems.append(
-                f"broker-exporter: {values.broker_exporter!r} ({self._source('broker-exporter')}) reports all pods of "
-                "a host, so metrics-source scrape cannot read it. Fix: --metrics-source=prometheus"
-            )
-        if values.net_devices and not EXPORTERS[values.broker_exporter].device_label:
-            self.warnings.append(
-                f"net-devices is given, but broker-exporter {values.broker_exporter} does not report network devices"
-            )
-        secrets = values.prometheus_token_file, values.prometheus_user_file
-        if all(secrets):
-            self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
-        host = urlsplit(values.prometheus_url).hostname or ""
-        if any(secrets) and values.prometheus_url.startswith("http:") and not is_loopback_host(host):
-            self.warnings.append(
-                "prometheus-url is plain http to another host: the credentials are readable on the network"
-            )
-
-    def _check_kafka(self, settled: Configuration) -> None:
+            yield f"{absent} is not given; Datadog rejects queries without both keys"
+        if _is_plain_http(settled.datadog_url):
+            yield "datadog-url is plain http to another host: the keys are readable on the network"
+        if settled.net_devices and not EXPORTERS[settled.broker_exporter].device_label:
+            exporter = settled.broker_exporter
+            yield f"net-devices is given, but broker-exporter {exporter} does not report network devices"
+        has_secret = settled.prometheus_token_file or settled.prometheus_user_file
+        if has_secret and _is_plain_http(settled.prometheus_url):
+            yield "prometheus-url is plain http to another host: the credentials are readable on the network"
         if settled.kafka_bootstrap_controllers and settled.kafka_backend is not KafkaBackend.ADMIN:
-            self.warnings.append("kafka-bootstrap-controllers is given, but only the admin backend uses it")
+            yield "kafka-bootstrap-controllers is given, but only the admin backend uses it"
         if settled.kafka_client_config and not settled.bootstrap_servers:
-            self.warnings.append(
-                "kafka-client-config is given, but without bootstrap-servers the Kafka client has no address"
+            yield "kafka-client-config is given, but without bootstrap-servers the Kafka client has no address"
+
+    def _check_exporter(self) -> None:
+        values = self.values
+        if values.metrics_source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
+            self.problems.append(
+                f"{self._valued('broker-exporter')} reports all pods of a host, so metrics-source scrape cannot read "
+                "it. Fix: --metrics-source=prometheus"
             )
+        if values.prometheus_token_file and values.prometheus_user_file:
+            self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
 
     def _check_zookeeper(self) -> None:
-        prefix, config_prefix = self.values.zk_prefix, self.values.zk_config_prefix
-        if _overlap(prefix, config_prefix):
+        prefix = self.values.zk_prefix
+        if _overlap(prefix, self.values.zk_config_prefix):
             self.problems.append(
-                f"zk-config-prefix: {config_prefix!r} ({self._source('zk-config-prefix')}) overlaps Kafka's tree, "
-                f"zk-prefix being {prefix!r} ({self._source('zk-prefix')}); it must be a path that Kafka "
+                f"{self._valued('zk-config-prefix')} overlaps Kafka's tree, zk-prefix being {prefix!r} "
+                f"({self._source('zk-prefix')}); it must be a path that Kafka "
                 f"does not use. Fix: give {OPTIONS['zk-config-prefix'].default}, for example"
             )
 
@@ -316,7 +312,7 @@ class _Combinations:
         uri = self.values.decisions
         if "://" in uri and not uri.startswith("file:") and not self.values.decisions_spool:
             self.problems.append(
-                f"decisions: {uri!r} ({self._source('decisions')}) is an object store and needs a local spool "
+                f"{self._valued('decisions')} is an object store and needs a local spool "
                 f"directory. Fix: --decisions-spool={OPTIONS['decisions-spool'].example}"
             )
 
@@ -352,7 +348,7 @@ class _Combinations:
                     "api-tokens-file is given without tls-cert: the tokens are readable on the network"
                 )
                 continue
-            what = f"{name}: {address!r} ({self._source(name)}) is open to other hosts, and callers need no certificate"
+            what = f"{self._valued(name)} is open to other hosts, and callers need no certificate"
             needed = "tls-cert, tls-key, tls-ca and certificate-roles"
             needed += " or api-tokens-file" if is_http else ""
             if self.values.insecure_listen:
@@ -362,6 +358,11 @@ class _Combinations:
                     f"{what}; this is refused. Fix: give {needed}, or listen on {OPTIONS[name].good_value}; "
                     f"--insecure-listen allows it"
                 )
+
+
+def _is_plain_http(url: str) -> bool:
+    """Whether a URL sends readable text to another host."""
+    return url.startswith("http:") and not is_loopback_host(urlsplit(url).hostname or "")
 
 
 def _read_key(path: str) -> tuple[str, str]:

@@ -5,11 +5,16 @@ The package's programs start here, because each of them imports the libraries of
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 EXIT_WITHOUT_EXTRA = 1
+
+EXIT_BROKEN_PIPE = 141
+"""Exit status for a closed output; shells report it for a command ended by SIGPIPE."""
 
 WITH_EXTRAS = {
     "demo": ("autothrottle_lab.demo.command", "lab"),
@@ -38,6 +43,12 @@ def start(program: str, module: str, extra: str, arguments: Sequence[str] | None
         print(f"{program}: {library} is not installed. {fix}", file=sys.stderr)
         return EXIT_WITHOUT_EXTRA
     return main(arguments)
+
+
+def discard_output() -> None:
+    """Discard buffered output, otherwise the interpreter fails a second time when it flushes at exit."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def autothrottle() -> int:

@@ -146,26 +146,16 @@ def _handlers() -> list[_Lines]:
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
 
 
-def add_trace_ids(trace_id: Callable[[], str | None]) -> Callable[[], None]:
-    """Add the trace id of the logging thread to every record; return a function that undoes this.
-
-    Call it after `configure_logs`.
-    """
+def add_trace_ids(trace_id: Callable[[], str | None]) -> None:
+    """Add the trace id of the logging thread to every record. Call it after `configure_logs`."""
 
     def mark(record: logging.LogRecord) -> bool:
         if not hasattr(record, "trace_id"):
             record.trace_id = trace_id()
         return True
 
-    handlers = _handlers()
-    for handler in handlers:
+    for handler in _handlers():
         handler.addFilter(mark)
-
-    def remove() -> None:
-        for handler in handlers:
-            handler.removeFilter(mark)
-
-    return remove
 
 
 class TextFormat(logging.Formatter):
@@ -186,8 +176,9 @@ class JsonFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as one line."""
+        at = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
-            "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -306,14 +297,9 @@ def _writer(stream: TextIO | None) -> Callable[[str], None]:
     try:
         descriptor = os.dup(stream.fileno())
     except (OSError, ValueError):  # a stream in memory
-        return partial(_write_and_flush, stream)
+        return partial(print, file=stream, end="", flush=True)
     encoding = stream.encoding or "utf-8"
     return lambda text: _write_all(descriptor, text.encode(encoding, "backslashreplace"))
-
-
-def _write_and_flush(stream: TextIO, text: str) -> None:
-    stream.write(text)
-    stream.flush()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -329,7 +315,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
 @lru_cache(maxsize=1)  # a cycle logs thousands of lines within a second
 def _second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y/%m/%d %H:%M:%S}"
-
-
-def _time(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, UTC)

@@ -176,15 +176,15 @@ def megabytes_per_second(default: str, meaning: str) -> BytesPerSecond:
     return number(default, meaning, "MB/s", rate, above=0, at_most=MAX_CAPACITY_MEGABYTES)
 
 
-def boolean(meaning: str) -> bool:
-    """Declare an option with default false."""
+def boolean(meaning: str, default: str = "false") -> bool:
+    """Declare an option that is true or false."""
 
     def parse(text: str) -> bool:
         if text not in (*_TRUE, *_FALSE):
             raise Refused("is neither true nor false")
         return text in _TRUE
 
-    return option(parse, "false", meaning, "true or false", boolean=True)
+    return option(parse, default, meaning, "true or false", boolean=True)
 
 
 def text(default: str, meaning: str, range: str = "printable text", **more: Any) -> str:
@@ -205,6 +205,12 @@ def file(meaning: str, example: str, range: str) -> str:
     return text("", meaning, range, example=example, file=True)
 
 
+def client_properties() -> str:
+    """Declare the option kafka-client-config."""
+    meaning = "Java properties file with Kafka's SASL and TLS settings, see docs/security.md"
+    return file(meaning, "/etc/autothrottle/client.properties", "a readable Java properties file")
+
+
 def tag(default: str, meaning: str, example: str = "") -> str:
     """Declare a tag name; an empty default makes it optional."""
 
@@ -217,16 +223,26 @@ def tag(default: str, meaning: str, example: str = "") -> str:
     return option(parse, default, meaning, range, example=example)
 
 
+def items(parse_item: Callable[[str], T], default: str, meaning: str, range: str, example: str = "") -> tuple[T, ...]:
+    """Declare a comma-separated list; not empty if the default is not."""
+
+    def parse(text: str) -> tuple[T, ...]:
+        if default and not text.strip():
+            raise Refused("is empty")
+        return tuple(parse_item(item.strip()) for item in text.split(",")) if text.strip() else ()
+
+    return option(parse, default, meaning, f"a comma-separated list of {range}", example=example)
+
+
 def tags(meaning: str) -> tuple[str, ...]:
     """Declare a comma-separated list of Datadog tags."""
 
-    def parse(text: str) -> tuple[str, ...]:
-        tags = _items(text)
-        if not all(tag and tag.isprintable() for tag in tags):
+    def parse(text: str) -> str:
+        if not text or not text.isprintable():
             raise Refused("contains an empty or unprintable tag")
-        return tags
+        return text
 
-    return option(parse, "", meaning, "a comma-separated list of tags", example="team:kafka,env:prod")
+    return items(parse, "", meaning, "tags", "team:kafka,env:prod")
 
 
 def choice(default: str, meaning: str, choices: Iterable[Word], short: str = "") -> Word:
@@ -245,14 +261,12 @@ def choices(meaning: str, choices: Iterable[str]) -> tuple[str, ...]:
     """Declare a comma-separated list of words."""
     words = tuple(choices)
 
-    def parse(text: str) -> tuple[str, ...]:
-        items = _items(text)
-        for item in items:
-            if item not in words:
-                raise Refused(f"contains {item!r}")
-        return items
+    def parse(text: str) -> str:
+        if text not in words:
+            raise Refused(f"contains {text!r}")
+        return text
 
-    return option(parse, "", meaning, f"a comma-separated list of {', '.join(words)}", example=",".join(words))
+    return items(parse, "", meaning, ", ".join(words), ",".join(words))
 
 
 def _host_port(text: str, lowest_port: int = 1) -> str:
@@ -280,33 +294,24 @@ def _unix(text: str) -> str:
     return text
 
 
-def _items(text: str) -> tuple[str, ...]:
-    return tuple(item.strip() for item in text.split(",")) if text.strip() else ()
-
-
 def addresses(default: str, meaning: str, example: str = "", *, unix: bool = False) -> tuple[str, ...]:
     """Declare a comma-separated list of addresses; an empty default makes it optional."""
 
-    def parse(text: str) -> tuple[str, ...]:
-        if default and not text.strip():
-            raise Refused("is empty")
-        return tuple(_unix(item) if unix and item.startswith("unix:") else _host_port(item) for item in _items(text))
+    def parse(text: str) -> str:
+        return _unix(text) if unix and text.startswith("unix:") else _host_port(text)
 
-    range = "a comma-separated list of host:port" + (" or unix:PATH" if unix else "")
-    return option(parse, default, meaning, range, example=example)
+    return items(parse, default, meaning, "host:port" + (" or unix:PATH" if unix else ""), example)
 
 
 def hosts(meaning: str, example: str) -> tuple[str, ...]:
     """Declare a comma-separated list of host names, without ports; the values are in lower case."""
 
-    def parse(text: str) -> tuple[str, ...]:
-        items = _items(text.lower())
-        for item in items:
-            if not _HOST.fullmatch(item):
-                raise Refused(f"contains {item!r}, which is not a host name")
-        return items
+    def parse(text: str) -> str:
+        if not _HOST.fullmatch(text):
+            raise Refused(f"contains {text.lower()!r}, which is not a host name")
+        return text.lower()
 
-    return option(parse, "", meaning, "a comma-separated list of host names without ports", example=example)
+    return items(parse, "", meaning, "host names without ports", example)
 
 
 def service_addresses(service: str, example: str) -> tuple[str, ...]:

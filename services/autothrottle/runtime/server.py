@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -22,13 +21,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.runtime.call_limits import Admission
+from autothrottle.runtime.call_limits import MAX_ANSWER_BYTES, Admission, Behavior, Continuation, Handler, rewrapped
 from autothrottle.runtime.connections import ConnectionLimit, grpc_options
 from autothrottle.runtime.health import Health
 from autothrottle.wire.common import abort
-
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Largest response; a snapshot of 100,000 partitions in reassignment takes 1.6 MB. `call_limits` limits requests."""
 
 STREAM_LINGER = timedelta(seconds=0.25)
 """A stopping server lets streams (a snapshot in chunks) end by themselves for this long, then cancels them."""
@@ -43,12 +39,10 @@ Servicer = tuple[Callable[[Any, grpc.Server], None], object, str]
 
 _Message = TypeVar("_Message", bound=Message)
 
-_Behavior = Callable[[Any, grpc.ServicerContext], Any]
-
 _OPTIONS = [
     # A second process on the same port must fail instead of silently taking a share of the calls.
     ("grpc.so_reuseport", 0),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
     # A request that is not being received must stay with its sender; probes let the windows grow to megabytes.
     ("grpc.http2.bdp_probe", 0),
     # A caller on a dead host sends nothing: without pings its streams would count as open forever.
@@ -67,9 +61,8 @@ logger = logging.getLogger(__name__)
 def time_left(context: grpc.ServicerContext, share: float = 0.95) -> timedelta:
     """Return the time limit of a call: this share of the time to the caller's deadline, at most `LONGEST_CALL`."""
     seconds_left = context.time_remaining()
-    return (
-        LONGEST_CALL if seconds_left is None else min(LONGEST_CALL, timedelta(seconds=max(seconds_left * share, 0.001)))
-    )
+    longest = LONGEST_CALL.total_seconds()
+    return timedelta(seconds=longest if seconds_left is None else min(longest, max(seconds_left * share, 0.001)))
 
 
 def encoded_once(kind: type[_Message], encoded: bytes) -> _Message:
@@ -182,9 +175,7 @@ class ServiceServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _bind(self, listen: str, credentials: grpc.ServerCredentials | None) -> str:
@@ -253,10 +244,8 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         self._streams = streams
 
     def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler | None:
         """Wrap the method's function.
 
         A wrapped health watch blocks a thread, unlike the library's own. The library's watch sends while it holds a
@@ -264,29 +253,22 @@ class _ErrorsAndStreams(grpc.ServerInterceptor):
         """
         method = handler_call_details.method
         handler = continuation(handler_call_details)
-        return _unknown(method) if handler is None else _rewrapped(handler, method, self)
+        if handler is None:
+            return _unknown(method)
 
-    def unary(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
-        """Return the function with its errors mapped to statuses."""
+        def wrapped(behavior: Behavior, is_stream: bool) -> Behavior:
+            return self._stream(behavior, method) if is_stream else self._unary(behavior, method)
 
+        return rewrapped(handler, wrapped, _pass_encoded(handler.response_serializer))
+
+    def _unary(self, behavior: Behavior, method: str) -> Behavior:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             with self._statuses(method, context):
                 return behavior(request, context)
 
         return answer
 
-    def counted(self, behavior: _Behavior, method: str) -> Callable[..., Any]:
-        """Return the function of a client-streaming method."""
-
-        def answer(requests: Any, context: grpc.ServicerContext) -> Any:
-            with self._statuses(method, context), self._streams.noted(context):
-                return behavior(requests, context)
-
-        return answer
-
-    def stream(self, behavior: _Behavior, method: str) -> Callable[..., Iterator[Any]]:
-        """Return the function of a server-streaming method."""
-
+    def _stream(self, behavior: Behavior, method: str) -> Behavior:
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._statuses(method, context), self._streams.noted(context):
                 yield from behavior(request, context)
@@ -315,7 +297,7 @@ def _is_abort(error: Exception) -> bool:
     return type(error) is Exception and not error.args
 
 
-def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
+def _unknown(method: str) -> Handler:
     """Handle a method that does not exist."""
 
     def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
@@ -326,18 +308,3 @@ def _unknown(method: str) -> grpc.RpcMethodHandler[Any, Any]:
         yield
 
     return grpc.stream_stream_rpc_method_handler(answer)
-
-
-def _rewrapped(
-    handler: grpc.RpcMethodHandler[Any, Any], method: str, answers: _ErrorsAndStreams
-) -> grpc.RpcMethodHandler[Any, Any]:
-    decode, encode = handler.request_deserializer, _pass_encoded(handler.response_serializer)
-    codecs = (decode, encode)
-    if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(answers.unary(handler.unary_unary, method), *codecs)
-    if handler.stream_unary:
-        return grpc.stream_unary_rpc_method_handler(answers.counted(handler.stream_unary, method), *codecs)
-    if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(answers.stream(handler.unary_stream, method), *codecs)
-    assert handler.stream_stream is not None
-    return grpc.stream_stream_rpc_method_handler(answers.stream(handler.stream_stream, method), *codecs)

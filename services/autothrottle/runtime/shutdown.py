@@ -4,20 +4,25 @@ Parts close one after the other, and each may wait: for the current cycle, or fo
 deadline. Calls that are in progress after `CALLS` are cancelled, so that everything that waits for them fails and
 closes at once. Sessions with ZooKeeper are dropped a little later: a planner whose cycle waits for another service can
 still give up its leadership. The type to know is `Shutdown`.
+
+The first SIGTERM or SIGINT requests the stop, a second one forces it. Python runs a signal handler between two steps of
+the main thread. A handler that needs a lock held by the main thread (`Event.set` during `Event.wait`) deadlocks.
+Therefore the interpreter writes the signal's number into a pipe, and a separate thread reads it without any lock.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
-from types import FrameType, TracebackType
-from typing import Self
+from types import FrameType
+from typing import Any, Protocol, Self, TypeVar
 
 from autothrottle.runtime.logs import FLUSH, flush_logs, log_last_line
 
@@ -40,6 +45,15 @@ _LIMIT = timedelta(seconds=4.5)
 
 _EXIT_UNFINISHED = 1
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+_Part = TypeVar("_Part", bound=_Closeable)
+
 
 class Shutdown(ExitStack):
     """Closes the parts of a process in reverse order, within a deadline that begins with the request to stop."""
@@ -61,6 +75,16 @@ class Shutdown(ExitStack):
         self.failed = True
         self.requested.set()
 
+    def closing(self, part: _Part) -> _Part:
+        """Return a part, and close it at the end."""
+        self.callback(part.close)
+        return part
+
+    def cancellable(self, client: _Part) -> _Part:
+        """Return a client whose calls fail when it is closed: at the end, or when calls in progress are cancelled."""
+        self.cancel_after(CALLS, client.close)
+        return self.closing(client)
+
     def cancel_after(self, limit: timedelta, cancel: Callable[[], None]) -> None:
         """Call `cancel` in another thread if the process still closes its parts after `CALLS` or `SESSIONS`."""
         with self._lock:
@@ -77,13 +101,11 @@ class Shutdown(ExitStack):
         threading.Thread(target=self._enforce, name="shutdown", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, *error: Any) -> bool | None:
         """Close the parts, and wait for the threads that would keep the process running."""
         self.requested.set()
         try:
-            return super().__exit__(kind, error, trace)
+            return super().__exit__(*error)
         finally:
             for thread in _blocking_threads() - self._older_threads:
                 thread.join()
@@ -139,3 +161,37 @@ def _place(frame: FrameType | None) -> str:
     while frame is not None and not str(frame.f_globals.get("__name__")).startswith("autothrottle"):
         frame = frame.f_back
     return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}" if frame else "other code"
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process immediately.
+
+    The exit status is then 143 or 130, as in a shell. Call it once, from the main thread.
+    """
+    stop = threading.Event()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, _ignore)
+    threading.Thread(target=_stop_or_exit, args=(reading, stop), name="signals", daemon=True).start()
+    return stop
+
+
+def _ignore(_signum: int, _frame: FrameType | None) -> None:
+    """Replace the default action of ending the process; the pipe delivers the signal."""
+
+
+def _stop_or_exit(reading: int, stop: threading.Event) -> None:
+    while True:
+        for signum in os.read(reading, 64):
+            if signum not in STOP_SIGNALS:
+                continue  # another signal: the pipe receives every signal that Python handles
+            if stop.is_set():
+                _exit_at_once(signum)
+            stop.set()
+
+
+def _exit_at_once(signum: int) -> None:
+    log_last_line(log, logging.WARNING, "%s again: exiting at once", signal.Signals(signum).name)
+    os._exit(128 + signum)

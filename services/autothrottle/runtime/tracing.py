@@ -56,13 +56,8 @@ def configure_tracing(service_name: str) -> Tracing:
     except (ValueError, RuntimeError, OSError) as error:
         logger.warning("Tracing is off: %s. Fix: correct the OTEL_* variable named in the error", error)
         return Tracing()
-    remove_trace_ids = add_trace_ids(current_trace_id)
-
-    def close() -> None:
-        tracer.close()
-        remove_trace_ids()
-
-    return Tracing(tracer, tracer.client_interceptors, tracer.server_interceptors, close)
+    add_trace_ids(current_trace_id)
+    return Tracing(tracer, tracer.client_interceptors, tracer.server_interceptors, tracer.close)
 
 
 def export_metrics(service_name: str, source: SampleSource, cluster: str) -> Callable[[], None]:
@@ -93,20 +88,18 @@ def _is_enabled(environment: Mapping[str, str], signal: str) -> bool:
     is_requested = exporter == "otlp" or (not exporter and any(environment.get(name) for name in endpoints))
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter == "none":
         return False
-    if exporter not in ("", "otlp"):
-        logger.warning("%s: %s=%s is not supported; use otlp, or none", _OFF[signal], variable, exporter)
-        return False
     protocol = next((environment[name] for name in protocols if environment.get(name)), "grpc")
-    if is_requested and protocol != "grpc":
-        logger.warning("%s: the protocol %s is not supported; use grpc (port 4317)", _OFF[signal], protocol)
+    with_user = [name for name in endpoints if has_user(environment.get(name, ""))]
+    if exporter not in ("", "otlp"):
+        problem = f"{variable}={exporter} is not supported; use otlp, or none"
+    elif not is_requested:
         return False
-    for name in endpoints:
-        if is_requested and has_user(environment.get(name, "")):
-            logger.warning(
-                "%s: %s contains a user. Fix: give scheme, host and port only, and the credentials in "
-                "OTEL_EXPORTER_OTLP_HEADERS",
-                _OFF[signal],
-                name,
-            )
-            return False
-    return is_requested
+    elif protocol != "grpc":
+        problem = f"the protocol {protocol} is not supported; use grpc (port 4317)"
+    elif with_user:
+        fix = "give scheme, host and port only, and the credentials in OTEL_EXPORTER_OTLP_HEADERS"
+        problem = f"{with_user[0]} contains a user. Fix: {fix}"
+    else:
+        return True
+    logger.warning("%s: %s", _OFF[signal], problem)
+    return False

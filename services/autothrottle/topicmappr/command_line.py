@@ -19,13 +19,19 @@ from typing import TypeVar
 
 from autothrottle import __version__
 from autothrottle.core.cluster.broker_ids import parse_broker_id
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.runtime.command_line import described
+from autothrottle.runtime.command_line import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    command_help,
+    described,
+    program,
+    program_help,
+)
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
-from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.topicmappr.capacity import (
     capacity_report,
     capacity_value,
@@ -52,7 +58,7 @@ from autothrottle.topicmappr.forecast import (
     pool_forecasts,
     write_metrics,
 )
-from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
+from autothrottle.topicmappr.map_files import map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
     IN_ENVIRONMENT,
@@ -94,8 +100,6 @@ from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster, read_history
 from autothrottle_client.output_files import write_text
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_DRIFT = 3
 _SHOWN_REFUSALS = 3
 
@@ -128,25 +132,22 @@ _EXAMPLES = {
     "forecast": "--history history --pools pools.toml",
 }
 
-_OLD_SPELLINGS = {"--rebuild-topics": ("rebuild", "--topics"), "-rebuild-topics": ("rebuild", "--topics")}
-"""Spelling of early versions -> (command, option)."""
+_ARGUMENTS = {
+    "export": "FILE ",
+    "apply": "FILE ",
+    "pools": "ACTION ",
+    "decommission": "BROKERS ",
+    "relieve": "BROKER ",
+    "uncordon": "BROKERS ",
+}
 
 T = TypeVar("T", bound=ClusterOptions)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@program
+def main(words: list[str]) -> int:
     """Run one command; return the exit status."""
-    try:
-        return _main(_without_old_spelling(list(sys.argv[1:] if argv is None else argv)))
-    except BrokenPipeError:
-        discard_output()
-        return EXIT_BROKEN_PIPE
-    except KeyboardInterrupt:
-        return 130
-
-
-def _main(arguments: list[str]) -> int:
-    command = arguments.pop(0) if arguments else "help"
+    command, *arguments = _without_old_spelling(words) or ["help"]
     if command in ("version", "--version", "-version"):
         print(__version__)
         return 0
@@ -156,28 +157,16 @@ def _main(arguments: list[str]) -> int:
     if command not in COMMAND_OPTIONS:
         print(f"unknown command {command!r}\n\n{_usage()}", file=sys.stderr)
         return EXIT_USAGE
-    try:
-        return _COMMANDS[command](arguments)
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return EXIT_USAGE
-    except AutothrottleError as error:
-        print(escape_unprintable(str(error)), file=sys.stderr)
-        return EXIT_FAILED
+    return _COMMANDS[command](arguments)
 
 
 def _without_old_spelling(arguments: list[str]) -> list[str]:
     """Return the new form of the arguments, and print it if they have the form of early versions."""
     for number, word in enumerate(arguments):
         name, equals, text = word.partition("=")
-        if name in _OLD_SPELLINGS:
-            command, option = _OLD_SPELLINGS[name]
-            rest = [argument for argument in (*arguments[:number], *arguments[number + 1 :]) if argument != command]
-            new = (
-                [command, f"{option}{equals}{text}", *rest]
-                if equals
-                else [command, option, *rest[number:], *rest[:number]]
-            )
+        if name in ("--rebuild-topics", "-rebuild-topics"):
+            others = [*arguments[number + 1 :], *arguments[:number]]  # the value may be the next word
+            new = ["rebuild", f"--topics{equals}{text}", *(other for other in others if other != "rebuild")]
             print(f"{name} is an old spelling. The new form: topicmappr {' '.join(new)}", file=sys.stderr)
             return new
     return arguments
@@ -428,10 +417,12 @@ def _finish(options: PlanningOptions, result: Result) -> int:
     files = () if refused or options.dry_run else map_files(result.maps, options.out_file)
     if not options.json:
         print(report(options, result))
-    if not refused:
-        _write(options, result, files)
-    elif options.json:
-        print(json.dumps(result_value(result, (), options.explain), indent=2))
+    write_files(options.out_path, files)
+    if options.json:
+        names = [str(Path(options.out_path or ".") / file.name) for file in files]
+        print(json.dumps(result_value(result, names, options.explain), indent=2))
+    elif not refused and not options.dry_run:
+        print(files_block(options.out_path, files))
     if refused:
         print(_refusal(result), file=sys.stderr)
         return EXIT_FAILED
@@ -454,15 +445,6 @@ def _refusal(result: Result) -> str:
     )
 
 
-def _write(options: PlanningOptions, result: Result, files: Sequence[MapFile]) -> None:
-    write_files(options.out_path, files)
-    if options.json:
-        names = [str(Path(options.out_path or ".") / file.name) for file in files]
-        print(json.dumps(result_value(result, names, options.explain), indent=2))
-    elif not options.dry_run:
-        print(files_block(options.out_path, files))
-
-
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "rebuild": _rebuild,
     "rebalance": _rebalance,
@@ -479,27 +461,18 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
 
 
 def _usage() -> str:
-    commands = "\n".join(f"  {name:<14}{purpose}" for name, purpose in _PURPOSES.items())
-    return (
-        "Usage: topicmappr COMMAND [options]\n\n"
-        "Plans where the replicas of Kafka's partitions go, and moves as little data as possible.\n\n"
-        f"Commands:\n{commands}\n\nExample:\n  topicmappr rebuild {_EXAMPLES['rebuild']}\n\n"
-        f"`topicmappr COMMAND --help` lists the options of a command. Version {__version__}."
-    )
+    purpose = "Plans where the replicas of Kafka's partitions go, and moves as little data as possible."
+    return program_help("topicmappr", purpose, _PURPOSES, f"rebuild {_EXAMPLES['rebuild']}")
 
 
 def _help(command: str) -> str:
-    argument = {
-        "export": " FILE",
-        "apply": " FILE",
-        "pools": " ACTION",
-        "decommission": " BROKERS",
-        "uncordon": " BROKERS",
-    }.get(command, "")
-    return (
-        f"Usage: topicmappr {command}{argument} [options]\n\n{_PURPOSES[command].capitalize()}.\n\n"
-        f"{described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())}\n"
-        f"Example:\n  topicmappr {command} {_EXAMPLES[command]}"
+    options = described(declared_options(COMMAND_OPTIONS[command], PREFIX).values())
+    return command_help(
+        f"topicmappr {command}",
+        f"{_ARGUMENTS.get(command, '')}[options]",
+        _PURPOSES[command],
+        options,
+        _EXAMPLES[command],
     )
 
 

@@ -223,21 +223,16 @@ def _maps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[Partitio
 
 def _actions(options: RebuildCommandOptions, chosen: BrokerSelection) -> tuple[str, ...]:
     change = chosen.added - chosen.replaced
-    actions = []
-    if change >= 0 and chosen.replaced:
-        actions.append(f"Rebuild topic with {chosen.replaced} broker(s) marked for replacement")
-    if change > 0 and not chosen.replaced:
-        fix = "(this is a no-op unless --force-rebuild is specified)"
-        actions.append(f"Expanding/rebalancing topic with {change} additional broker(s) {fix}")
-    if change < 0:
-        actions.append(f"Shrinking topic by {-change} broker(s)")
-    if options.force_rebuild:
-        actions.append("Force rebuilding map")
-    if options.replication:
-        actions.append(f"Setting replication factor to {options.replication}")
-    if options.optimize_leadership:
-        actions.append("Optimizing leader/follower ratios")
-    return tuple(actions) or ("no-op",)
+    fix = "(this is a no-op unless --force-rebuild is specified)"
+    actions = {
+        f"Rebuild topic with {chosen.replaced} broker(s) marked for replacement": change >= 0 and chosen.replaced,
+        f"Expanding/rebalancing topic with {change} additional broker(s) {fix}": change > 0 and not chosen.replaced,
+        f"Shrinking topic by {-change} broker(s)": change < 0,
+        "Force rebuilding map": options.force_rebuild,
+        f"Setting replication factor to {options.replication}": options.replication,
+        "Optimizing leader/follower ratios": options.optimize_leadership,
+    }
+    return tuple(action for action, applies in actions.items() if applies) or ("no-op",)
 
 
 def _result(
@@ -250,11 +245,8 @@ def _result(
 ) -> Result:
     topics = tuple(sorted({partition.topic for partition in plan.old_map}))
     cluster_topics = {partition.topic for partition in cluster.partitions} if cluster else set()
-    excluded = (
-        matching_topics(cluster_topics, options.topics_exclude, compile=compile_pattern)
-        if options.topics_exclude
-        else ()
-    )
+    patterns = options.topics_exclude
+    excluded = matching_topics(cluster_topics, patterns, compile=compile_pattern) if patterns else ()
     unaccepted = [text for text in plan.warnings if text not in (*plan.refusals, *plan.accepted_warnings)]
     if chosen.missing:
         unaccepted.append(f"{chosen.missing} provided brokers not found in the cluster")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,6 +10,7 @@ from pathlib import Path
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.placement.partition_map import PartitionMap
 from autothrottle_client.output_files import write_text
+from autothrottle_client.placement import format_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,6 @@ class MapFile:
     partitions: PartitionMap
     combined: bool = False
     """Whether it holds the maps of all topics."""
-
-
-def format_map(partitions: PartitionMap) -> str:
-    """Format a map as compact JSON with a line end."""
-    rows = [
-        {"topic": partition.topic, "partition": partition.partition, "replicas": list(partition.replicas)}
-        for partition in partitions
-    ]
-    return json.dumps({"version": 1, "partitions": rows}, separators=(",", ":")) + "\n"
 
 
 def map_files(maps: Sequence[PartitionMap], out_file: str) -> tuple[MapFile, ...]:
@@ -58,6 +49,7 @@ def write_files(directory: str, files: Sequence[MapFile]) -> None:
         path = Path(directory or ".") / file.name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, format_map(file.partitions), mode=0o644)
+            targets = {partition.key: partition.replicas for partition in file.partitions}
+            write_text(path, format_targets(targets), mode=0o644)
         except OSError as error:
             raise Unavailable(f"{path} cannot be written: {error.strerror}; give a writable --out-path") from None

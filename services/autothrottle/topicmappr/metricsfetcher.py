@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 
 from autothrottle import __version__
-from autothrottle.core.errors import AutothrottleError, Incomplete
+from autothrottle.core.errors import Incomplete
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.placement import StorageMetrics
-from autothrottle.runtime.command_line import described
-from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
+from autothrottle.runtime.command_line import command_help, described, program
+from autothrottle.runtime.configuration_reader import parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions
 from autothrottle.topicmappr.sources import append_history, fetch_metrics, stored_metrics, write_metrics
@@ -25,26 +24,17 @@ _ABSENT_SHARE = 0.1
 """Deleted topics may account for this share of the stored partitions."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@program
+def main(arguments: list[str]) -> int:
     """Fetch a sample and store it; return the exit status."""
-    try:
-        options, warnings = parse_command(
-            FetcherOptions, sys.argv[1:] if argv is None else argv, os.environ, FETCHER_PREFIX
-        )
-    except InvalidConfiguration as error:
-        print(error, file=sys.stderr)
-        return 2
+    options, warnings = parse_command(FetcherOptions, arguments, os.environ, FETCHER_PREFIX)
     for warning in warnings:
         print(warning, file=sys.stderr)
     if options is None or options.version:
         print(_help() if options is None else __version__)
-        return 0
-    try:
+    else:
         _run(options)
-        return 0
-    except AutothrottleError as error:
-        print(escape_unprintable(str(error)), file=sys.stderr)
-        return 1
+    return 0
 
 
 def _run(options: FetcherOptions) -> None:
@@ -92,11 +82,9 @@ def require_complete(metrics: StorageMetrics, stored: StorageMetrics | None) -> 
 
 
 def _help() -> str:
-    options = declared_options(FetcherOptions, FETCHER_PREFIX)
-    return (
-        "Usage: metricsfetcher [options]\n\nStores partition sizes and the free storage of brokers for topicmappr.\n\n"
-        f"{described(options.values())}\nExample:\n  metricsfetcher --source kafka --kafka-addr kafka1:9092"
-    )
+    options = described(declared_options(FetcherOptions, FETCHER_PREFIX).values())
+    purpose = "stores partition sizes and the free storage of brokers for topicmappr"
+    return command_help("metricsfetcher", "[options]", purpose, options, "--source kafka --kafka-addr kafka1:9092")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from autothrottle.core.capacity.sizing import CopyTarget, Loss
 from autothrottle.core.cluster.broker_ids import parse_broker_id
@@ -60,15 +60,6 @@ def _names(meaning: str) -> tuple[str, ...]:
     return option(split_patterns, "", meaning, range, example="orders,payments.*")
 
 
-def _true(meaning: str) -> bool:
-    def parse(text: str) -> bool:
-        if text.lower() not in ("true", "t", "1", "false", "f", "0"):
-            raise Refused("is neither true nor false")
-        return text.lower() in ("true", "t", "1")
-
-    return option(parse, "true", meaning, "true or false", boolean=True)
-
-
 def _bytes(default: str, meaning: str, unit: str, factor: int) -> int:
     return kinds.number(default, meaning, unit, lambda value: round(value * factor), at_most=10**9)
 
@@ -83,6 +74,10 @@ def _metrics_age() -> timedelta:
     )
 
 
+def _fraction(meaning: str) -> float | None:
+    return kinds.number("0", meaning, "", lambda value: float(value) or None, at_most=1)
+
+
 def _signed(meaning: str) -> int:
     def parse(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,9}", text.strip(), re.ASCII):
@@ -90,17 +85,6 @@ def _signed(meaning: str) -> int:
         return max(int(text), 0)
 
     return option(parse, "0", meaning, "an integer; 0 or less: not used")
-
-
-def _choice(default: Strategy | Optimization, meaning: str, values: type[Any]) -> Any:
-    words = {each.value: each for each in values}
-
-    def parse(text: str) -> Any:
-        if text not in words:
-            raise Refused(f"must be either {' or '.join(map(repr, words))}")
-        return words[text]
-
-    return option(parse, default.value, meaning, f"one of {', '.join(words)}", choices=tuple(words))
 
 
 @dataclass(frozen=True)
@@ -112,11 +96,7 @@ class ClusterOptions:
     kafka_backend: KafkaBackend = kinds.choice(
         KafkaBackend.ADMIN, "How to read topics and brokers: the Admin API or ZooKeeper", KafkaBackend
     )
-    kafka_client_config: str = kinds.file(
-        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
-        "/etc/autothrottle/client.properties",
-        "a readable Java properties file",
-    )
+    kafka_client_config: str = kinds.client_properties()
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
     zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
     zk_metrics_prefix: str = kinds.znode("topicmappr", "Parent of the znodes that metricsfetcher writes", root=True)
@@ -186,12 +166,12 @@ class RebuildCommandOptions(PlanningOptions):
         "JSON of kafka-reassign-partitions.sh",
         example='{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1001,1002]}]}',
     )
-    use_meta: bool = _true("Read the brokers of the cluster and their racks; false: trust --brokers")
+    use_meta: bool = kinds.boolean("Read the brokers of the cluster and their racks; false: trust --brokers", "true")
     force_rebuild: bool = kinds.boolean("Place every replica anew")
     replication: int = _signed("Replication factor to set")
     sub_affinity: bool = kinds.boolean("Substitute each broker that leaves by one new broker of its rack")
-    placement: Strategy = _choice(Strategy.COUNT, "What the placement makes even", Strategy)
-    optimize: Optimization = _choice(
+    placement: Strategy = kinds.choice(Strategy.COUNT, "What the placement makes even", Strategy)
+    optimize: Optimization = kinds.choice(
         Optimization.DISTRIBUTION,
         "Prefer more pairs of brokers that share partitions, more even storage, or with force-rebuild the fewest bytes",
         Optimization,
@@ -209,12 +189,8 @@ class RebuildCommandOptions(PlanningOptions):
 @dataclass(frozen=True)
 class _StorageOptions(PlanningOptions):
     STORAGE: ClassVar[str] = "Storage"
-    tolerance: float | None = kinds.number(
-        "0",
-        "Distance of free storage from the mean that the plan may leave, as a fraction; 0: as even as possible",
-        "",
-        lambda value: float(value) or None,
-        at_most=1,
+    tolerance: float | None = _fraction(
+        "Distance of free storage from the mean that the plan may leave, as a fraction; 0: as even as possible"
     )
     partition_limit: int = kinds.count("0", "Largest number of relocations from one broker; 0: no limit", at_least=0)
     partition_size_threshold: int = _bytes("512", "Smaller partitions stay", "MB (2^20 bytes)", _MEBIBYTE)
@@ -226,12 +202,8 @@ class _StorageOptions(PlanningOptions):
 class RebalanceCommandOptions(_StorageOptions):
     """Options of `topicmappr rebalance`."""
 
-    storage_threshold: float | None = kinds.number(
-        "0",
-        "Only brokers whose free storage is this fraction below the harmonic mean offload; 0: all below the mean",
-        "",
-        lambda value: float(value) or None,
-        at_most=1,
+    storage_threshold: float | None = _fraction(
+        "Only brokers whose free storage is this fraction below the harmonic mean offload; 0: all below the mean"
     )
     storage_threshold_gb: int = _bytes("0", "Only brokers with less free storage offload", "GB (2^30 bytes)", GIBIBYTE)
 
@@ -435,16 +407,12 @@ class FetcherOptions:
     kafka_addr: tuple[str, ...] = kinds.addresses(
         "localhost:9092", "Kafka brokers; for prometheus only without broker-label and broker-map"
     )
-    kafka_client_config: str = kinds.file(
-        "Java properties file with Kafka's SASL and TLS settings, see docs/security.md",
-        "/etc/autothrottle/client.properties",
-        "a readable Java properties file",
-    )
+    kafka_client_config: str = kinds.client_properties()
 
     DESTINATION: ClassVar[str] = "Destination"
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
     zk_prefix: str = kinds.znode("topicmappr", "Parent of the znodes", root=True)
-    compression: bool = _true("Compress the znodes with gzip")
+    compression: bool = kinds.boolean("Compress the znodes with gzip", "true")
     accept_smaller: bool = kinds.boolean("Replace a stored sample that has more brokers or many more partitions")
     verbose: bool = kinds.boolean("Also print every series that is skipped")
     dry_run: bool = kinds.boolean("Fetch and check the metrics; write nothing")
@@ -455,7 +423,7 @@ class FetcherOptions:
     rate_sample: timedelta = kinds.seconds(
         "0", "With history and source kafka: time in which the growth of logs is measured; 0: it is not", at_least=0
     )
-    zookeeper: bool = _true("Store the sample in ZooKeeper; false: only in the history")
+    zookeeper: bool = kinds.boolean("Store the sample in ZooKeeper; false: only in the history", "true")
     version: bool = kinds.boolean("Print the version and exit")
 
 

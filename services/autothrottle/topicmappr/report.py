@@ -41,15 +41,8 @@ def report(options: PlanningOptions, result: Result) -> str:
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
     blocks += _storage(options, result.plan)
     if options.explain or getattr(options, "verbose", False):
-        blocks.append(
-            _section(
-                "Reasons:",
-                [
-                    f"{explanation.topic} p{explanation.partition}: {explanation.reason}"
-                    for explanation in explain(result.plan)
-                ],
-            )
-        )
+        reasons = (f"{reason.topic} p{reason.partition}: {reason.reason}" for reason in explain(result.plan))
+        blocks.append(_section("Reasons:", reasons))
     if result.notes:
         blocks.append(_section("Notes:", result.notes))
     blocks.append(_section("WARN:", result.warnings or [_NONE]))
@@ -207,13 +200,11 @@ def _gigabytes(size: float) -> str:
 
 def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[str, Any]:
     """Return a plan as a JSON value: the changed partitions, statistics, warnings and files."""
-    plan = result.plan
+    plan, changed = result.plan, change_values(result.plan)
     value: dict[str, Any] = {
         "topics": list(result.topics),
-        "changes": change_values(plan),
-        "unchanged_partitions": sum(
-            old.replicas == new.replicas for old, new in zip(plan.old_map, plan.new_map, strict=True)
-        ),
+        "changes": changed,
+        "unchanged_partitions": len(plan.old_map) - len(changed),
         "copied_bytes": plan.copied_bytes,
         "bound_bytes": plan.bound_bytes,
         "move_ratio": result.move_ratio,

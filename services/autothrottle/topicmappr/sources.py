@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def read_cluster(options: ClusterOptions, with_metrics: bool, max_age: timedelta
     if options.cluster_file:
         return parse_cluster(_file_text(options.cluster_file))
     with ExitStack() as stack:
-        connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
+        connections = _Connections(options, stack)
         cluster = connections.cluster(options).fetch_cluster(READ_TIMEOUT).complete()
         if not with_metrics:
             return cluster
@@ -108,8 +109,7 @@ def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
     if options.cluster_file:
         raise Invalid("--cluster-file names an offline cluster, whose brokers cannot be cordoned; leave it out")
     with ExitStack() as stack:
-        connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
-        yield KafkaCordons(connections.admin())
+        yield KafkaCordons(_Connections(options, stack).admin)
 
 
 def check_age(metrics: StorageMetrics, max_age: timedelta | None, now: datetime) -> None:
@@ -128,8 +128,7 @@ def fetch_metrics(options: FetcherOptions, progress: Callable[[str], None]) -> S
     """Return a new sample from the source of metricsfetcher."""
     with ExitStack() as stack:
         if options.source is FetchSource.KAFKA:
-            connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
-            return connections.log_dirs().fetch_storage_metrics(READ_TIMEOUT)
+            return _Connections(options, stack).log_dirs().fetch_storage_metrics(READ_TIMEOUT)
         if options.source is FetchSource.PROMETHEUS:
             return _from_prometheus(options, stack)
         from autothrottle.adapters.datadog.client import DatadogSettings
@@ -163,10 +162,8 @@ def _from_prometheus(options: FetcherOptions, stack: ExitStack) -> StorageMetric
         broker_label=options.broker_label,
         broker_map=options.broker_map,
     )
-    hosts = None
-    if not (options.broker_label or options.broker_map):
-        connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
-        hosts = BrokerHosts(connections.admin())
+    has_labels = options.broker_label or options.broker_map
+    hosts = None if has_labels else BrokerHosts(_Connections(options, stack).admin)
     queries = options.prometheus_storage_query, options.prometheus_size_query
     source = stack.enter_context(closing(PrometheusStorageMetrics(settings, *queries, hosts)))
     return source.fetch_storage_metrics(READ_TIMEOUT)
@@ -175,9 +172,8 @@ def _from_prometheus(options: FetcherOptions, stack: ExitStack) -> StorageMetric
 def stored_metrics(options: FetcherOptions) -> StorageMetrics | None:
     """Return the stored sample; None if nothing is stored or it cannot be parsed."""
     with ExitStack() as stack:
-        connections = _Connections(options.kafka_addr, "", options.zk_addr, stack)
         try:
-            return connections.store(options.zk_prefix).fetch_storage_metrics(READ_TIMEOUT)
+            return _Connections(options, stack).store(options.zk_prefix).fetch_storage_metrics(READ_TIMEOUT)
         except (Missing, Invalid):
             return None
 
@@ -185,8 +181,8 @@ def stored_metrics(options: FetcherOptions) -> StorageMetrics | None:
 def write_metrics(options: FetcherOptions, metrics: StorageMetrics) -> None:
     """Store a sample where topicmappr finds it."""
     with ExitStack() as stack:
-        connections = _Connections(options.kafka_addr, "", options.zk_addr, stack)
-        connections.store(options.zk_prefix).write_storage_metrics(metrics, options.compression, READ_TIMEOUT)
+        store = _Connections(options, stack).store(options.zk_prefix)
+        store.write_storage_metrics(metrics, options.compression, READ_TIMEOUT)
 
 
 def append_history(options: FetcherOptions, metrics: StorageMetrics) -> Path:
@@ -217,20 +213,18 @@ def read_history(options: ForecastOptions) -> Sequence[HistorySample]:
 class _Connections:
     """Opens each connection at its first use; the stack closes them."""
 
-    def __init__(self, kafka: Sequence[str], client_config: str, zookeeper: Sequence[str], stack: ExitStack) -> None:
-        self._kafka, self._client_config, self._zookeeper, self._stack = kafka, client_config, zookeeper, stack
-        self._admin: KafkaAdmin | None = None
-        self._session: KazooClient | None = None
+    def __init__(self, options: ClusterOptions | FetcherOptions, stack: ExitStack) -> None:
+        self._options, self._stack = options, stack
 
     def cluster(self, options: ClusterOptions) -> ClusterSource:
         if options.kafka_backend is KafkaBackend.ADMIN:
             from autothrottle.adapters.kafka_admin.placement import AdminClusterSource
 
-            return AdminClusterSource(self.admin())
+            return AdminClusterSource(self.admin)
         from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource
         from autothrottle.adapters.zookeeper.paths import KafkaPaths
 
-        return ZooKeeperClusterSource(self.session(), KafkaPaths(options.zk_prefix))
+        return ZooKeeperClusterSource(self.session, KafkaPaths(options.zk_prefix))
 
     def metrics(self, options: ClusterOptions) -> StorageMetricsSource:
         if options.metrics_source is MetricsSource.KAFKA:
@@ -240,32 +234,31 @@ class _Connections:
     def log_dirs(self) -> StorageMetricsSource:
         from autothrottle.adapters.kafka_admin.placement import LogDirMetrics
 
-        return LogDirMetrics(self.admin())
+        return LogDirMetrics(self.admin)
 
     def store(self, prefix: str) -> StorageMetricsStore:
         from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 
-        return ZooKeeperStorageMetrics(self.session(), prefix)
+        return ZooKeeperStorageMetrics(self.session, prefix)
 
+    @cached_property
     def admin(self) -> KafkaAdmin:
-        if self._admin is None:
-            from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-            from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
-            from autothrottle.adapters.kafka_admin.values import KafkaSettings
+        from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+        from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
+        from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
-            settings = KafkaSettings(tuple(self._kafka))
-            if self._client_config:
-                settings = replace(settings, client_properties=read_client_properties(self._client_config))
-            self._admin = self._stack.enter_context(closing(KafkaAdmin(settings)))
-        return self._admin
+        settings, path = KafkaSettings(self._options.kafka_addr), self._options.kafka_client_config
+        if path:
+            settings = replace(settings, client_properties=read_client_properties(path))
+        return self._stack.enter_context(closing(KafkaAdmin(settings)))
 
+    @cached_property
     def session(self) -> KazooClient:
-        if self._session is None:
-            from autothrottle.adapters.zookeeper.session import connect, disconnect
+        from autothrottle.adapters.zookeeper.session import connect, disconnect
 
-            self._session = connect(",".join(self._zookeeper), _SESSION_TIMEOUT, _CONNECT_TIMEOUT)
-            self._stack.callback(disconnect, self._session)
-        return self._session
+        session = connect(",".join(self._options.zk_addr), _SESSION_TIMEOUT, _CONNECT_TIMEOUT)
+        self._stack.callback(disconnect, session)
+        return session
 
 
 def _file_text(path: str) -> str:

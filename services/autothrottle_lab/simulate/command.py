@@ -25,7 +25,7 @@ from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.command_line import add_options, named, options_text
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
-from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
+from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer.svg import Series, sheet
 from autothrottle_client.output_files import write_text

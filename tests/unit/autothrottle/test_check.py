@@ -7,12 +7,13 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics, MemoryPermissions, MemoryPlacementCluster
-from autothrottle.check import CheckSettings, CheckSources, check, print_findings
+from autothrottle.check import CheckSources, check, findings_text
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.inspection import Finding
@@ -20,10 +21,11 @@ from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.traffic.loads import BrokerLoad
 from autothrottle.ports.placement import PlacementCluster
+from autothrottle.runtime.configuration import Configuration
 from tests import builders
-from tests.builders import limits, mb
+from tests.builders import mb
 
-SETTINGS = CheckSettings(limits(), source="memory", limit=timedelta(seconds=5))
+LIMIT = timedelta(seconds=5)
 CLUSTER = PlacementCluster(
     {id: PlacementBroker(id, rack) for id, rack in ((1, "a"), (2, "b"))}, (PartitionReplicas("t", 0, (1, 2)),)
 )
@@ -42,28 +44,31 @@ def sources(
         cluster=lambda: MemoryPlacementCluster(cluster),
         snapshots=lambda: kafka,
         loads=lambda: metrics or MemoryMetrics(load(1), load(2)),
-        settings=lambda: kafka,
+        settings=kafka,
         permissions={"state store": lambda: MemoryPermissions(denied)},
     )
 
 
-def warnings(checked: CheckSources, settings: CheckSettings = SETTINGS) -> list[tuple[str, str]]:
-    return [(line.subject, line.value) for line in check(checked, settings) if line.fix]
+def warnings(
+    checked: CheckSources, limit: timedelta = LIMIT, configuration: Configuration | None = None
+) -> list[tuple[str, str]]:
+    lines = check(checked, configuration or Configuration(), limit)
+    return [(line.subject, line.value) for line in lines if line.fix]
 
 
-def refuse() -> Any:
+def refuse(*_: object) -> Any:
     raise Unavailable("no server answers; check --zk-addr")
 
 
 def test_sound_deployment_has_facts_and_no_findings() -> None:
-    lines = check(sources(), SETTINGS)
+    lines = check(sources(), Configuration(), LIMIT)
     assert not [line for line in lines if line.fix]
     assert {"state store", "racks", "Kafka", "metrics", "broker 1", "broker 2"} == {line.subject for line in lines}
 
 
 @pytest.mark.parametrize("name", ["cluster", "snapshots", "loads", "settings"])
 def test_source_that_is_unreachable_is_one_finding(name: str) -> None:
-    changed: Any = {name: refuse}
+    changed: Any = {name: SimpleNamespace(fetch_settings=refuse) if name == "settings" else refuse}
     findings = warnings(replace(sources(denied={"topic t": "this client may not x. Fix: allow it"}), **changed))
     others = [("topic t", "this client may not x")]
     assert [line for line in findings if line in others] == others
@@ -83,7 +88,7 @@ def test_source_that_hangs_is_one_finding_after_the_limit() -> None:
         released.wait()
         refuse()
 
-    findings = warnings(replace(sources(), loads=hang), replace(SETTINGS, limit=timedelta(seconds=0.1)))
+    findings = warnings(replace(sources(), loads=hang), timedelta(seconds=0.1))
     released.set()
     assert findings == [("metrics", "no answer within 0.1 s, so it is not checked")]
 
@@ -98,7 +103,7 @@ def test_broker_that_does_not_answer_costs_half_of_the_limit() -> None:
             return super().fetch_cluster(timeout)
 
     assert warnings(replace(sources(), cluster=lambda: Frozen(CLUSTER))) == []
-    assert waits == [SETTINGS.limit / 2]
+    assert waits == [LIMIT / 2]
 
 
 def test_defect_in_one_source_does_not_end_the_others() -> None:
@@ -126,21 +131,21 @@ def test_metrics_source_that_collects_samples_gets_time_for_them() -> None:
     metrics.lose(2, "broker 2 has one sample; a rate needs two")
     timer = threading.Timer(0.2, metrics.set_loads, [load(2)])
     timer.start()
-    assert warnings(sources(metrics=metrics), replace(SETTINGS, patience=timedelta(seconds=5))) == []
+    configuration = Configuration(metrics_source="scrape", scrape_interval=timedelta(seconds=2))
+    assert warnings(sources(metrics=metrics), configuration=configuration) == []
     timer.join()
 
 
 LINES = [Finding("broker 1", "capacity 5 MB/s"), Finding("topic a\x1b", "is odd", "rename it")]
 
 
-def test_findings_are_one_line_each_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    print_findings(LINES, "text")
-    assert capsys.readouterr().out == "INFO broker 1: capacity 5 MB/s\nWARN topic a\\x1b: is odd. Fix: rename it\n"
+def test_findings_are_one_line_each_without_control_characters() -> None:
+    text = findings_text(LINES, "text")
+    assert text == "INFO broker 1: capacity 5 MB/s\nWARN topic a\\x1b: is odd. Fix: rename it"
 
 
-def test_json_has_the_same_findings(capsys: pytest.CaptureFixture[str]) -> None:
-    print_findings(LINES, "json")
-    assert json.loads(capsys.readouterr().out) == [
+def test_json_has_the_same_findings() -> None:
+    assert json.loads(findings_text(LINES, "json")) == [
         {"level": "info", "subject": "broker 1", "value": "capacity 5 MB/s", "fix": ""},
         {"level": "warn", "subject": "topic a\x1b", "value": "is odd", "fix": "rename it"},
     ]

@@ -44,7 +44,7 @@ class RemoteBench(Bench):
 
     def dependencies(self, election: MemoryElection) -> PlannerDependencies:
         add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
-        service = (add, DiscoveryServicer(self.cluster), "autothrottle.v1.DiscoveryService")
+        service = (add, DiscoveryServicer(self.cluster, self.cluster), "autothrottle.v1.DiscoveryService")
         server = self.stack.enter_context(ServiceServer("discovery", [service]))
         client = DiscoveryClient([server.address])
         self.stack.callback(client.close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from autothrottle.core.errors import Invalid
@@ -24,7 +24,7 @@ def gigabytes(size: int) -> str:
     return f"{size / _GB:.2f}GB" if abs(size) >= _GB // 100 else f"{size} bytes"
 
 
-class Strategy(Enum):
+class Strategy(StrEnum):
     """What a placement makes even."""
 
     COUNT = "count"
@@ -33,7 +33,7 @@ class Strategy(Enum):
     """The free storage; needs sizes and free storage."""
 
 
-class Optimization(Enum):
+class Optimization(StrEnum):
     """How a rebuild chooses among placements."""
 
     DISTRIBUTION = "distribution"

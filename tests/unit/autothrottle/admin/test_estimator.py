@@ -207,7 +207,11 @@ def test_throttlectl_estimates_a_file(
 # Without bootstrap servers `throttlectl estimate` retried for half a minute and then reported that admin was
 # unavailable.
 def test_discovery_without_bootstrap_servers_refuses_at_once(services: InProcessServices) -> None:
-    service = (add_DiscoveryServiceServicer_to_server, DiscoveryServicer(services.cluster), "DiscoveryService")
+    service = (
+        add_DiscoveryServiceServicer_to_server,
+        DiscoveryServicer(services.cluster, services.cluster),
+        "DiscoveryService",
+    )
     with (
         ServiceServer("discovery", [service], "127.0.0.1:0") as server,
         closing(DiscoveryClient([server.address])) as one,

@@ -284,7 +284,7 @@ def metrics(tracing: Tracing) -> Iterator[ServiceServer]:
 def discovery(tracing: Tracing) -> Iterator[tuple[ServiceServer, MemoryCluster]]:
     cluster = MemoryCluster(MemoryElectorate(), range(1001, 1005))
     add = discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server
-    service = (add, DiscoveryServicer(cluster), "autothrottle.v1.DiscoveryService")
+    service = (add, DiscoveryServicer(cluster, cluster), "autothrottle.v1.DiscoveryService")
     with ServiceServer("discovery", [service], interceptors=tracing.server_interceptors) as server:
         yield server, cluster
 

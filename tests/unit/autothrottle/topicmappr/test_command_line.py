@@ -89,6 +89,13 @@ def test_the_old_spelling_does_the_same_and_prints_the_new_form(seed: str, capsy
     )
 
 
+def test_the_old_spelling_after_other_options_keeps_its_value(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the command and an option, the next word was not taken as the value: the topics were `--brokers`."""
+    rest = ["--brokers=1001,1003,1004", "--cluster-file", seed]
+    assert main(["rebuild", *rest, "--rebuild-topics", "test_topic"]) == 0
+    assert "topicmappr rebuild --topics test_topic --brokers=" in capsys.readouterr().err
+
+
 def test_map_files_are_those_of_kafkas_tool(seed: str, in_own_directory: Path) -> None:
     arguments = ["rebuild", "--topics", ".*", "--brokers", "1001,1003", "--cluster-file", seed, "--out-path", "maps"]
     assert main([*arguments, "--out-file", "combined"]) == 0
@@ -238,7 +245,7 @@ def test_wrong_options_fail_with_the_fix(
     [
         (["balance"], "unknown command 'balance'"),
         (["rebuild", "--toppics", "t"], "did you mean --topics?"),
-        (["rebuild", "--placement", "size"], "must be either 'count' or 'storage'"),
+        (["rebuild", "--placement", "size"], "must be one of count, storage"),
         (["rebuild", "--brokers", "1001,b"], "not a broker id"),
         (["export"], "topicmappr export cluster.json"),
     ],

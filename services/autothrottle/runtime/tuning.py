@@ -1,7 +1,16 @@
-"""Process priority on a busy shared host: services that answer operators yield to services that decide."""
+"""The priority of a process and its cyclic garbage collector.
+
+On a busy shared host, services that answer operators yield to services that decide.
+
+The collector runs rarely, because our objects hardly ever form reference cycles. A snapshot of 100,000 partitions
+consists of about a million objects. By default, every 700 new objects start a collection, and some collections visit
+all objects: a quarter to a half of the time of reading a snapshot. Reference counting still frees unused objects at
+once.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from contextlib import suppress
@@ -14,6 +23,9 @@ _AUTOGROUP = Path("/proc/self/autogroup")
 
 _AT_START = os.getpriority(os.PRIO_PROCESS, 0)
 """Niceness of this process before `give_way`."""
+
+_NEW_OBJECTS = 50_000
+"""Net number of new objects (about 5 MB) that starts a collection of the youngest generation."""
 
 _TRIES, _PAUSE_SECONDS = 5, 0.15
 """Linux accepts one change of an autogroup per tenth of a second on the whole host."""
@@ -56,3 +68,13 @@ def take_back() -> None:
                 os.setpriority(os.PRIO_PROCESS, int(task.name), _AT_START)
         if os.getsid(0) == os.getpid():
             _AUTOGROUP.write_text(str(_AT_START))
+
+
+def collect_rarely() -> None:
+    """Tune the collector for large snapshots, and exempt all existing objects from collection.
+
+    Call it once, after the imports and before the service starts.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS, 50, 100)

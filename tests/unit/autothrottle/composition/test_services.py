@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autothrottle.applier import ApplierServicer
-from autothrottle.composition import Composition
+from autothrottle.composition.services import Composition
 from autothrottle.core.errors import Invalid
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration_reader import parse
@@ -32,7 +32,7 @@ def test_an_entry_point_adds_a_metrics_source(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(tmp_path)
     configuration = parse(["--metrics-source=plug", "--min-rate=7"], {}, used=COMMANDS["metrics"].options)
     with Shutdown() as stack:
-        source = Composition(configuration, stack).load_source()
+        source = Composition(configuration, stack).sources.load_source()
         assert vars(source) == {"closed": [], "rate": 7_000_000}
     assert vars(source)["closed"] == [True]
 

@@ -1,0 +1,10 @@
+"""The composition root: the only package that names the concrete adapters of the services.
+
+- `services`: `Composition`, which builds the services.
+- `cluster` and `admin_cluster`: the adapters of Kafka, through ZooKeeper and through the Admin API.
+- `state`: sessions with ZooKeeper, and the stores of our own state.
+- `loads`: the metrics sources.
+
+Adapters whose libraries start slowly (Datadog, Kafka's Admin API: 0.2 s of CPU time each) are imported where they are
+built: most services need none of them.
+"""

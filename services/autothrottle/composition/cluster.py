@@ -1,0 +1,116 @@
+"""The adapters of Kafka's cluster: through ZooKeeper, or through the Admin API (`admin_cluster`).
+
+The type to know is `ZooKeeperCluster`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kazoo.client import KazooClient
+
+from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
+from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
+from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource, ZooKeeperRegistrations
+from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
+from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.adapters.zookeeper.paths import KafkaPaths
+from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
+from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
+from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
+from autothrottle.composition.state import StateStores
+from autothrottle.ports.kafka import (
+    BrokerRegistry,
+    ConfigWriter,
+    FetchSettingsSource,
+    PermissionSource,
+    QuotaSource,
+    Reassigner,
+    SnapshotSource,
+)
+from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
+from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.shutdown import Shutdown
+
+if TYPE_CHECKING:
+    from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
+    from autothrottle.adapters.kafka_admin.sources import KafkaLogSizes
+
+
+class ZooKeeperCluster:
+    """The cluster through ZooKeeper alone. Its stack closes the adapters."""
+
+    log_sizes: KafkaLogSizes | None = None
+    fetch_settings: FetchSettingsSource | None = None
+
+    def __init__(self, configuration: Configuration, stack: Shutdown, state: StateStores) -> None:
+        self._configuration, self._stack, self._state = configuration, stack, state
+        self._paths = KafkaPaths(configuration.zk_prefix)
+
+    @cached_property
+    def _placement_session(self) -> KazooClient:
+        """Its own session, so that reading a whole cluster does not delay the stores."""
+        return self._state.new_session()
+
+    def progress(self) -> ProgressReader | None:
+        """The background reader of log sizes; None without the Admin API."""
+        return None
+
+    def snapshots(self, session: KazooClient, progress: ProgressReader | None) -> SnapshotSource:
+        return self._stack.closing(ZooKeeperSnapshots(session, self._paths, self._state.paths, progress))
+
+    def source(self) -> ClusterSource:
+        return ZooKeeperClusterSource(self._placement_session, self._paths)
+
+    def storage_metrics(self) -> StorageMetricsSource:
+        """The sample of metricsfetcher."""
+        return ZooKeeperStorageMetrics(self._placement_session)
+
+    def brokers(self) -> BrokerRegistry:
+        return ZooKeeperRegistrations(self._state.session, self._paths)
+
+    def broker_hosts(self) -> BrokerHosts:
+        """The hosts, without waiting for ZooKeeper at the start: loads of brokers that a label names need no host."""
+        return BrokerHosts(ZooKeeperRegistrations(self._state.background_session(), self._paths))
+
+    def quota_source(self, session: KazooClient) -> QuotaSource:
+        return LedgeredQuotas(session, self._state.paths, self.client_quotas(session))
+
+    def client_quotas(self, session: KazooClient) -> AdminClientQuotas | ZooKeeperClientQuotas:
+        return ZooKeeperClientQuotas(session, self._paths)
+
+    def writer(self, session: KazooClient) -> ConfigWriter:
+        return ZooKeeperConfigWriter(session, self._paths, self._state.paths)
+
+    def reassigner(self, session: KazooClient) -> Reassigner:
+        return ZooKeeperReassigner(session, self._paths, self._state.paths)
+
+    def permissions(self) -> Mapping[str, Callable[[], PermissionSource]]:
+        """What is accessed -> a function that connects to the permissions there."""
+        return {"Kafka's znodes": lambda: ZooKeeperPermissions(self._state.new_session(), self._paths)}
+
+
+def new_cluster(configuration: Configuration, stack: Shutdown, state: StateStores) -> ZooKeeperCluster:
+    """Return the adapters for the configured backend, with the Admin API if there are bootstrap servers."""
+    if not configuration.bootstrap_servers:
+        return ZooKeeperCluster(configuration, stack, state)
+    from autothrottle.composition.admin_cluster import AdminCluster, ZooKeeperClusterWithAdmin
+
+    by_admin_api = configuration.kafka_backend is KafkaBackend.ADMIN
+    return (AdminCluster if by_admin_api else ZooKeeperClusterWithAdmin)(configuration, stack, state)
+
+
+def validate_kafka_settings(configuration: Configuration) -> None:
+    """Check the Kafka settings without connecting.
+
+    Raises:
+        Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
+    """
+    if configuration.kafka_client_config:
+        from autothrottle.adapters.kafka_admin.client_properties import client_options, read_client_properties
+
+        client_options(read_client_properties(configuration.kafka_client_config))

@@ -1,0 +1,138 @@
+"""The metrics sources: what each is built from. The type to know is `MetricsSources`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from autothrottle.adapters.kafka_common.log_loads import LogLoads
+from autothrottle.composition.cluster import ZooKeeperCluster
+from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.traffic.broker_matching import parse_broker_label
+from autothrottle.ports.telemetry import LoadSource, NoLoads
+from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration
+from autothrottle.runtime.shutdown import Shutdown
+
+if TYPE_CHECKING:
+    from autothrottle.adapters.datadog import DatadogMetrics
+
+log = logging.getLogger(__name__)
+
+_CHECK_KEY_TIMEOUT = timedelta(seconds=5)
+
+
+class MetricsSources:
+    """Builds the configured metrics source, and Datadog. Its stack closes them."""
+
+    def __init__(self, configuration: Configuration, stack: Shutdown, cluster: Callable[[], ZooKeeperCluster]) -> None:
+        self._configuration, self._stack, self._cluster = configuration, stack, cluster
+
+    def load_source(self) -> LoadSource:
+        match self._configuration.metrics_source:
+            case "datadog":
+                _check_api_key(self.datadog)
+                return self.datadog
+            case "kafka":
+                return self._log_loads()
+            case "none":
+                return NoLoads()
+            case "prometheus":
+                return self._prometheus()
+            case "scrape":
+                return self._scraped()
+            case name:
+                return self._installed_source(name)
+
+    @cached_property
+    def datadog(self) -> DatadogMetrics:
+        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+
+        configuration = self._configuration
+        settings = DatadogSettings(
+            url=configuration.datadog_url,
+            api_key=configuration.api_key,
+            app_key=configuration.app_key,
+            net_tx_query=configuration.net_tx_query,
+            net_rx_query=configuration.net_rx_query,
+            broker_id_tag=configuration.broker_id_tag,
+            instance_type_tag=configuration.instance_type_tag,
+            capacity_tag=configuration.capacity_tag or None,
+            metrics_window=configuration.metrics_window,
+            metrics_delay=configuration.metrics_delay,
+            event_tags=configuration.dd_event_tags,
+        )
+        return self._stack.cancellable(DatadogMetrics(settings, configuration.capacities))
+
+    def _log_loads(self) -> LoadSource:
+        log_sizes = self._cluster().log_sizes
+        if log_sizes is None:
+            raise Invalid("metrics-source kafka needs bootstrap-servers; give the address of a broker")
+        configuration = self._configuration
+        limits, fanout, window = configuration.capacities, configuration.consumer_fanout, configuration.metrics_window
+        return self._stack.closing(LogLoads(log_sizes, limits, fanout, window))
+
+    def _prometheus(self) -> LoadSource:
+        from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
+
+        configuration, exporter = self._configuration, self._configuration.exporter
+        settings = PrometheusSettings(
+            url=configuration.prometheus_url,
+            exporter=exporter,
+            tx_query=configuration.prometheus_tx_query,
+            rx_query=configuration.prometheus_rx_query,
+            selector=configuration.prometheus_selector,
+            ca_file=configuration.prometheus_ca,
+            token_file=configuration.prometheus_token_file,
+            user_file=configuration.prometheus_user_file,
+            window=configuration.metrics_window,
+            delay=configuration.metrics_delay,
+            broker_label=configuration.broker_label or parse_broker_label(exporter.broker_label, "broker-label"),
+            broker_map=configuration.broker_map,
+        )
+        return self._stack.cancellable(
+            PrometheusMetrics(settings, configuration.capacities, self._cluster().broker_hosts())
+        )
+
+    def _scraped(self) -> LoadSource:
+        from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
+
+        configuration, exporter = self._configuration, self._configuration.exporter
+        settings = ScrapeSettings(
+            url=configuration.scrape_url or exporter.url,
+            exporter=exporter,
+            interval=configuration.scrape_interval,
+            window=configuration.metrics_window,
+            broker_map=configuration.broker_map,
+        )
+        return self._stack.cancellable(
+            ScrapedMetrics(settings, configuration.capacities, self._cluster().broker_hosts())
+        )
+
+    def _installed_source(self, name: str) -> LoadSource:
+        """Build the source of an entry point; the stack closes it if it can be closed."""
+        entry_point = entry_points(group=METRICS_SOURCE_GROUP)[name]
+        try:
+            source: LoadSource = entry_point.load()(self._configuration)
+        except (ImportError, AttributeError) as error:
+            raise Invalid(
+                f"metrics-source {name} cannot be loaded from {entry_point.value} ({error}); install it again"
+            ) from None
+        if close := getattr(source, "close", None):
+            self._stack.callback(close)
+        return source
+
+
+def _check_api_key(datadog: DatadogMetrics) -> None:
+    """Check Datadog's API key, if Datadog answers: autothrottle also starts while Datadog is down.
+
+    Raises:
+        Invalid: Datadog rejects the key.
+    """
+    try:
+        datadog.check_api_key(_CHECK_KEY_TIMEOUT)
+    except Unavailable as error:
+        log.warning("The API key cannot be checked, starting without: %s", error)

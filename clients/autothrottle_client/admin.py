@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from google.protobuf.duration_pb2 import Duration
-
 from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.v1 import admin_pb2
@@ -30,11 +28,7 @@ from autothrottle_client.model import (
 )
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
 from autothrottle_client.quotas import QuotaCalls
-from autothrottle_client.reassignments import (
-    PARTITIONS_PER_REQUEST,
-    Partition,
-    Reassignments,
-)
+from autothrottle_client.reassignments import PARTITIONS_PER_REQUEST, Partition, Reassignments
 from autothrottle_client.replicas import Replica, Replicas
 
 SUBMIT_TIMEOUT = timedelta(seconds=60)
@@ -59,7 +53,7 @@ class AdminClient(Client[AdminServiceStub]):
     @property
     def quotas(self) -> QuotaCalls:
         """Kafka's client quotas."""
-        return QuotaCalls(lambda rpc, probe=None: self._call(rpc, None, probe))
+        return QuotaCalls(self._replicas)
 
     def list_overrides(self) -> tuple[tuple[Override, ...], tuple[str, ...]]:
         """Return (all overrides, warnings). The cluster override comes first, then broker overrides by id.
@@ -108,7 +102,7 @@ class AdminClient(Client[AdminServiceStub]):
             broker_id=_optional(broker_id),
             rate_bytes_per_second=validate_rate(rate_bytes_per_second),
             autoremove=autoremove,
-            expire_time=None if expire_time is None else to_timestamp(expire_time),
+            expire_time=to_timestamp(expire_time),
             etag=etag,
         )
         request = admin_pb2.SetOverrideRequest(override=override)
@@ -305,12 +299,11 @@ class AdminClient(Client[AdminServiceStub]):
         """
         if max_ratio is not None and not 0 < max_ratio <= 1:
             raise Invalid(f"max_ratio {max_ratio!r} is outside (0, 1]; give for example 0.3 for 30 %")
-        span = None if within is None else Duration()
-        if span is not None and within is not None:
-            span.FromTimedelta(within)
         request = admin_pb2.EstimateReassignmentRequest(
-            partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0, within=span
+            partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0
         )
+        if within is not None:
+            request.within.FromTimedelta(within)
         return from_message(Estimate, self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
 
     def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> ProposedPlacement:
@@ -322,7 +315,7 @@ class AdminClient(Client[AdminServiceStub]):
             Incomplete: the cluster cannot be read completely.
         """
         return plan_from_message(
-            self._call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
+            self._replicas.call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
         )
 
     def cancel_reassignment(

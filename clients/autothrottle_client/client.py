@@ -1,60 +1,37 @@
-"""Base classes of clients: one service, its replicas, and calls of its methods."""
+"""Clients for operators: their base class, and the client of the planners.
+
+One of the planners leads; the others name the leader's address.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self, TypeVar
 
-import grpc
-
-from autothrottle_client.addresses import parse_addresses
-from autothrottle_client.bearer_token import validate_token
-from autothrottle_client.errors import AutothrottleError
-from autothrottle_client.replicas import DEFAULT_TIMEOUT, Connection, Replica, Replicas, Rpc, validate_timeout
-from autothrottle_client.throttle_times import ThrottleTimes
+from autothrottle.core.records import PlannerState
+from autothrottle.v1 import planner_pb2
+from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
+from autothrottle_client.call_metadata import ThrottleTimes, validate_token
+from autothrottle_client.errors import AutothrottleError, NotLeader
+from autothrottle_client.model import from_message
+from autothrottle_client.replicas import (
+    DEFAULT_TIMEOUT,
+    Connection,
+    Replica,
+    Replicas,
+    StubClient,
+    parse_addresses,
+    validate_timeout,
+)
 from autothrottle_client.tls import Certificates, Tls
 from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
+_LEADER_TIMEOUT = timedelta(seconds=2)
+"""Timeout of the leader's own answer; without one, the follower's answer is returned."""
+
 _Stub = TypeVar("_Stub")
-_Request = TypeVar("_Request")
-_Response = TypeVar("_Response")
-
-
-class StubClient(Generic[_Stub]):
-    """A thread-safe client of one service. Operators' clients and those between services derive from it."""
-
-    service = ""
-    """Name of the service in errors."""
-    stub: Callable[[grpc.Channel], _Stub]
-    """The generated client."""
-
-    def __init__(self, addresses: Sequence[str], connection: Connection) -> None:
-        """Create the client; the first call connects."""
-        self._replicas = Replicas(self.service, addresses, connection)
-
-    def close(self) -> None:
-        """Close the connections; calls in progress end as unavailable. Idempotent."""
-        self._replicas.close()
-
-    def _unary(
-        self,
-        method: Callable[[_Stub], grpc.UnaryUnaryMultiCallable[_Request, _Response]],
-        request: _Request,
-        timeout: timedelta | None = None,
-        probe: Rpc[object] | None = None,
-        metadata: Sequence[tuple[str, str]] = (),
-    ) -> _Response:
-        """Call a unary method like `lambda planner: planner.RunCycle`. `Replicas.call` documents timeout and probe."""
-
-        def rpc(replica: Replica, seconds: float) -> _Response:
-            return method(self.stub(replica.channel))(request, timeout=seconds, metadata=tuple(metadata))
-
-        return self._call(rpc, timeout, probe)
-
-    def _call(self, rpc: Rpc[_Response], timeout: timedelta | None, probe: Rpc[object] | None = None) -> _Response:
-        return self._replicas.call(rpc, timeout, probe)
 
 
 class Client(StubClient[_Stub]):
@@ -138,3 +115,44 @@ class Client(StubClient[_Stub]):
             NotLeader: the leader is unknown.
         """
         raise NotImplementedError
+
+
+class PlannerClient(Client[PlannerServiceStub]):
+    """Client of the leading planner. The leader may be at any given address, or at an address that a planner names."""
+
+    service = "planner"
+    stub = PlannerServiceStub
+
+    def state(self) -> PlannerState:
+        """Return the leader's state, or another planner's if the leader is unknown or does not answer.
+
+        Raises:
+            Unavailable: no planner answers in time.
+        """
+        return self._replicas.leader_state(_state, leader_timeout=_LEADER_TIMEOUT)
+
+    def run_cycle(self, reason: str = "") -> None:
+        """Ask the leader for a cycle without waiting for it. Idempotent: several requests may share one cycle.
+
+        Args:
+            reason: shown in the log.
+
+        Raises:
+            NotLeader: no planner that answers leads or knows the leader.
+            Unavailable: no planner answers in time, or the leader does not.
+        """
+        self._unary(lambda planner: planner.RunCycle, planner_pb2.RunCycleRequest(reason=reason))
+
+    def _locate(self, replicas: Replicas, timeout: timedelta) -> str:
+        def ask(peer: Replica, seconds: float) -> str:
+            state = _state(peer, seconds, without_cycle=True)
+            if not state.leading and not state.leader_address:
+                raise NotLeader("this planner does not know the leader")
+            return peer.target if state.leading else state.leader_address
+
+        return replicas.call(ask, timeout)
+
+
+def _state(peer: Replica, seconds: float, without_cycle: bool = False) -> PlannerState:
+    request = planner_pb2.GetStateRequest(without_cycle=without_cycle)
+    return from_message(PlannerState, PlannerServiceStub(peer.channel).GetState(request, timeout=seconds))

@@ -18,7 +18,6 @@ import shtab
 from autothrottle import __version__
 from autothrottle.core.cluster.broker_ids import broker_id_of
 from autothrottle_client import commands, quota_commands
-from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.errors import Invalid
@@ -28,6 +27,7 @@ from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, MAX_REQU
 from autothrottle_client.patterns import split_patterns
 from autothrottle_client.quotas import UNLIMITED
 from autothrottle_client.rates import parse_rate
+from autothrottle_client.replicas import parse_addresses
 from autothrottle_client.tls import Tls
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"

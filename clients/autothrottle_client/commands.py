@@ -19,10 +19,10 @@ from autothrottle.core.records import PauseMode
 from autothrottle.v1 import placement_pb2
 from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
+from autothrottle_client.client import PlannerClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
 from autothrottle_client.output_files import write_text
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, format_targets, plan_text
-from autothrottle_client.planner import PlannerClient
 from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, progress_line
 from autothrottle_client.reassignments import Partition, ReassignmentFile, Targets, parse_reassignment_file
 from autothrottle_client.tls import Tls

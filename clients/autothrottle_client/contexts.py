@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.errors import Invalid, Missing
+from autothrottle_client.replicas import parse_addresses
 
 CONTEXTS_VARIABLE = "AUTOTHROTTLE_CONTEXTS"
 """Path of another file."""

@@ -196,12 +196,14 @@ def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
     return types_pb2.Pause.Mode.Value(f"MODE_{mode.upper()}")
 
 
-def to_timestamp(time: datetime) -> Timestamp:
-    """Return a time as a message.
+def to_timestamp(time: datetime | None) -> Timestamp | None:
+    """Return an expire time as a message; None: never.
 
     Raises:
         Invalid: it has no time zone.
     """
+    if time is None:
+        return None
     if time.tzinfo is None:
         raise Invalid(
             f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"

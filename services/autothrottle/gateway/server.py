@@ -40,7 +40,7 @@ from autothrottle.runtime.connections import (
 )
 from autothrottle.runtime.health import Health
 from autothrottle.runtime.request_quotas import RequestQuotas
-from autothrottle_client.addresses import is_loopback_host
+from autothrottle_client.replicas import is_loopback_host
 
 HEADER_SECONDS = 10.0
 """Time limit for receiving headers, from the connection or the first byte of a later request."""

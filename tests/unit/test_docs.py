@@ -272,7 +272,7 @@ def check_curl(words: list[str], directory: Path) -> None:
     body = words[words.index("-d") + 1] if "-d" in words else ""
     if parts.path.startswith("/v1"):
         binding, in_path = route(verb, parts.path)
-        rest.request(binding, in_path, parts.query, body.encode())
+        rest.request(binding, in_path, dict(parse_qsl(parts.query)), body.encode())
         return
     assert verb in legacy.allowed(parts.path)
     patterns = [(v, re.sub(r"\{id\}", r"\\d+", path.partition("?")[0])) for v, path, _ in legacy.ROUTES]

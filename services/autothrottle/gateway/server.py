@@ -29,8 +29,7 @@ from uvicorn.server import ServerState
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.retries import ACCEPT
-from autothrottle.gateway.answers import AdminService
-from autothrottle.gateway.web import CERTIFICATE_NAMES, application
+from autothrottle.gateway.web import CERTIFICATE_NAMES, AdminService, application
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.connections import (
     LOG_SPACING_SECONDS,

@@ -20,11 +20,8 @@ from autothrottle_client.model import (
     from_message,
     pause_mode_to_number,
     to_timestamp,
-    validate_broker_id,
-    validate_limit,
-    validate_rate,
+    validate_number,
     validate_reason,
-    validate_request_rate,
 )
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
 from autothrottle_client.quotas import QuotaCalls
@@ -100,7 +97,7 @@ class AdminClient(Client[AdminServiceStub]):
         """
         override = admin_pb2.Override(
             broker_id=_optional(broker_id),
-            rate_bytes_per_second=validate_rate(rate_bytes_per_second),
+            rate_bytes_per_second=validate_number("rate_bytes_per_second", rate_bytes_per_second),
             autoremove=autoremove,
             expire_time=to_timestamp(expire_time),
             etag=etag,
@@ -132,7 +129,7 @@ class AdminClient(Client[AdminServiceStub]):
         Raises:
             Invalid: the limit is not in 1..1,000.
         """
-        request = admin_pb2.ListAuditRecordsRequest(limit=validate_limit(limit))
+        request = admin_pb2.ListAuditRecordsRequest(limit=validate_number("limit", limit))
         response = self._unary(lambda admin: admin.ListAuditRecords, request)
         return tuple(from_message(AuditRecord, record) for record in response.records)
 
@@ -168,7 +165,7 @@ class AdminClient(Client[AdminServiceStub]):
         Raises:
             Invalid: the broker id is not in 0..2^31-1.
         """
-        request = admin_pb2.StartCatchUpRequest(broker_id=validate_broker_id(broker_id))
+        request = admin_pb2.StartCatchUpRequest(broker_id=validate_number("broker_id", broker_id))
         response = self._unary(lambda admin: admin.StartCatchUp, request)
         return from_message(CatchUp, response.catch_up), tuple(response.warnings)
 
@@ -181,7 +178,7 @@ class AdminClient(Client[AdminServiceStub]):
             Unavailable: no replica can be reached, or the connection broke. In the second case the catch-up may have
                 ended.
         """
-        request = admin_pb2.StopCatchUpRequest(broker_id=validate_broker_id(broker_id))
+        request = admin_pb2.StopCatchUpRequest(broker_id=validate_number("broker_id", broker_id))
         self._unary(lambda admin: admin.StopCatchUp, request, probe=_list_overrides)
 
     def list_request_quotas(self) -> tuple[RequestQuota, ...]:
@@ -202,7 +199,9 @@ class AdminClient(Client[AdminServiceStub]):
         Raises:
             Invalid: the rate or a name is out of range, both names are None, or 1,000 quotas are set.
         """
-        quota = admin_pb2.RequestQuota(user=user, client_id=client_id, request_rate=validate_request_rate(request_rate))
+        quota = admin_pb2.RequestQuota(
+            user=user, client_id=client_id, request_rate=validate_number("request_rate", request_rate)
+        )
         request = admin_pb2.SetRequestQuotaRequest(quota=quota)
         return from_message(RequestQuota, self._unary(lambda admin: admin.SetRequestQuota, request).quota)
 
@@ -370,7 +369,7 @@ def _list_overrides(replica: Replica, seconds: float) -> None:
 
 
 def _optional(broker_id: int | None) -> int | None:
-    return None if broker_id is None else validate_broker_id(broker_id)
+    return None if broker_id is None else validate_number("broker_id", broker_id)
 
 
 def _parts(partitions: Collection[Partition]) -> list[list[Partition]]:

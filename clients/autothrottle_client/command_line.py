@@ -16,18 +16,15 @@ from typing import Any, NoReturn
 import shtab
 
 from autothrottle import __version__
-from autothrottle.core.cluster.broker_ids import broker_id_of
+from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID, broker_id_of
 from autothrottle_client import commands, quota_commands
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.errors import Invalid
-from autothrottle_client.estimates import parse_ratio
-from autothrottle_client.expiry import parse_expiry, parse_span
-from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_BROKER_ID, MAX_REQUEST_RATE
-from autothrottle_client.patterns import split_patterns
+from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_REQUEST_RATE
 from autothrottle_client.quotas import UNLIMITED
-from autothrottle_client.rates import parse_rate
 from autothrottle_client.replicas import parse_addresses
+from autothrottle_client.texts import parse_expiry, parse_rate, parse_ratio, parse_span, split_patterns
 from autothrottle_client.tls import Tls
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
@@ -381,14 +378,16 @@ def _limit_or_share(text: str) -> tuple[int | None, float | None]:
 
 
 def _limit(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > MAX_AUDIT_RECORDS:
-        raise Invalid(f"{text[:60]!r} is not a number of records: it must be 1 to {MAX_AUDIT_RECORDS}; give one")
-    return int(text)
+    return _whole_number(text, MAX_AUDIT_RECORDS, "number of records", "")
 
 
 def _request_rate(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > MAX_REQUEST_RATE:
-        raise Invalid(f"{text[:60]!r} is not a request rate: it must be 1 to {MAX_REQUEST_RATE} per second; give one")
+    return _whole_number(text, MAX_REQUEST_RATE, "request rate", " per second")
+
+
+def _whole_number(text: str, largest: int, meaning: str, unit: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > largest:
+        raise Invalid(f"{text[:60]!r} is not a {meaning}: it must be 1 to {largest}{unit}; give one")
     return int(text)
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from autothrottle.core.records import PauseMode
 from autothrottle.v1 import placement_pb2
@@ -269,53 +270,41 @@ def _plan_files(path: Path, plan: ProposedPlacement) -> list[tuple[Path, Mapping
     return [(path.with_stem(f"{path.stem}-phase{number}"), step) for number, step in enumerate(plan.steps)]
 
 
-_REBUILD_OPTIONS = (
-    "by_storage",
-    "force",
-    "partition_size_factor",
-    "sub_affinity",
-    "leader_evac_brokers",
-    "leader_evac_topics",
-    "phased_reassignment",
-    "chunk_step_size",
-)
+_PLANS: Mapping[str, type[PlacementRequest]] = {
+    "rebuild": placement_pb2.RebuildRequest,
+    "rebalance": placement_pb2.RebalanceRequest,
+    "scale": placement_pb2.ScaleRequest,
+    "decommission": placement_pb2.DecommissionRequest,
+}
+_REBUILD_FIELDS = {
+    "by_storage": "strategy",
+    "force": "force",
+    "partition_size_factor": "partition_size_factor",
+    "sub_affinity": "substitution_affinity",
+    "leader_evac_brokers": "leader_evacuation_brokers",
+    "leader_evac_topics": "leader_evacuation_topics",
+    "phased_reassignment": "phased",
+    "chunk_step_size": "brokers_per_step",
+}
+"""Option that only a rebuild takes -> field of its request."""
 
 
 def _placement_request(arguments: argparse.Namespace) -> PlacementRequest:
     scope = placement_pb2.PlacementScope(
         topics=arguments.topics, topics_exclude=arguments.topics_exclude, brokers=arguments.brokers
     )
-    if arguments.operation != "rebuild" and (
-        given := next((name for name in _REBUILD_OPTIONS if getattr(arguments, name)), "")
-    ):
-        raise Invalid(
-            f"--{given.replace('_', '-')} has no effect on {arguments.operation}; leave it out, or plan a rebuild"
-        )
-    if arguments.operation != "decommission" and arguments.leaving:
-        raise Invalid(f"--leaving has no effect on {arguments.operation}; leave it out, or plan a decommission")
-    match arguments.operation:
-        case "rebuild":
-            storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
-            strategy = storage if arguments.by_storage else count
-            return placement_pb2.RebuildRequest(
-                scope=scope,
-                strategy=strategy,
-                force=arguments.force,
-                partition_size_factor=arguments.partition_size_factor,
-                substitution_affinity=arguments.sub_affinity,
-                leader_evacuation_brokers=arguments.leader_evac_brokers,
-                leader_evacuation_topics=arguments.leader_evac_topics,
-                phased=arguments.phased_reassignment,
-                brokers_per_step=arguments.chunk_step_size,
-                allow_fewer_racks=arguments.allow_fewer_racks,
-            )
-        case "rebalance":
-            return placement_pb2.RebalanceRequest(scope=scope, allow_fewer_racks=arguments.allow_fewer_racks)
-        case "scale":
-            return placement_pb2.ScaleRequest(scope=scope, allow_fewer_racks=arguments.allow_fewer_racks)
-    return placement_pb2.DecommissionRequest(
-        scope=scope, leaving=arguments.leaving, allow_fewer_racks=arguments.allow_fewer_racks
-    )
+    operation, fields = arguments.operation, dict[str, Any]()
+    options = {field: getattr(arguments, option) for option, field in _REBUILD_FIELDS.items()}
+    if operation == "rebuild":
+        storage, count = placement_pb2.PLACEMENT_STRATEGY_STORAGE, placement_pb2.PLACEMENT_STRATEGY_COUNT
+        fields = options | {"strategy": storage if arguments.by_storage else count}
+    elif given := next((option for option in _REBUILD_FIELDS if getattr(arguments, option)), ""):
+        raise Invalid(f"--{given.replace('_', '-')} has no effect on {operation}; leave it out, or plan a rebuild")
+    if operation == "decommission":
+        fields = {"leaving": arguments.leaving}
+    elif arguments.leaving:
+        raise Invalid(f"--leaving has no effect on {operation}; leave it out, or plan a decommission")
+    return _PLANS[operation](scope=scope, allow_fewer_racks=arguments.allow_fewer_racks, **fields)
 
 
 def cancel(call: CommandCall) -> None:

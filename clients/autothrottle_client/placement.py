@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.model import from_message
-from autothrottle_client.rates import format_size
 from autothrottle_client.reassignments import Partition
 from autothrottle_client.replicas import Replica
+from autothrottle_client.texts import format_size
 
 PlacementRequest = (
     placement_pb2.RebuildRequest

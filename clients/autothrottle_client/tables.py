@@ -11,11 +11,10 @@ from typing import Any
 from autothrottle.core.members import Member
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import AuditAction, Basis, CatchUp, Cycle, Decision, Estimate, Pause, Submission
-from autothrottle_client.estimates import estimate_line, span
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
-from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments
+from autothrottle_client.texts import about_rate, estimate_line, format_rate, format_size, span
 
 NONE_SET = "no throttle override is set"
 NO_REQUEST_QUOTAS = "no request quota is set"

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import shtab
 
 from autothrottle import __version__
-from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID, broker_id_of
+from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
 from autothrottle_client import commands, quota_commands
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts

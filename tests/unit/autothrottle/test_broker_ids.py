@@ -8,8 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from autothrottle.adapters.memory import MemoryOverrides
-from autothrottle.core.cluster.broker_ids import broker_id_of, parse_broker_id, validate_broker_id
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, ConfigResource
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    ConfigResource,
+    broker_id_of,
+    parse_broker_id,
+    validate_broker_id,
+)
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.submission import targets
 from autothrottle.core.traffic.capacity import parse_broker_cap_map
@@ -65,7 +71,7 @@ ENTRY_POINTS: dict[str, Callable[[int], int | None]] = {
     "text route": lambda b: legacy.broker_id(str(b)),
     "tag": lambda b: parse_broker_id(str(b)),
     "broker-cap-map": lambda b: next(iter(parse_broker_cap_map(json.dumps({str(b): 1}), "--broker-cap-map"))),
-    "client": model.validate_broker_id,
+    "client": lambda b: model.validate_number("broker_id", b),
     "reassignment file": lambda b: parse_reassignment(assignment(b))["t", 0][0],
     "throttlectl set": lambda b: make_parser().parse_args(["set", "1", f"--broker={b}"]).broker,
     "throttlectl get": lambda b: make_parser().parse_args(["get", "--", str(b)]).broker,

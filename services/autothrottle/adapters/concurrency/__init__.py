@@ -1,1 +1,0 @@
-"""Deadlines and thread-safe callback registries that several adapters share."""

@@ -47,11 +47,7 @@ class AddedMetadata(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInte
         metadata = (*(client_call_details.metadata or ()), *self._metadata)
         return continuation(_Details(**{**unchanged, "metadata": metadata}), request)
 
-    def intercept_unary_stream(
-        self, continuation: Callable[..., Any], client_call_details: grpc.ClientCallDetails, request: Any
-    ) -> Any:
-        """Make the call with the metadata."""
-        return AddedMetadata.intercept_unary_unary(self, continuation, client_call_details, request)
+    intercept_unary_stream = intercept_unary_unary
 
 
 def validate_token(token: str) -> str:

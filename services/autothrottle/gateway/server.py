@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import zip_longest
-from types import TracebackType
 from typing import Any
 
 import h11
@@ -145,9 +144,7 @@ class GatewayServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     def stop(self, grace: timedelta = _GRACE) -> None:

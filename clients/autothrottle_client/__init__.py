@@ -41,7 +41,7 @@ from autothrottle.core.records import (
 )
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.call_metadata import ThrottleTimes
-from autothrottle_client.client import PlannerClient
+from autothrottle_client.client import CycleWatch, PlannerClient
 from autothrottle_client.errors import (
     AutothrottleError,
     Conflict,
@@ -65,7 +65,6 @@ from autothrottle_client.quotas import (
 )
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments, parse_reassignment
 from autothrottle_client.tls import Tls
-from autothrottle_client.watch import CycleWatch
 
 __all__ = [
     "AdminClient",

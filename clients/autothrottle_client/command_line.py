@@ -1,4 +1,8 @@
-"""The command line of `throttlectl`: options, the parsing of their values, help and shell completion."""
+"""The command line of `throttlectl`: options, the parsing of their values, contexts, help and shell completion.
+
+Each named context is one Kafka cluster: a table in a TOML file, whose values have the names of their options, for
+example `[prod]` with `addr = "throttle1:8090"`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import inspect
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,15 +23,71 @@ import shtab
 
 from autothrottle import __version__
 from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
-from autothrottle_client import commands, quota_commands
+from autothrottle_client import commands
 from autothrottle_client.admin import AdminClient
-from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
-from autothrottle_client.errors import Invalid
+from autothrottle_client.errors import Invalid, Missing
 from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_REQUEST_RATE
 from autothrottle_client.quotas import UNLIMITED
 from autothrottle_client.replicas import parse_addresses
 from autothrottle_client.texts import parse_expiry, parse_rate, parse_ratio, parse_span, split_patterns
 from autothrottle_client.tls import Tls
+
+CONTEXTS_VARIABLE = "AUTOTHROTTLE_CONTEXTS"
+"""Path of another file."""
+
+KEYS = ("addr", "tls-cert", "tls-key", "tls-ca", "tls-server-name", "token-file")
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The contexts of one file."""
+
+    path: Path
+    values: Mapping[str, Mapping[str, str]]
+    """Name of the context -> option -> value."""
+
+    def of(self, name: str) -> Mapping[str, str]:
+        """Return the options of a context.
+
+        Raises:
+            Missing: it has no such context.
+        """
+        if name not in self.values:
+            names = f"it has {', '.join(sorted(self.values))}" if self.values else "it has none"
+            raise Missing(f"{self.path} has no context {name[:60]!r}: {names}; add a table [{name[:60]}] with addr")
+        return self.values[name]
+
+
+def read_contexts() -> Contexts:
+    """Return the contexts of $AUTOTHROTTLE_CONTEXTS or ~/.config/autothrottle/contexts.toml; no file: none.
+
+    Raises:
+        Invalid: the file is not TOML, a table has no addr, or a key is not one of `KEYS` with a text.
+    """
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    given = os.environ.get(CONTEXTS_VARIABLE) or f"{base}/autothrottle/contexts.toml"
+    path = Path(given).expanduser()
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return Contexts(path, {})
+    except (OSError, ValueError) as error:
+        raise Invalid(f"the contexts in {path} cannot be read: {error}; give a TOML file with tables") from None
+    return Contexts(path, {name: _options(path, name, table) for name, table in tables.items()})
+
+
+def _options(path: Path, name: str, table: object) -> Mapping[str, str]:
+    if not isinstance(table, dict) or "addr" not in table:
+        raise Invalid(f"context {name!r} in {path} has no addr; give a table with addr")
+    for key, value in table.items():
+        if key not in KEYS or not isinstance(value, str):
+            raise Invalid(f"{key!r} of context {name!r} in {path} is not valid; give texts for {', '.join(KEYS)}")
+    try:
+        parse_addresses(table["addr"])
+    except Invalid as error:
+        raise Invalid(f"context {name!r} in {path}: {error}") from None
+    return table
+
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
 TOKEN_VARIABLE = "AUTOTHROTTLE_TOKEN"
@@ -214,7 +276,7 @@ def _add_reassignments(command: _AddCommand) -> None:
 
 
 def _add_quotas(command: _AddCommand) -> None:
-    quota = command("quota", quota_commands.quota)
+    quota = command("quota", commands.quota)
     quota.add_argument("operation", choices=("list", "describe", "set", "remove", "rule"), help="what to do")
     rule = "rule: list, set or remove rules for clients that yield to a recovery"
     quota.add_argument("action", choices=("list", "set", "remove"), help=rule, nargs="?")

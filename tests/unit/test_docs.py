@@ -31,8 +31,14 @@ from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
-from autothrottle_client.command_line import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
-from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
+from autothrottle_client.command_line import (
+    ADDRESS_VARIABLE,
+    CONTEXT_VARIABLE,
+    CONTEXTS_VARIABLE,
+    TOKEN_VARIABLE,
+    make_parser,
+    read_contexts,
+)
 from autothrottle_client.pacing import find_rate_limiter
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure

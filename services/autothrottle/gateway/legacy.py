@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from decimal import Decimal
 
 from autothrottle.core.cluster.configs import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
-from autothrottle.core.units import MEGABYTE
+from autothrottle.core.units import MEGABYTE, format_megabytes
 from autothrottle.gateway.rest import Call
 from autothrottle.v1 import admin_pb2
 
@@ -171,5 +170,5 @@ def _whose(broker: int | None) -> str:
 
 
 def _shown(override: admin_pb2.Override) -> str:
-    rate = f"{Decimal(override.rate_bytes_per_second) / MEGABYTE:.6f}".rstrip("0").rstrip(".")
+    rate = format_megabytes(override.rate_bytes_per_second)
     return f"{rate}MB/s, autoremove=={str(override.autoremove).lower()}"

@@ -45,7 +45,7 @@ from autothrottle.topicmappr.options import (
 )
 from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import open_cordons, read_cluster
-from autothrottle_client.output_files import write_text
+from autothrottle_client.files import write_text
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle_client.command_line import call_of, make_parser
+from autothrottle_client.command_line import call_of, make_parser, read_contexts
 from autothrottle_client.commands import CommandCall
-from autothrottle_client.contexts import read_contexts
 from autothrottle_client.errors import Invalid, Missing
 from autothrottle_client.throttlectl import main
 

@@ -17,10 +17,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 
+from autothrottle.core.records import PlannerState
 from autothrottle.core.retries import CALL, PROBE
 from autothrottle_client.call_metadata import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
@@ -272,23 +273,6 @@ Rpc = Callable[[Replica, float], _T]
 """Calls one replica with a deadline in seconds."""
 
 
-class LeaderState(Protocol):
-    """A state that names the leader."""
-
-    @property
-    def leading(self) -> bool:
-        """Whether the replica that answered leads."""
-        ...
-
-    @property
-    def leader_address(self) -> str:
-        """Address of the leader; "": unknown."""
-        ...
-
-
-_State = TypeVar("_State", bound=LeaderState)
-
-
 @dataclass(slots=True)
 class _Call(Generic[_T]):
     """One call with all its attempts. Times are on the monotonic clock."""
@@ -370,8 +354,8 @@ class Replicas:
         raise AssertionError("the waits never end")
 
     def leader_state(
-        self, fetch: Rpc[_State], timeout: timedelta | None = None, leader_timeout: timedelta | None = None
-    ) -> _State:
+        self, fetch: Rpc[PlannerState], timeout: timedelta | None = None, leader_timeout: timedelta | None = None
+    ) -> PlannerState:
         """Return the leader's state, or another replica's if the leader is unknown or does not answer.
 
         Args:

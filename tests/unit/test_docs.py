@@ -31,7 +31,8 @@ from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
-from autothrottle_client.command_line import (
+from autothrottle_client.pacing import find_rate_limiter
+from autothrottle_client.throttlectl import (
     ADDRESS_VARIABLE,
     CONTEXT_VARIABLE,
     CONTEXTS_VARIABLE,
@@ -39,7 +40,6 @@ from autothrottle_client.command_line import (
     make_parser,
     read_contexts,
 )
-from autothrottle_client.pacing import find_rate_limiter
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
@@ -64,7 +64,7 @@ FLAG_SOURCES = (
     "tests/benchmarks/placement_bench.py",
     "tests/benchmarks/scorer_bench.py",
     "tests/quality/planner_scripts.py",
-    "clients/autothrottle_client/command_line.py",
+    "clients/autothrottle_client/throttlectl.py",
     "tests/conftest.py",
 )
 """Modules whose command lines the pages use, beside the options of the services."""

@@ -25,9 +25,8 @@ from autothrottle.wire.admin import override_from_message
 from autothrottle.wire.applier import resource_from_path
 from autothrottle.wire.discovery import log_sizes_request_from_message, validate_brokers
 from autothrottle_client import model
-from autothrottle_client.command_line import make_parser
 from autothrottle_client.reassignments import parse_reassignment
-from autothrottle_client.throttlectl import main
+from autothrottle_client.throttlectl import main, make_parser
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.gateway.front import Front
 

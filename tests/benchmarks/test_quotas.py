@@ -26,7 +26,8 @@ from autothrottle.adapters.memory import (
 )
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
-from autothrottle.core.cluster.configs import LedgerEntry, LedgerKey, ResourceType
+from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
 from autothrottle.core.cycle.results import CycleResults
 from autothrottle.core.cycle.settings import PlannerSettings

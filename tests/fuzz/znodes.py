@@ -16,14 +16,8 @@ from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirro
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.membership import parse_member
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
-from autothrottle.core.cluster.configs import (
-    THROTTLE_KEYS,
-    ConfigResource,
-    broker_id_of,
-    format_replicas,
-    parse_rate,
-    parse_replicas,
-)
+from autothrottle.core.cluster.broker_ids import broker_id_of
+from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, format_replicas, parse_rate, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.quotas.entities import entity_of_path

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autothrottle import __version__
-from autothrottle.core.cluster.configs import parse_broker_id
+from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.runtime.command_line import described

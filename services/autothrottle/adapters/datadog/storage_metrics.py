@@ -19,7 +19,7 @@ from autothrottle.adapters.datadog.failures import raise_failure
 from autothrottle.adapters.datadog.rate_limit import RateLimit
 from autothrottle.adapters.datadog.settings import DatadogSettings
 from autothrottle.adapters.http.bounded_calls import Call, Exchanges
-from autothrottle.core.cluster.configs import parse_broker_id
+from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable

@@ -40,7 +40,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.concurrency import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.decision_log.schema import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import DECISION_LOG_DROPS, QUEUE_LENGTH, MetricSample

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from autothrottle.adapters.concurrency import time_left
+from autothrottle.adapters.concurrency.deadlines import time_left
 from autothrottle.adapters.kafka_admin.connections import Connections, NoResponse, kafka
 from autothrottle.adapters.kafka_admin.errors import code_error, no_response_error
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable

@@ -17,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Protocol
 
-from autothrottle.adapters.concurrency import Subscriptions, time_left
+from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.foreign_edits import Edits, Needed, edits, needed_lists, needed_rates
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.adapters.concurrency import Subscriptions
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.leaders import Leaders
 from autothrottle.core.cluster.log_growth import LogGrowth, rate_after_rise
 from autothrottle.core.cluster.log_sizes import LogSizes

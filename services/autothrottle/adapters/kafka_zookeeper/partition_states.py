@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from autothrottle.adapters.concurrency import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import (
     BATCH_NODES,
     WITHOUT_SUBTREE_WATCHES,

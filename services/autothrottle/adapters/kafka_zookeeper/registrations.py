@@ -10,11 +10,11 @@ from datetime import timedelta
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 
-from autothrottle.adapters.concurrency import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.codec import registered_hosts
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import broker_id_of
+from autothrottle.core.cluster.broker_ids import broker_id_of
 from autothrottle.core.errors import Invalid
 
 

@@ -17,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.concurrency import Subscriptions, seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, SnapshotDifferences
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
@@ -27,14 +28,9 @@ from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_ent
 from autothrottle.adapters.zookeeper.mirror import Key, ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import (
-    RATE_KEYS,
-    THROTTLE_KEYS,
-    THROTTLED_TYPES,
-    ConfigResource,
-    LedgerEntry,
-    broker_id_of,
-)
+from autothrottle.core.cluster.broker_ids import broker_id_of
+from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Unavailable
 from autothrottle.core.retries import CLUSTER

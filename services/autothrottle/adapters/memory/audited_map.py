@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from autothrottle.adapters.concurrency import Subscriptions
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages

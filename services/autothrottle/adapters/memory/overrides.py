@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from autothrottle.adapters.concurrency import Subscriptions
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.cluster.configs import validate_broker_id
+from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.operators.audit import AuditReading, unwritten_record
 from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from autothrottle.adapters.concurrency import Subscriptions
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.operators.audit import StoredAuditRecord, unwritten_record

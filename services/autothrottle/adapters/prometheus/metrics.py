@@ -12,7 +12,7 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.client import PrometheusClient
 from autothrottle.adapters.prometheus.responses import QueryResult
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
-from autothrottle.core.cluster.configs import parse_broker_id
+from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.broker_matching import BrokerMatching, host_of
 from autothrottle.core.traffic.capacity import CapacityLimits

@@ -13,7 +13,7 @@ from autothrottle.adapters.prometheus.client import PrometheusClient
 from autothrottle.adapters.prometheus.metrics import BROKERS_QUERY, reported_addresses
 from autothrottle.adapters.prometheus.responses import QueryResult
 from autothrottle.adapters.prometheus.settings import PrometheusSettings
-from autothrottle.core.cluster.configs import parse_broker_id
+from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.traffic.broker_matching import BrokerMatching

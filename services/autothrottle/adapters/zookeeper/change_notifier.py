@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from autothrottle.adapters.concurrency import Subscriptions
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.retries import STORED_STATE
 from autothrottle.ports.kafka import Watch

@@ -21,7 +21,7 @@ from kazoo.exceptions import NoAuthError, NoNodeError, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
-from autothrottle.adapters.concurrency import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.bulk import DENIED, Node, get_many_async, watch_many_async
 from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
 from autothrottle.adapters.zookeeper.session import translated_errors

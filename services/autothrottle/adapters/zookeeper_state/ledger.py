@@ -7,13 +7,14 @@ from datetime import timedelta
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.concurrency import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, translated_errors
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change

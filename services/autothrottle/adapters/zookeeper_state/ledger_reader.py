@@ -10,12 +10,13 @@ from datetime import timedelta
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.concurrency import seconds_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource, LedgerEntry
+from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Unavailable
 

@@ -17,7 +17,7 @@ from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import term_check, translated_errors
 from autothrottle.adapters.zookeeper_state.audit import OVERRIDE_STAYS, AuditTrail, TrailEnd
-from autothrottle.core.cluster.configs import broker_id_of, validate_broker_id
+from autothrottle.core.cluster.broker_ids import broker_id_of, validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, unwritten_record
 from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate

@@ -11,12 +11,13 @@ from urllib.parse import unquote
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.concurrency import seconds_left, time_left
+from autothrottle.adapters.concurrency.deadlines import seconds_left, time_left
 from autothrottle.adapters.zookeeper.bulk import read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.clients import ClientReading

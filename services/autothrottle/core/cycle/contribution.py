@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
 
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.cycle.observation import CycleObservation
 from autothrottle.core.cycle.state import KnownLoads, KnownSources

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole, ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cycle.contribution import Contribution, CycleInput, PurgeQuota, WakeUp
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import KnownSources

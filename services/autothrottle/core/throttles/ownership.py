@@ -16,13 +16,12 @@ from autothrottle.core.cluster.configs import (
     REPLICAS_KEYS,
     WILDCARD,
     ConfigResource,
-    LedgerEntry,
-    LedgerKey,
     ReplicaRole,
     format_replicas,
     limiting_rate,
     parse_replicas,
 )
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import ForeignThrottle

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.memory import MemoryElectorate, MemoryOverrides
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import AutothrottleError, Incomplete, Unavailable
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity

@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, LedgerEntry, LedgerKey, ReplicaRole
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
+from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.results import CycleResults
 from autothrottle.core.cycle.settings import PlannerSettings

@@ -10,7 +10,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
+from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
 from autothrottle.core.cycle.results import CycleResults

@@ -1,19 +1,12 @@
-"""What several adapters share: the time left until a deadline, and thread-safe callback registries.
-
-The time left is at least 1 ms, since some libraries wait forever if the timeout is 0 s.
-"""
+"""Thread-safe callback registry."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-_LEAST_SECONDS = 0.001
 
 
 class Subscriptions(Generic[T]):
@@ -50,13 +43,3 @@ class Subscription(Generic[T]):
     def close(self) -> None:
         """Remove the callback. Idempotent."""
         self._subscriptions.remove(self)
-
-
-def seconds_left(deadline: float) -> float:
-    """Return the seconds until a deadline of `time.monotonic`, at least 0.001."""
-    return max(_LEAST_SECONDS, deadline - time.monotonic())
-
-
-def time_left(deadline: float) -> timedelta:
-    """Return the time until a deadline of `time.monotonic`, at least 1 ms."""
-    return timedelta(seconds=seconds_left(deadline))

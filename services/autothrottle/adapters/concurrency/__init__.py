@@ -1,0 +1,1 @@
+"""Deadlines and thread-safe callback registries that several adapters share."""

@@ -90,10 +90,10 @@ from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
 from autothrottle.ports.state_store import CatchUpStore, RequestQuotaStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor
-from autothrottle.runtime.call_limits import RequestQuotas
 from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration, KafkaBackend
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.logs import log_samples
+from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import CALLS, SESSIONS, Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics

@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import ReassignmentNodes
-from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
+from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper import codec, map_codecs
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths

@@ -16,15 +16,15 @@ from autothrottle.core.cycle.results import ActionResult, CycleResults, Settled
 from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import ControllerState, TermState
 from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.operators.endings import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.overrides import override_owner
 from autothrottle.core.operators.schedule import ScheduleWindow
-from autothrottle.core.operators.step import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.records import Cycle, ForeignThrottle, Pause, Submission
 from autothrottle.core.texts import capitalized
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.planner import narration
-from autothrottle.ports.telemetry import Attribute, Event, Span
+from autothrottle.ports.telemetry import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,30 +319,3 @@ def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settl
     else:
         sentence = narration.sentence(snapshot, decision.changes, settled.outcomes, remainder)
     return sentence if decision.pause is None else narration.paused_sentence(decision.pause, sentence)
-
-
-def describe_cycle(span: Span, record: Cycle, scheduled: bool, cluster: str) -> None:
-    """Add the cycle's attributes to its root span."""
-    span.describe(
-        {
-            "cluster": cluster,
-            "term": record.term,
-            "number": record.number,
-            "reason": record.reason,
-            "scheduled": scheduled,
-            "topics": len(record.topics),
-            "sentence": record.sentence,
-            "error": record.error,
-            **({} if record.bytes_left is None else {"bytes_left": record.bytes_left}),
-            **_eta(record),
-        }
-    )
-    if record.error:
-        span.fail(record.error)
-
-
-def _eta(record: Cycle) -> Mapping[str, Attribute]:
-    """The ETA and its interval, without unknown values."""
-    times = {"eta": record.eta, "eta_low": record.eta_low, "eta_high": record.eta_high}
-    found: dict[str, Attribute] = {name: time.isoformat() for name, time in times.items() if time is not None}
-    return found | {"eta_is_static": record.eta_is_static} if found else {}

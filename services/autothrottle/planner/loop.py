@@ -24,19 +24,21 @@ from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.cycle.step import ramp_steps, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
-from autothrottle.core.operators.step import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.operators.submission import Targets, proposal
+from autothrottle.core.operators.submission_step import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.core.throttles.ramp_state import RampState
-from autothrottle.planner.apply import Applier, Submissions
-from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report, describe_cycle
+from autothrottle.planner import traces
+from autothrottle.planner.apply import Applier
+from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
 from autothrottle.planner.exposition import PlannerMetrics
 from autothrottle.planner.observe import Observer, SettingsReader
 from autothrottle.planner.report import Journal, Reporter
+from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.triggers import Trigger, Triggers
 from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import SnapshotEvent, Term
@@ -430,7 +432,7 @@ class Planner:
         """Run one cycle: decide on one consistent input, and write only what differs from the plan."""
         with self._dependencies.tracer.span("cycle", trigger.origins) as span:
             record = self._run_traced(term, trigger, span.trace_id)
-            describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
+            traces.describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:

@@ -35,8 +35,8 @@ from autothrottle.core.quotas.clients import ClientReading
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.retries import SETTINGS
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.planner.apply import Submissions
 from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
+from autothrottle.planner.submissions import Submissions
 from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import FetchSettingsSource
 from autothrottle.wire.common import MAX_SNAPSHOT_PARTITIONS

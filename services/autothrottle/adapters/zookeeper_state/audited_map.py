@@ -16,7 +16,8 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.zookeeper.map_codecs import MapCodec, MapContent
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, translated_errors
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.operators.audit import StoredAuditRecord

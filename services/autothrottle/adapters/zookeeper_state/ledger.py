@@ -12,7 +12,8 @@ from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigW
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, translated_errors
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import Invalid

@@ -11,7 +11,7 @@ from datetime import timedelta
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
+from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors

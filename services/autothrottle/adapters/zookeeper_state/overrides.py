@@ -15,7 +15,8 @@ from autothrottle.adapters.zookeeper.change_notifier import ChangeNotifier
 from autothrottle.adapters.zookeeper.codec import format_override, parse_override
 from autothrottle.adapters.zookeeper.mirror import Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import term_check, translated_errors
+from autothrottle.adapters.zookeeper.session import translated_errors
+from autothrottle.adapters.zookeeper.term import term_check
 from autothrottle.adapters.zookeeper_state.audit import OVERRIDE_STAYS, AuditTrail, TrailEnd
 from autothrottle.core.cluster.broker_ids import broker_id_of, validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid

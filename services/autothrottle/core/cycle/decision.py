@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.contribution import Action, SnapshotViews, WakeUp
+from autothrottle.core.cycle.contribution import Action, WakeUp
+from autothrottle.core.cycle.input import SnapshotViews
 from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder

@@ -14,7 +14,8 @@ from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.cycle.state import ControllerState
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
-from autothrottle.core.operators.step import is_after_reassignment, settled_submission
+from autothrottle.core.operators.endings import is_after_reassignment
+from autothrottle.core.operators.submission_step import settled_submission
 from autothrottle.core.throttles.changes import Applied, with_records
 from autothrottle.core.throttles.plan import current_rates
 from autothrottle.core.throttles.ramp_state import applied

@@ -33,7 +33,7 @@ from autothrottle.core.cluster.snapshot import (
     participants,
 )
 from autothrottle.core.forecast.eta import move_time, needed_rate
-from autothrottle.core.forecast.progress import StallWatch
+from autothrottle.core.forecast.stalls import StallWatch
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.throttles.plan import DesiredReplicas, Plan, is_small_change, previous_rate

@@ -40,6 +40,8 @@ from autothrottle.core.records import (
     Submission,
 )
 from autothrottle_client.admin import AdminClient
+from autothrottle_client.call_metadata import ThrottleTimes
+from autothrottle_client.client import CycleWatch, PlannerClient
 from autothrottle_client.errors import (
     AutothrottleError,
     Conflict,
@@ -52,7 +54,6 @@ from autothrottle_client.errors import (
     Unavailable,
 )
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
-from autothrottle_client.planner import PlannerClient
 from autothrottle_client.quotas import (
     EffectiveQuota,
     Quota,
@@ -63,9 +64,7 @@ from autothrottle_client.quotas import (
     YieldRuleChange,
 )
 from autothrottle_client.reassignments import ReassigningTopic, Reassignments, parse_reassignment
-from autothrottle_client.throttle_times import ThrottleTimes
 from autothrottle_client.tls import Tls
-from autothrottle_client.watch import CycleWatch
 
 __all__ = [
     "AdminClient",

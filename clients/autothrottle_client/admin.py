@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from google.protobuf.duration_pb2 import Duration
-
 from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.v1 import admin_pb2
@@ -22,19 +20,12 @@ from autothrottle_client.model import (
     from_message,
     pause_mode_to_number,
     to_timestamp,
-    validate_broker_id,
-    validate_limit,
-    validate_rate,
+    validate_number,
     validate_reason,
-    validate_request_rate,
 )
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
 from autothrottle_client.quotas import QuotaCalls
-from autothrottle_client.reassignments import (
-    PARTITIONS_PER_REQUEST,
-    Partition,
-    Reassignments,
-)
+from autothrottle_client.reassignments import PARTITIONS_PER_REQUEST, Partition, Reassignments
 from autothrottle_client.replicas import Replica, Replicas
 
 SUBMIT_TIMEOUT = timedelta(seconds=60)
@@ -59,7 +50,7 @@ class AdminClient(Client[AdminServiceStub]):
     @property
     def quotas(self) -> QuotaCalls:
         """Kafka's client quotas."""
-        return QuotaCalls(lambda rpc, probe=None: self._call(rpc, None, probe))
+        return QuotaCalls(self._replicas)
 
     def list_overrides(self) -> tuple[tuple[Override, ...], tuple[str, ...]]:
         """Return (all overrides, warnings). The cluster override comes first, then broker overrides by id.
@@ -106,9 +97,9 @@ class AdminClient(Client[AdminServiceStub]):
         """
         override = admin_pb2.Override(
             broker_id=_optional(broker_id),
-            rate_bytes_per_second=validate_rate(rate_bytes_per_second),
+            rate_bytes_per_second=validate_number("rate_bytes_per_second", rate_bytes_per_second),
             autoremove=autoremove,
-            expire_time=None if expire_time is None else to_timestamp(expire_time),
+            expire_time=to_timestamp(expire_time),
             etag=etag,
         )
         request = admin_pb2.SetOverrideRequest(override=override)
@@ -138,7 +129,7 @@ class AdminClient(Client[AdminServiceStub]):
         Raises:
             Invalid: the limit is not in 1..1,000.
         """
-        request = admin_pb2.ListAuditRecordsRequest(limit=validate_limit(limit))
+        request = admin_pb2.ListAuditRecordsRequest(limit=validate_number("limit", limit))
         response = self._unary(lambda admin: admin.ListAuditRecords, request)
         return tuple(from_message(AuditRecord, record) for record in response.records)
 
@@ -174,7 +165,7 @@ class AdminClient(Client[AdminServiceStub]):
         Raises:
             Invalid: the broker id is not in 0..2^31-1.
         """
-        request = admin_pb2.StartCatchUpRequest(broker_id=validate_broker_id(broker_id))
+        request = admin_pb2.StartCatchUpRequest(broker_id=validate_number("broker_id", broker_id))
         response = self._unary(lambda admin: admin.StartCatchUp, request)
         return from_message(CatchUp, response.catch_up), tuple(response.warnings)
 
@@ -187,7 +178,7 @@ class AdminClient(Client[AdminServiceStub]):
             Unavailable: no replica can be reached, or the connection broke. In the second case the catch-up may have
                 ended.
         """
-        request = admin_pb2.StopCatchUpRequest(broker_id=validate_broker_id(broker_id))
+        request = admin_pb2.StopCatchUpRequest(broker_id=validate_number("broker_id", broker_id))
         self._unary(lambda admin: admin.StopCatchUp, request, probe=_list_overrides)
 
     def list_request_quotas(self) -> tuple[RequestQuota, ...]:
@@ -208,7 +199,9 @@ class AdminClient(Client[AdminServiceStub]):
         Raises:
             Invalid: the rate or a name is out of range, both names are None, or 1,000 quotas are set.
         """
-        quota = admin_pb2.RequestQuota(user=user, client_id=client_id, request_rate=validate_request_rate(request_rate))
+        quota = admin_pb2.RequestQuota(
+            user=user, client_id=client_id, request_rate=validate_number("request_rate", request_rate)
+        )
         request = admin_pb2.SetRequestQuotaRequest(quota=quota)
         return from_message(RequestQuota, self._unary(lambda admin: admin.SetRequestQuota, request).quota)
 
@@ -305,12 +298,11 @@ class AdminClient(Client[AdminServiceStub]):
         """
         if max_ratio is not None and not 0 < max_ratio <= 1:
             raise Invalid(f"max_ratio {max_ratio!r} is outside (0, 1]; give for example 0.3 for 30 %")
-        span = None if within is None else Duration()
-        if span is not None and within is not None:
-            span.FromTimedelta(within)
         request = admin_pb2.EstimateReassignmentRequest(
-            partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0, within=span
+            partitions=targets_to_messages(targets), max_ratio=max_ratio or 0.0
         )
+        if within is not None:
+            request.within.FromTimedelta(within)
         return from_message(Estimate, self._unary(lambda admin: admin.EstimateReassignment, request, timeout))
 
     def plan_placement(self, request: PlacementRequest, timeout: timedelta = PLAN_TIMEOUT) -> ProposedPlacement:
@@ -322,7 +314,7 @@ class AdminClient(Client[AdminServiceStub]):
             Incomplete: the cluster cannot be read completely.
         """
         return plan_from_message(
-            self._call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
+            self._replicas.call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
         )
 
     def cancel_reassignment(
@@ -377,7 +369,7 @@ def _list_overrides(replica: Replica, seconds: float) -> None:
 
 
 def _optional(broker_id: int | None) -> int | None:
-    return None if broker_id is None else validate_broker_id(broker_id)
+    return None if broker_id is None else validate_number("broker_id", broker_id)
 
 
 def _parts(partitions: Collection[Partition]) -> list[list[Partition]]:

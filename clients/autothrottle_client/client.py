@@ -1,60 +1,211 @@
-"""Base classes of clients: one service, its replicas, and calls of its methods."""
+"""Clients for operators: their base class, the client of the planners, and the cycles of the current leader.
+
+One of the planners leads; the others name the leader's address. `CycleWatch` is the endless sequence of the leader's
+cycles, across changes of leader.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import grpc
 
-from autothrottle_client.addresses import parse_addresses
-from autothrottle_client.bearer_token import validate_token
-from autothrottle_client.errors import AutothrottleError
-from autothrottle_client.replicas import DEFAULT_TIMEOUT, Connection, Replica, Replicas, Rpc, validate_timeout
-from autothrottle_client.throttle_times import ThrottleTimes
+from autothrottle.core.records import Cycle, PlannerState
+from autothrottle.core.retries import CALL
+from autothrottle.v1 import planner_pb2
+from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
+from autothrottle_client.call_metadata import ThrottleTimes, validate_token
+from autothrottle_client.errors import AutothrottleError, NotLeader, Unavailable, from_rpc_error
+from autothrottle_client.model import from_message
+from autothrottle_client.replicas import (
+    DEFAULT_TIMEOUT,
+    Connection,
+    Replica,
+    Replicas,
+    StubClient,
+    parse_addresses,
+    validate_timeout,
+)
 from autothrottle_client.tls import Certificates, Tls
-from autothrottle_client.watch import DEFAULT_OUTAGE, DEFAULT_SILENCE, CycleWatch
 
-_Stub = TypeVar("_Stub")
-_Request = TypeVar("_Request")
-_Response = TypeVar("_Response")
+DEFAULT_OUTAGE = timedelta(seconds=60)
+"""Longest time without a leader. A failover takes one ZooKeeper session timeout, which is at most that long."""
+
+DEFAULT_SILENCE = timedelta(seconds=10)
+"""Longest silence of a stream before the watch checks that its planner still leads."""
+
+_ASK_TIMEOUT = timedelta(seconds=2)
+
+Locate = Callable[[Replicas, timedelta], str]
+"""Returns the address of the leading planner within a timeout."""
 
 
-class StubClient(Generic[_Stub]):
-    """A thread-safe client of one service. Operators' clients and those between services derive from it."""
+class _Stream(Protocol):
+    """An open `WatchCycles` stream."""
 
-    service = ""
-    """Name of the service in errors."""
-    stub: Callable[[grpc.Channel], _Stub]
-    """The generated client."""
+    def __next__(self) -> planner_pb2.WatchCyclesResponse: ...
 
-    def __init__(self, addresses: Sequence[str], connection: Connection) -> None:
-        """Create the client; the first call connects."""
-        self._replicas = Replicas(self.service, addresses, connection)
+    def cancel(self) -> object: ...
+
+
+class CycleWatch:
+    """Iterates over the cycles of the current leader as they end, starting with the leader's last cycle.
+
+    For one thread. The watch reopens a broken stream at the current leader. It notices a planner that is alive but
+    lost its term after `silence`. Each cycle comes once, in the order of (term, number). Of the cycles that end
+    while no stream is open, only the latest is returned.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        locate: Locate,
+        outage: timedelta,
+        silence: timedelta,
+        on_loss: Callable[[AutothrottleError], None],
+        on_check: Callable[[AutothrottleError | None], None] = lambda error: None,
+    ) -> None:
+        """Find the leader.
+
+        Args:
+            replicas: the service that knows the leader; closed with the watch.
+            locate: asks the replicas for the leader.
+            outage: longest time without a leader, > 0.
+            silence: see the class, > 0.
+            on_loss: called once each time the leader is lost; the watch then looks for the leader itself.
+            on_check: called after each silence with None if the planner still leads, or why that is unknown.
+
+        Raises:
+            Unavailable: no leader is found within the timeout of the connection.
+        """
+        self._replicas, self._locate = replicas, locate
+        self._on_loss, self._on_check = on_loss, on_check
+        self._outage = validate_timeout(outage).total_seconds()
+        self._silence = validate_timeout(silence).total_seconds()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._stream: _Stream | None = None
+        self._channel = ExitStack()
+        self._moved = self._lost = False
+        self._backoffs = CALL.waits()
+        self._newest = (0, 0)
+        self._address = self._find(replicas.connection.timeout)
+        self._heard = time.monotonic()
+        self._thread = threading.Thread(target=self._check, name="cycle-watch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Cycle]:
+        return self
+
+    def __next__(self) -> Cycle:
+        """Wait for the next cycle.
+
+        Raises:
+            Unavailable: there was no leader for `outage`.
+        """
+        while not self._closed.is_set():
+            try:
+                cycle = self._receive()
+            except (Unavailable, NotLeader) as error:
+                self._recover(error)
+                continue
+            if (cycle.term, cycle.number) > self._newest:
+                self._newest = (cycle.term, cycle.number)
+                return cycle
+        raise StopIteration
 
     def close(self) -> None:
-        """Close the connections; calls in progress end as unavailable. Idempotent."""
-        self._replicas.close()
+        """End the watch, from any thread and also during a wait. Idempotent."""
+        self._closed.set()
+        self._replicas.close()  # ends the stream and any other call
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
-    def _unary(
-        self,
-        method: Callable[[_Stub], grpc.UnaryUnaryMultiCallable[_Request, _Response]],
-        request: _Request,
-        timeout: timedelta | None = None,
-        probe: Rpc[object] | None = None,
-        metadata: Sequence[tuple[str, str]] = (),
-    ) -> _Response:
-        """Call a unary method like `lambda planner: planner.RunCycle`. `Replicas.call` documents timeout and probe."""
+    def __enter__(self) -> CycleWatch:
+        return self
 
-        def rpc(replica: Replica, seconds: float) -> _Response:
-            return method(self.stub(replica.channel))(request, timeout=seconds, metadata=tuple(metadata))
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
-        return self._call(rpc, timeout, probe)
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._closed.is_set()
 
-    def _call(self, rpc: Rpc[_Response], timeout: timedelta | None, probe: Rpc[object] | None = None) -> _Response:
-        return self._replicas.call(rpc, timeout, probe)
+    def _receive(self) -> Cycle:
+        stream = self._open_stream()
+        try:
+            message = next(stream)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+        except StopIteration:
+            raise Unavailable(f"{self._address} ended the stream of its cycles") from None
+        self._heard, self._lost = time.monotonic(), False
+        self._backoffs = CALL.waits()
+        return from_message(Cycle, message.cycle)
+
+    def _open_stream(self) -> _Stream:
+        with self._lock:
+            if self._stream is None:
+                if not self._address:
+                    self._address = self._find(_ASK_TIMEOUT)
+                leader = self._channel.enter_context(self._replicas.at(self._address))
+                self._stream = PlannerServiceStub(leader.channel).WatchCycles(planner_pb2.WatchCyclesRequest())
+            return self._stream
+
+    def _find(self, timeout: timedelta) -> str:
+        try:
+            return self._locate(self._replicas, timeout)
+        except NotLeader as error:
+            raise Unavailable(f"no planner leads at the moment: {error}; try again in a few seconds") from error
+
+    def _recover(self, error: AutothrottleError) -> None:
+        """Forget the stream, and wait before the next attempt."""
+        with self._lock:
+            moved, self._moved = self._moved, False
+            self._stream, self._address = None, ""
+            self._channel.close()
+        if self._closed.is_set() or moved:
+            return
+        if not self._lost:
+            self._lost = True
+            self._on_loss(error)
+        if time.monotonic() - self._heard > self._outage:
+            raise Unavailable(f"no leading planner could be watched for {self._outage:g} s: {error}")
+        self._closed.wait(next(self._backoffs))
+
+    def _check(self) -> None:
+        """Locate the leader again after each silence: a planner that lost its term sends nothing."""
+        while not self._closed.wait(max(self._heard + self._silence - time.monotonic(), self._silence / 4)):
+            if time.monotonic() - self._heard >= self._silence and self._stream is not None:
+                self._compare()
+
+    def _compare(self) -> None:
+        try:
+            leader = self._locate(self._replicas, _ASK_TIMEOUT)
+        except AutothrottleError as error:
+            return self._on_check(error)
+        with self._lock:
+            if self._stream is None:
+                return
+            if leader == self._address:
+                self._heard, self._lost = time.monotonic(), False
+            else:
+                self._moved = True
+                self._stream.cancel()
+                return
+        self._on_check(None)
+
+
+_LEADER_TIMEOUT = timedelta(seconds=2)
+"""Timeout of the leader's own answer; without one, the follower's answer is returned."""
+
+_Stub = TypeVar("_Stub")
 
 
 class Client(StubClient[_Stub]):
@@ -102,9 +253,7 @@ class Client(StubClient[_Stub]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def watch_cycles(
@@ -138,3 +287,44 @@ class Client(StubClient[_Stub]):
             NotLeader: the leader is unknown.
         """
         raise NotImplementedError
+
+
+class PlannerClient(Client[PlannerServiceStub]):
+    """Client of the leading planner. The leader may be at any given address, or at an address that a planner names."""
+
+    service = "planner"
+    stub = PlannerServiceStub
+
+    def state(self) -> PlannerState:
+        """Return the leader's state, or another planner's if the leader is unknown or does not answer.
+
+        Raises:
+            Unavailable: no planner answers in time.
+        """
+        return self._replicas.leader_state(_state, leader_timeout=_LEADER_TIMEOUT)
+
+    def run_cycle(self, reason: str = "") -> None:
+        """Ask the leader for a cycle without waiting for it. Idempotent: several requests may share one cycle.
+
+        Args:
+            reason: shown in the log.
+
+        Raises:
+            NotLeader: no planner that answers leads or knows the leader.
+            Unavailable: no planner answers in time, or the leader does not.
+        """
+        self._unary(lambda planner: planner.RunCycle, planner_pb2.RunCycleRequest(reason=reason))
+
+    def _locate(self, replicas: Replicas, timeout: timedelta) -> str:
+        def ask(peer: Replica, seconds: float) -> str:
+            state = _state(peer, seconds, without_cycle=True)
+            if not state.leading and not state.leader_address:
+                raise NotLeader("this planner does not know the leader")
+            return peer.target if state.leading else state.leader_address
+
+        return replicas.call(ask, timeout)
+
+
+def _state(peer: Replica, seconds: float, without_cycle: bool = False) -> PlannerState:
+    request = planner_pb2.GetStateRequest(without_cycle=without_cycle)
+    return from_message(PlannerState, PlannerServiceStub(peer.channel).GetState(request, timeout=seconds))

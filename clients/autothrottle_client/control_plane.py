@@ -10,11 +10,11 @@ from datetime import timedelta
 from autothrottle.core.records import Cycle
 from autothrottle.core.retries import LIMITER
 from autothrottle.rate_limiters import ByteRateLimiter, Clock, ConfigKey, RecordBatch, rate
-from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.admin import AdminClient
+from autothrottle_client.client import CycleWatch
 from autothrottle_client.errors import AutothrottleError, Invalid
-from autothrottle_client.rates import about_rate
-from autothrottle_client.watch import CycleWatch
+from autothrottle_client.replicas import parse_addresses
+from autothrottle_client.texts import about_rate
 
 log = logging.getLogger(__name__)
 

@@ -18,24 +18,28 @@ from autothrottle.rate_limiters import RecordBatch
 from autothrottle_client.pacing import Pacer
 
 
-class PacedConsumer:
+class _PacedClient:
+    """A client of kafka-python and the pacer of its task."""
+
+    def __init__(self, client: Any, pacer: Pacer) -> None:
+        """Wrap a client. Neither it nor the pacer is closed by this class."""
+        self._client, self._pacer = client, pacer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class PacedConsumer(_PacedClient):
     """A KafkaConsumer whose polls are paced. A poll with records is one batch; so is a poll that fails.
 
     Pauses take part of `max_poll_interval_ms`: one batch at the lowest limit must take less than that.
     """
 
-    def __init__(self, consumer: Any, pacer: Pacer) -> None:
-        """Wrap a consumer. Neither it nor the pacer is closed by this class."""
-        self._consumer, self._pacer = consumer, pacer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
-
     def poll(self, *arguments: Any, **options: Any) -> Mapping[Any, Sequence[Any]]:
         """Pause as long as the limits need, then poll. Arguments and result are KafkaConsumer's."""
         self._pacer.pause()
         try:
-            records: Mapping[Any, Sequence[Any]] = self._consumer.poll(*arguments, **options)
+            records: Mapping[Any, Sequence[Any]] = self._client.poll(*arguments, **options)
         except Exception:
             self._pacer.accumulate(RecordBatch())
             raise
@@ -44,21 +48,14 @@ class PacedConsumer:
         return records
 
 
-class PacedProducer:
+class PacedProducer(_PacedClient):
     """A KafkaProducer whose sends are paced. Each send is one batch of one record, also if it fails."""
-
-    def __init__(self, producer: Any, pacer: Pacer) -> None:
-        """Wrap a producer. Neither it nor the pacer is closed by this class."""
-        self._producer, self._pacer = producer, pacer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
 
     def send(self, *arguments: Any, **options: Any) -> Any:
         """Pause as long as the limits need, then send. Arguments and result are KafkaProducer's."""
         self._pacer.pause()
         try:
-            future = self._producer.send(*arguments, **options)
+            future = self._client.send(*arguments, **options)
         except Exception:
             self._pacer.accumulate(RecordBatch())
             raise

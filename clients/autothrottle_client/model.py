@@ -11,17 +11,15 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from autothrottle.core.cluster.broker_ids import BROKER_IDS
 from autothrottle.core.members import Member
 from autothrottle.core.records import AuditAction, CatchUp, Cycle, Pause, PauseMode
-from autothrottle.core.units import MAX_INT32
 from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
 
 MAX_RATE_BYTES_PER_SECOND = 10**12
 """Largest override, 1,000,000 MB/s. No link is that fast: a larger rate was probably given in another unit."""
-
-MAX_BROKER_ID = MAX_INT32
 
 MAX_REQUEST_RATE = 1_000_000
 """Largest request quota, in requests per second."""
@@ -120,47 +118,33 @@ from_message = Conversion(has_newer_peers=True).from_message
 """Converts a message to a result."""
 
 
-def validate_rate(rate_bytes_per_second: int) -> int:
-    """Return the rate if it is valid.
-
-    Raises:
-        Invalid: the rate is not in 1..10^12 bytes/s.
-    """
-    return _whole(
-        rate_bytes_per_second,
-        MAX_RATE_BYTES_PER_SECOND,
-        "rate_bytes_per_second",
+_RANGES = {
+    "rate_bytes_per_second": (
+        range(1, MAX_RATE_BYTES_PER_SECOND + 1),
         "give a positive rate (1 MB/s is 1000000), or remove the override",
-    )
+    ),
+    "broker_id": (BROKER_IDS, "give the id of a broker, or none for the whole cluster"),
+    "request_rate": (
+        range(1, MAX_REQUEST_RATE + 1),
+        "give requests per second in this range, or remove the quota",
+    ),
+    "limit": (range(1, MAX_AUDIT_RECORDS + 1), "give a number in this range"),
+}
+"""Name of an argument -> (its values, how to correct another one)."""
 
 
-def validate_broker_id(broker_id: int) -> int:
-    """Return the broker id if it is valid.
-
-    Raises:
-        Invalid: the broker id is not in 0..2^31-1.
-    """
-    fix = "give the id of a broker, or none for the whole cluster"
-    return _whole(broker_id, MAX_BROKER_ID, "broker_id", fix, smallest=0)
-
-
-def validate_request_rate(request_rate: int) -> int:
-    """Return the rate of a request quota if it is valid.
+def validate_number(name: str, value: int) -> int:
+    """Return the value of an argument if it is valid.
 
     Raises:
-        Invalid: the rate is not in 1..1,000,000 requests/s.
+        Invalid: the value is not an integer in the range of the argument.
     """
-    fix = "give requests per second in this range, or remove the quota"
-    return _whole(request_rate, MAX_REQUEST_RATE, "request_rate", fix)
-
-
-def validate_limit(limit: int) -> int:
-    """Return the number of audit records to list if it is valid.
-
-    Raises:
-        Invalid: the number is not in 1..1,000.
-    """
-    return _whole(limit, MAX_AUDIT_RECORDS, "limit", "give a number in this range")
+    values, fix = _RANGES[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(f"{name} {value!r} is not an int; {fix}")
+    if value not in values:
+        raise Invalid(f"{name} {value} is outside {values[0]}..{values[-1]}; {fix}")
+    return value
 
 
 def validate_reason(reason: str) -> str:
@@ -177,14 +161,6 @@ def validate_reason(reason: str) -> str:
     return reason
 
 
-def _whole(value: int, largest: int, name: str, fix: str, smallest: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Invalid(f"{name} {value!r} is not an int; {fix}")
-    if not smallest <= value <= largest:
-        raise Invalid(f"{name} {value} is outside {smallest}..{largest}; {fix}")
-    return value
-
-
 def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
     """Return the protocol number of a pause mode.
 
@@ -196,12 +172,14 @@ def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:
     return types_pb2.Pause.Mode.Value(f"MODE_{mode.upper()}")
 
 
-def to_timestamp(time: datetime) -> Timestamp:
-    """Return a time as a message.
+def to_timestamp(time: datetime | None) -> Timestamp | None:
+    """Return an expire time as a message; None: never.
 
     Raises:
         Invalid: it has no time zone.
     """
+    if time is None:
+        return None
     if time.tzinfo is None:
         raise Invalid(
             f"expire_time {time.isoformat()} has no time zone; give for example datetime.now(UTC) + a timedelta"

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import entry_points
-from types import TracebackType
 
 from autothrottle.rate_limiters import BUILT_IN, RateLimiter, RateLimiters, RecordBatch, configured_limiters
 from autothrottle_client.errors import Invalid
@@ -82,9 +81,7 @@ class Pacer:
     def __enter__(self) -> Pacer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.model import from_message
-from autothrottle_client.rates import format_size
 from autothrottle_client.reassignments import Partition
 from autothrottle_client.replicas import Replica
+from autothrottle_client.texts import format_size
 
 PlacementRequest = (
     placement_pb2.RebuildRequest
@@ -60,17 +60,10 @@ class ProposedPlacement:
 
 
 def call_placement(replica: Replica, request: PlacementRequest, seconds: float) -> placement_pb2.PlacementPlan:
-    """Send a request to one replica."""
-    stub = PlacementServiceStub(replica.channel)
-    match request:
-        case placement_pb2.RebuildRequest():
-            return stub.Rebuild(request, timeout=seconds).plan
-        case placement_pb2.RebalanceRequest():
-            return stub.Rebalance(request, timeout=seconds).plan
-        case placement_pb2.ScaleRequest():
-            return stub.Scale(request, timeout=seconds).plan
-        case placement_pb2.DecommissionRequest():
-            return stub.Decommission(request, timeout=seconds).plan
+    """Send a request to one replica. A method has the name of its request, without `Request`."""
+    method = getattr(PlacementServiceStub(replica.channel), type(request).__name__.removesuffix("Request"))
+    plan: placement_pb2.PlacementPlan = method(request, timeout=seconds).plan
+    return plan
 
 
 def plan_from_message(message: placement_pb2.PlacementPlan) -> ProposedPlacement:

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from autothrottle_client.rates import format_size
 from autothrottle_client.reassignments import Reassignments, Targets
+from autothrottle_client.texts import duration, format_size
 
 _WINDOW = timedelta(minutes=5)
 """Time window of the completion rate."""
@@ -91,19 +91,3 @@ def progress_line(progress: ReassignmentProgress, now: datetime) -> str:
     if progress.done < progress.partitions:
         parts.append(f"ETA {'unknown' if progress.eta is None else duration(progress.eta - now)}")
     return ", ".join(parts)
-
-
-def duration(span: timedelta) -> str:
-    """Return a duration in its two largest units; "now" if it is not positive.
-
-    >>> duration(timedelta(seconds=59)), duration(timedelta(hours=26, minutes=10))
-    ('59 s', '1 d 2 h')
-    """
-    seconds = max(0, round(span.total_seconds()))
-    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    parts = []
-    for name, length in units:
-        count, seconds = divmod(seconds, length)
-        parts.append(f"{count} {name}" if count else "")
-    first = next((n for n, part in enumerate(parts) if part), None)
-    return "now" if first is None else " ".join(part for part in parts[first : first + 2] if part)

@@ -5,25 +5,19 @@ The types to know are `QuotaEntity`, `QuotaValues`, `YieldRule` and `QuotaCalls`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
-
-import grpc
 
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.units import MAX_RATE
 from autothrottle.v1 import quotas_pb2
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle_client.model import from_message, to_timestamp
-from autothrottle_client.replicas import Replica, Rpc
+from autothrottle_client.replicas import Replica, ServiceCalls
 
 UNLIMITED = MAX_RATE
 """A byte rate of a client without a limit, for example to exempt a user from the default quota."""
-
-_Request = TypeVar("_Request")
-_Response = TypeVar("_Response")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +109,10 @@ class YieldRuleChange:
     warnings: tuple[str, ...] = ()
 
 
-class _SendRpc(Protocol):
-    def __call__(self, rpc: Rpc[_Response], probe: Rpc[object] | None = None) -> _Response: ...
-
-
-class QuotaCalls:
+class QuotaCalls(ServiceCalls[QuotaServiceStub]):
     """The methods of the quota service. Every method may raise Unavailable: no replica answered in time."""
 
-    def __init__(self, call: _SendRpc) -> None:
-        self._call = call
+    stub = QuotaServiceStub
 
     def list(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
         """Return (the quotas of all entities, warnings); each warning names a quota that cannot be read."""
@@ -172,14 +161,16 @@ class QuotaCalls:
                 recovery runs.
         """
         quota = quotas_pb2.Quota(
-            entity=_entity_message(entity),
-            values=_values_message(values),
+            entity=quotas_pb2.QuotaEntity(**asdict(entity)),
+            values=quotas_pb2.QuotaValues(**asdict(values)),
             etag=etag,
-            expire_time=None if expire_time is None else to_timestamp(expire_time),
+            expire_time=to_timestamp(expire_time),
             until_recovered=until_recovered,
         )
         request = quotas_pb2.SetQuotaRequest(quota=quota, validate_only=validate_only)
-        return from_message(QuotaChange, self._unary(lambda stub: stub.SetQuota, request, bool(etag)))
+        return from_message(
+            QuotaChange, self._unary(lambda stub: stub.SetQuota, request, probe=_list_quotas if etag else None)
+        )
 
     def remove(
         self, entity: QuotaEntity, keys: Sequence[str] = (), etag: str = "", validate_only: bool = False
@@ -198,9 +189,9 @@ class QuotaCalls:
             Conflict: the current quotas are not those of the etag.
         """
         request = quotas_pb2.RemoveQuotaRequest(
-            entity=_entity_message(entity), keys=keys, etag=etag, validate_only=validate_only
+            entity=quotas_pb2.QuotaEntity(**asdict(entity)), keys=keys, etag=etag, validate_only=validate_only
         )
-        return from_message(QuotaChange, self._unary(lambda stub: stub.RemoveQuota, request, True))
+        return from_message(QuotaChange, self._unary(lambda stub: stub.RemoveQuota, request, probe=_list_quotas))
 
     def list_rules(self) -> tuple[YieldRule, ...]:
         """Return the rules for clients that yield to a recovery, by name."""
@@ -235,28 +226,10 @@ class QuotaCalls:
             Missing: no rule has this name.
         """
         request = quotas_pb2.RemoveYieldRuleRequest(name=name, validate_only=validate_only)
-        return from_message(YieldRule, self._unary(lambda stub: stub.RemoveYieldRule, request, True).before)
-
-    def _unary(
-        self,
-        method: Callable[[QuotaServiceStub], grpc.UnaryUnaryMultiCallable[_Request, _Response]],
-        request: _Request,
-        once: bool = False,
-    ) -> _Response:
-        def rpc(replica: Replica, seconds: float) -> _Response:
-            return method(QuotaServiceStub(replica.channel))(request, timeout=seconds)
-
-        return self._call(rpc, _list_quotas if once else None)
+        response = self._unary(lambda stub: stub.RemoveYieldRule, request, probe=_list_quotas)
+        return from_message(YieldRule, response.before)
 
 
 def _list_quotas(replica: Replica, seconds: float) -> None:
     """Return if the service can read the quotas: the probe of calls that are sent once."""
     QuotaServiceStub(replica.channel).ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=seconds)
-
-
-def _entity_message(entity: QuotaEntity) -> quotas_pb2.QuotaEntity:
-    return quotas_pb2.QuotaEntity(**asdict(entity))
-
-
-def _values_message(values: QuotaValues) -> quotas_pb2.QuotaValues:
-    return quotas_pb2.QuotaValues(**asdict(values))

@@ -1,28 +1,36 @@
 """The connection to one service: its replicas, the order of attempts, the deadline of a call, and the retry rules.
 
 gRPC cannot do this: it resolves a single name, takes no list of names and forgets which address has just failed.
-Operators' clients and the services themselves use it. They differ in the fields of `Connection`. The type to know is
-`Replicas`.
+Operators' clients and the services themselves use it. They differ in the fields of `Connection`. Names of replicas are
+resolved in the background. The types to know are `Replicas`, and `StubClient`, the base class of clients.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 
+from autothrottle.core.records import PlannerState
 from autothrottle.core.retries import CALL, PROBE
-from autothrottle_client.addresses import Resolve, ResolvedNames, is_loopback
-from autothrottle_client.bearer_token import with_token
+from autothrottle_client.call_metadata import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
 from autothrottle_client.tls import Certificates
+
+Resolve = Callable[[str], Sequence[str]]
+"""Resolves `host:port` to a list of `ip:port`; raises OSError if the lookup fails."""
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>[1-9][0-9]{0,4})|unix:(?P<path>[^\s,]+)")
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
 
@@ -66,6 +74,144 @@ _SHORTEST = 0.001
 """Seconds; gRPC refuses a call without time before it tries to connect."""
 
 _T = TypeVar("_T")
+_Stub = TypeVar("_Stub")
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
+    """Return addresses, each `host:port` or `unix:path`. A string is a comma-separated list.
+
+    >>> parse_addresses("10.0.0.1:8090, [::1]:8090,unix:/run/autothrottle")
+    ('10.0.0.1:8090', '[::1]:8090', 'unix:/run/autothrottle')
+
+    Raises:
+        Invalid: an address is malformed, or the list is empty.
+    """
+    given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    distinct = tuple(dict.fromkeys(address.strip() for address in given))
+    for address in distinct or ("",):
+        match = _ADDRESS.fullmatch(address)
+        if match is None or int(match["port"] or 1) > 65535 or not address.isprintable():
+            raise Invalid(
+                f"address {address[:200]!r} is neither host:port (port 1 to 65535) nor a printable unix:path; "
+                "give for example 127.0.0.1:8090, or several separated by commas"
+            )
+    return distinct
+
+
+def resolved(address: str) -> Sequence[str]:
+    """Resolve `host:port` to all its `ip:port`, in the order in which to try them.
+
+    Raises:
+        OSError: the lookup fails.
+        ValueError: the port is not a number.
+    """
+    host, _, port = address.rpartition(":")
+    ips = [str(info[4][0]) for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)]
+    return [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in ips]
+
+
+def _is_name(address: str) -> bool:
+    """Whether an address needs a name lookup."""
+    if address.startswith("unix:"):
+        return False
+    try:
+        ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return True
+    return False
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host, without port and brackets, is this host's loopback interface."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_loopback(target: str) -> bool:
+    """Whether a target is a unix socket or a loopback address, so that no other host can reach or read it."""
+    return target.startswith("unix:") or is_loopback_host(target.rpartition(":")[0].strip("[]"))
+
+
+class ResolvedNames:
+    """Lookups of addresses; each runs in its own thread, because name servers may be slow."""
+
+    def __init__(self, addresses: Sequence[str], resolve: Resolve | None) -> None:
+        """Store the addresses; the first `look_up` resolves them.
+
+        Args:
+            addresses: `host:port` or `unix:path`.
+            resolve: resolves names; None: every address is its own target.
+        """
+        self._resolve: Resolve = resolve or (lambda address: (address,))
+        names = [address for address in addresses if resolve and _is_name(address)]
+        self._targets_of_addresses: dict[str, Sequence[str]] = {a: () if a in names else (a,) for a in addresses}
+        self._looked_up = dict.fromkeys(names, float("-inf"))
+        self._running: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def close(self) -> None:
+        """Let all waits for lookups end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def look_up(self, older_than: float) -> None:
+        """Start to look up names whose last lookup is older than `older_than` seconds."""
+        with self._changed:
+            limit = time.monotonic() - older_than
+            due = [a for a, at in self._looked_up.items() if at <= limit and a not in self._running]
+            self._running.update(due)
+        for address in due:
+            threading.Thread(target=self._run, args=(address,), name=f"lookup-{address}", daemon=True).start()
+
+    def wait_for_any(self, seconds: float) -> None:
+        """Wait until an address has a target, or no lookup is running."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: any(self._targets_of_addresses.values()) or not self._running or self._closed, max(seconds, 0)
+            )
+
+    def wait_for_all(self, seconds: float) -> None:
+        """Wait until no lookup is running."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running or self._closed, max(seconds, 0))
+
+    def targets(self) -> dict[str, str]:
+        """Return target (`ip:port` or `unix:path`) -> its address, in the order of the addresses."""
+        with self._changed:
+            targets: dict[str, str] = {}
+            for address, names in self._targets_of_addresses.items():
+                for target in names:
+                    targets.setdefault(target, address)
+            return targets
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each address without a target."""
+        with self._changed:
+            return [
+                f"{a}: {self._problems.get(a, 'the lookup is still running')}"
+                for a, f in self._targets_of_addresses.items()
+                if not f
+            ]
+
+    def _run(self, address: str) -> None:
+        try:
+            targets, problem = tuple(self._resolve(address)), "the name has no address"
+        except Exception as error:  # any, such as an invalid address of a member: otherwise no lookup would follow
+            # An unreachable name server says nothing about the replicas: keep the known ones.
+            targets, problem = (), f"the name cannot be resolved: {error}"
+        with self._changed:
+            self._looked_up[address] = time.monotonic()
+            self._running.discard(address)
+            self._targets_of_addresses[address] = targets or self._targets_of_addresses[address]
+            self._problems[address] = problem
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,23 +271,6 @@ class Replica:
 
 Rpc = Callable[[Replica, float], _T]
 """Calls one replica with a deadline in seconds."""
-
-
-class LeaderState(Protocol):
-    """A state that names the leader."""
-
-    @property
-    def leading(self) -> bool:
-        """Whether the replica that answered leads."""
-        ...
-
-    @property
-    def leader_address(self) -> str:
-        """Address of the leader; "": unknown."""
-        ...
-
-
-_State = TypeVar("_State", bound=LeaderState)
 
 
 @dataclass(slots=True)
@@ -225,8 +354,8 @@ class Replicas:
         raise AssertionError("the waits never end")
 
     def leader_state(
-        self, fetch: Rpc[_State], timeout: timedelta | None = None, leader_timeout: timedelta | None = None
-    ) -> _State:
+        self, fetch: Rpc[PlannerState], timeout: timedelta | None = None, leader_timeout: timedelta | None = None
+    ) -> PlannerState:
         """Return the leader's state, or another replica's if the leader is unknown or does not answer.
 
         Args:
@@ -486,6 +615,47 @@ class Replicas:
                 replica.failures = 0
         else:
             self._note_failure(replica)
+
+
+class ServiceCalls(Generic[_Stub]):
+    """Calls unary methods of one service."""
+
+    stub: Callable[[grpc.Channel], _Stub]
+    """The generated client."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        """Call the methods at these replicas."""
+        self._replicas = replicas
+
+    def _unary(
+        self,
+        method: Callable[[_Stub], grpc.UnaryUnaryMultiCallable[_Request, _Response]],
+        request: _Request,
+        timeout: timedelta | None = None,
+        probe: Rpc[object] | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> _Response:
+        """Call a unary method like `lambda planner: planner.RunCycle`. `Replicas.call` documents timeout and probe."""
+
+        def rpc(replica: Replica, seconds: float) -> _Response:
+            return method(self.stub(replica.channel))(request, timeout=seconds, metadata=tuple(metadata))
+
+        return self._replicas.call(rpc, timeout, probe)
+
+
+class StubClient(ServiceCalls[_Stub]):
+    """A thread-safe client of one service. Operators' clients and those between services derive from it."""
+
+    service = ""
+    """Name of the service in errors."""
+
+    def __init__(self, addresses: Sequence[str], connection: Connection) -> None:
+        """Create the client; the first call connects."""
+        super().__init__(Replicas(self.service, addresses, connection))
+
+    def close(self) -> None:
+        """Close the connections; calls in progress end as unavailable. Idempotent."""
+        self._replicas.close()
 
 
 def check_health(replica: Replica, seconds: float) -> None:

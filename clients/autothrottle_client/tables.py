@@ -11,11 +11,10 @@ from typing import Any
 from autothrottle.core.members import Member
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import AuditAction, Basis, CatchUp, Cycle, Decision, Estimate, Pause, Submission
-from autothrottle_client.estimates import estimate_line, span
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
-from autothrottle_client.rates import about_rate, format_rate, format_size
 from autothrottle_client.reassignments import Reassignments
+from autothrottle_client.texts import about_rate, estimate_line, format_rate, format_size, span
 
 NONE_SET = "no throttle override is set"
 NO_REQUEST_QUOTAS = "no request quota is set"
@@ -56,9 +55,7 @@ def override_scope(broker_id: int | None) -> str:
 
 def overrides_table(overrides: Sequence[Override]) -> str:
     """Return overrides as a table, one row each."""
-    if not overrides:
-        return NONE_SET
-    return _table(
+    rows = (
         {
             "BROKER": _target(o.broker_id),
             "RATE": format_rate(o.rate_bytes_per_second),
@@ -68,16 +65,16 @@ def overrides_table(overrides: Sequence[Override]) -> str:
         }
         for o in overrides
     )
+    return _table(rows, NONE_SET)
 
 
 def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
     """Return request quotas as a table, one row each."""
-    if not quotas:
-        return NO_REQUEST_QUOTAS
-    return _table(
+    rows = (
         {"USER": _part(q.user), "CLIENT ID": _part(q.client_id), "REQUESTS PER SECOND": str(q.request_rate)}
         for q in quotas
     )
+    return _table(rows, NO_REQUEST_QUOTAS)
 
 
 def request_quota_scope(user: str | None, client_id: str | None) -> str:
@@ -92,9 +89,7 @@ def _part(name: str | None) -> str:
 
 def audit_table(records: Sequence[AuditRecord]) -> str:
     """Return audit records as a table, one row each."""
-    if not records:
-        return NOTHING_CHANGED
-    return _table(
+    rows = (
         {
             "TIME": _time(r.time),
             "BROKER": "-" if r.pause or (r.result and r.broker_id is None) else _target(r.broker_id),
@@ -105,6 +100,7 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
         }
         for r in records
     )
+    return _table(rows, NOTHING_CHANGED)
 
 
 def _target(broker_id: int | None) -> str:
@@ -131,7 +127,7 @@ def quotas_table(quotas: Sequence[Quota]) -> str:
         for key, value in asdict(quota.values).items()
         if value is not None
     )
-    return _table(rows) if quotas else NO_QUOTA
+    return _table(rows, NO_QUOTA)
 
 
 def _quota_value(value: float) -> str:
@@ -149,7 +145,7 @@ def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
         {"KEY": q.key, "VALUE": _quota_value(q.value), "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
         for q in quotas
     )
-    return _table(rows) if quotas else "no quota applies to this client"
+    return _table(rows, "no quota applies to this client")
 
 
 def yield_rules_table(rules: Sequence[YieldRule]) -> str:
@@ -163,7 +159,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
         }
         for rule in rules
     )
-    return _table(rows) if rules else NO_YIELD_RULE
+    return _table(rows, NO_YIELD_RULE)
 
 
 def quota_words(values: QuotaValues) -> str:
@@ -378,10 +374,10 @@ def _time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _table(rows: Iterable[Mapping[str, str]]) -> str:
-    """Return a table whose header is the keys of the first row; without rows, an empty text."""
+def _table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
+    """Return a table whose header is the keys of the first row; without rows, the text that says so."""
     lines = list(rows)
-    return _aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else ""
+    return _aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else no_rows
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -1,19 +1,42 @@
 """`throttlectl`: manages overrides, reassignments, state and cycles of a running autothrottle.
 
+`commands` has the commands. Each named context is one Kafka cluster: a table in a TOML file, whose values have the
+names of their options, for example `[prod]` with `addr = "throttle1:8090"`.
+
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted, 141 output closed.
 """
 
 from __future__ import annotations
 
+import argparse
+import difflib
+import inspect
+import json
 import os
+import re
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
 
-from autothrottle_client.command_line import call_of, completion, context, make_parser
+import shtab
+
+from autothrottle import __version__
+from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID, broker_id_of
+from autothrottle_client import commands
+from autothrottle_client.admin import AdminClient
 from autothrottle_client.commands import EXIT_FAILED
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
+from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_REQUEST_RATE
+from autothrottle_client.quotas import UNLIMITED
+from autothrottle_client.replicas import parse_addresses
 from autothrottle_client.tables import printable
+from autothrottle_client.texts import parse_expiry, parse_rate, parse_ratio, parse_span, split_patterns
+from autothrottle_client.tls import Tls
 
 EXIT_USAGE, EXIT_MISSING, EXIT_UNAVAILABLE = 2, 3, 4
 EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
@@ -24,6 +47,491 @@ _STATUSES: dict[type[AutothrottleError], int] = {
     Unavailable: EXIT_UNAVAILABLE,
     NotLeader: EXIT_UNAVAILABLE,
 }
+
+CONTEXTS_VARIABLE = "AUTOTHROTTLE_CONTEXTS"
+"""Path of another file."""
+
+KEYS = ("addr", "tls-cert", "tls-key", "tls-ca", "tls-server-name", "token-file")
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The contexts of one file."""
+
+    path: Path
+    values: Mapping[str, Mapping[str, str]]
+    """Name of the context -> option -> value."""
+
+    def of(self, name: str) -> Mapping[str, str]:
+        """Return the options of a context.
+
+        Raises:
+            Missing: it has no such context.
+        """
+        if name not in self.values:
+            names = f"it has {', '.join(sorted(self.values))}" if self.values else "it has none"
+            raise Missing(f"{self.path} has no context {name[:60]!r}: {names}; add a table [{name[:60]}] with addr")
+        return self.values[name]
+
+
+def read_contexts() -> Contexts:
+    """Return the contexts of $AUTOTHROTTLE_CONTEXTS or ~/.config/autothrottle/contexts.toml; no file: none.
+
+    Raises:
+        Invalid: the file is not TOML, a table has no addr, or a key is not one of `KEYS` with a text.
+    """
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    given = os.environ.get(CONTEXTS_VARIABLE) or f"{base}/autothrottle/contexts.toml"
+    path = Path(given).expanduser()
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return Contexts(path, {})
+    except (OSError, ValueError) as error:
+        raise Invalid(f"the contexts in {path} cannot be read: {error}; give a TOML file with tables") from None
+    return Contexts(path, {name: _options(path, name, table) for name, table in tables.items()})
+
+
+def _options(path: Path, name: str, table: object) -> Mapping[str, str]:
+    if not isinstance(table, dict) or "addr" not in table:
+        raise Invalid(f"context {name!r} in {path} has no addr; give a table with addr")
+    for key, value in table.items():
+        if key not in KEYS or not isinstance(value, str):
+            raise Invalid(f"{key!r} of context {name!r} in {path} is not valid; give texts for {', '.join(KEYS)}")
+    try:
+        parse_addresses(table["addr"])
+    except Invalid as error:
+        raise Invalid(f"context {name!r} in {path}: {error}") from None
+    return table
+
+
+ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
+TOKEN_VARIABLE = "AUTOTHROTTLE_TOKEN"
+CONTEXT_VARIABLE = "AUTOTHROTTLE_CONTEXT"
+DEFAULT_ADDRESS = "127.0.0.1:8090"
+DEFAULT_TIMEOUT = timedelta(seconds=5)
+SHELLS = ("bash", "zsh", "fish")
+
+_DESCRIPTION = "Manage overrides, reassignments, state and cycles of a running autothrottle."
+_EPILOG = """examples:
+  throttlectl state
+  throttlectl set 50MB/s --broker 1001
+  throttlectl reassign plan.json
+  throttlectl state --context prod
+
+exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable, 130 interrupted
+
+JSON output is one object; watch and reassign print one object per line. Rates are whole numbers of bytes per second
+(1 MB/s is 1000000)."""
+
+_TLS = {
+    "--tls-cert": "your certificate, PEM; together with tls-key and tls-ca it turns on mutual TLS",
+    "--tls-key": "the certificate's private key, without a password",
+    "--tls-ca": "certificates of the servers' authorities",
+    "--tls-server-name": "name in the servers' certificates, if different from the host of the address",
+}
+_TOKEN = f"file with your token and nothing else (the token itself: ${TOKEN_VARIABLE}); sent over TLS and locally only"
+_CONTEXT = (
+    f"context of {CONTEXTS_VARIABLE} or ~/.config/autothrottle/contexts.toml (${CONTEXT_VARIABLE}); it replaces the "
+    "variables of the other options"
+)
+_TIMEOUT = "timeout of a call with all its attempts, above 0 and at most 3600 (default 5)"
+_FILE = "JSON file in the format of kafka-reassign-partitions.sh; - for standard input"
+_BROKER = "broker id (default: the cluster override, for every broker in a reassignment)"
+_ETAG = "change only this version, in the form printed by get (default any version)"
+_EXPIRY = "expiry: a duration like 30m, 2h, 1d, or a time like 2030-01-31T18:00:00Z (default never)"
+_LIMIT = f"number of records, 1 to {MAX_AUDIT_RECORDS} (default 20)"
+_REQUEST_RATE = f"set: requests per second at each process, 1 to {MAX_REQUEST_RATE}"
+_QUOTA_USER = "name in a certificate or of a token; without a name: every user without a quota of its own"
+_QUOTA_CLIENT = "id that a client sends; without an id: every client id without a quota of its own"
+_RATIO = "share of every link's capacity for throttles, above 0 and at most 100 (default: current headroom)"
+_WANTED = "brokers that shall hold the replicas; -1: all that hold them now, -2: all of the cluster"
+_QUOTA_PARTS = (
+    ("--user", "--default-user", "users", "name of the principal, without User:; rule set: a pattern like etl-*"),
+    ("--client-id", "--default-client-id", "client ids", "client id, alone or with a user; rule set: like backfill-*"),
+    ("--ip", "--default-ip", "addresses", "IPv4 or IPv6 address; without a user and a client id"),
+)
+_BYTE_RATE = "like 20MB/s or 1500000B/s"
+_QUOTA_RATE = f"{_BYTE_RATE}, or unlimited"
+_AT_MOST = "like 20MB/s, or 10%% of the smallest broker's capacity"
+_PLANNERS = "addresses of planners (default: the leader's address, from admin)"
+
+_SOURCED_BY_ZSH = "[[ $zsh_eval_context[-1] == file ]] && compdef _shtab_throttlectl throttlectl && return"
+"""Without it, shtab's script can be read by `eval`, but not by `source`."""
+
+_AddCommand = Callable[[str, Callable[[Any], object]], argparse.ArgumentParser]
+"""Adds a command; its purpose and its examples come from the docstring of the function."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return a parser for one command line. It remembers the options that it has seen, so use it only once."""
+    common = _common_options()
+    parser = _Parser(prog="throttlectl", description=_DESCRIPTION, epilog=_EPILOG, parents=[common])
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}", help="show the version")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(
+        name: str, run: Callable[[Any], object], parents: Sequence[_Parser] = (common,)
+    ) -> argparse.ArgumentParser:
+        purpose, _, examples = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
+        meaning = purpose[:1].lower() + purpose[1:].rstrip(".")
+        epilog = "examples:\n  " + examples.replace("\n", "\n  ")
+        added = subparsers.add_parser(name, help=meaning, description=purpose, epilog=epilog, parents=parents)
+        added.set_defaults(run=run)
+        return added
+
+    _add_overrides(command)
+    _add_reassignments(command)
+    _add_quotas(command)
+    _add_operation(command)
+    command("context", context).add_argument("action", choices=("list",), help="list the contexts")
+    command("completion", completion, ()).add_argument("shell", choices=SHELLS, help="target shell")
+    return parser
+
+
+def completion(shell: str) -> str:
+    """Print a shell's completion script.
+
+    source <(throttlectl completion bash)
+    source <(throttlectl completion zsh)
+    throttlectl completion fish | source
+    """
+    return shtab.complete(make_parser(), shell, preamble=_SOURCED_BY_ZSH if shell == "zsh" else "")
+
+
+def context(as_json: bool) -> str:
+    """List the contexts: the clusters that `--context` chooses from.
+
+    throttlectl context list
+    throttlectl context list -o json
+    """
+    contexts = read_contexts()
+    rows = [{"context": name, "addr": values["addr"]} for name, values in sorted(contexts.values.items())]
+    if as_json:
+        return json.dumps({"contexts": rows})
+    return "\n".join(f"{row['context']}  {row['addr']}" for row in rows) or f"{contexts.path} has no contexts"
+
+
+def _common_options() -> _Parser:
+    """Options that are valid before and after the command. Absent ones must not overwrite those before it."""
+    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = common.add_argument_group("options of all commands")
+    _value(
+        group,
+        "--addr",
+        "ADDR[,ADDR]",
+        parse_addresses,
+        f"addresses of admin, host:port or unix:path (${ADDRESS_VARIABLE}; default {DEFAULT_ADDRESS})",
+    )
+    _value(group, "--context", "NAME", str, _CONTEXT)
+    group.add_argument("-o", "--output", choices=("table", "json"), help="output format (default table)")
+    _value(group, "--timeout", "SECONDS", _seconds, _TIMEOUT)
+    for name, meaning in _TLS.items():
+        _value(group, name, "NAME" if name == "--tls-server-name" else "FILE", str, f"{meaning} (${_variable(name)})")
+    _value(group, "--token-file", "FILE", str, _TOKEN)
+    return common
+
+
+def _add_overrides(command: _AddCommand) -> None:
+    _value(command("get", commands.get), "broker", "BROKER", _broker_id, "broker id", nargs="?")
+
+    setter = command("set", commands.set_override)
+    _value(setter, "rate", "RATE", parse_rate, "like 200MB/s, 200MB, 200 (MB/s), 1500000B/s")
+    _value(setter, "--broker", "ID", _broker_id, _BROKER)
+    _switch(setter, "--autoremove", "end the cluster override when all reassignments are done")
+    _value(setter, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), _EXPIRY)
+    _value(setter, "--etag", "ETAG", _etag, _ETAG)
+
+    remover = command("remove", commands.remove)
+    which = remover.add_mutually_exclusive_group()
+    _value(which, "--broker", "ID", _broker_id, _BROKER)
+    _switch(which, "--all", "remove every override: the cluster's and all brokers'")
+    _value(remover, "--etag", "ETAG", _etag, _ETAG)
+
+    _value(command("audit", commands.audit), "--limit", "N", _limit, _LIMIT, default=20)
+
+
+def _add_reassignments(command: _AddCommand) -> None:
+    estimate = command("estimate", commands.estimate)
+    _value(estimate, "file", "FILE", str, _FILE)
+    goal = estimate.add_mutually_exclusive_group()
+    _value(goal, "--max-ratio", "PERCENT", parse_ratio, _RATIO)
+    _value(goal, "--within", "TIME", parse_span, "find the throttles to finish in 30m, 2h, 1d ...")
+
+    reassign = command("reassign", commands.reassign)
+    _value(reassign, "file", "FILE", str, _FILE)
+    _value(reassign, "--throttle", "RATE", parse_rate, "fixed rate like 50MB/s, until no reassignment is left")
+    _switch(reassign, "--no-wait", "return when Kafka accepts it, without following it")
+    _switch(reassign, "--dry-run", "validate only, change nothing")
+
+    _value(command("cancel", commands.cancel), "file", "FILE", str, _FILE)
+    command("reassignments", commands.reassignments)
+
+    plan = command("plan", commands.plan)
+    plan.add_argument("operation", choices=("rebuild", "rebalance", "scale", "decommission"), help="kind of plan")
+    _value(plan, "--topics", "TOPIC[,TOPIC]", _patterns, "names or regular expressions of topics", required=True)
+    _value(plan, "--topics-exclude", "TOPIC[,TOPIC]", _patterns, "topics to leave out", default=())
+    _value(plan, "--brokers", "ID[,ID]", _broker_ids, _WANTED, default=())
+    _value(plan, "--leaving", "ID[,ID]", _broker_ids, "brokers to decommission", default=())
+    _switch(plan, "--allow-fewer-racks", "accept that replicas share a rack where the brokers leave no other choice")
+    _switch(plan, "--by-storage", "rebuild: make free storage even instead of the number of replicas")
+    _switch(plan, "--force", "rebuild: place every replica anew")
+    _value(
+        plan, "--partition-size-factor", "FACTOR", float, "rebuild: factor of partition sizes, for growth", default=0
+    )
+    _switch(plan, "--sub-affinity", "rebuild: substitute each broker that leaves by one new broker of its rack")
+    _value(plan, "--leader-evac-brokers", "ID[,ID]", _broker_ids, "rebuild: brokers that shall not lead", default=())
+    _value(plan, "--leader-evac-topics", "TOPIC[,TOPIC]", _patterns, "topics that they shall not lead", default=())
+    _switch(plan, "--phased-reassignment", "rebuild: two steps; the first one keeps the current leaders")
+    _value(plan, "--chunk-step-size", "N", int, "rebuild: several steps, each for N brokers", default=0)
+    _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign; one file per step")
+
+    catchup = command("catchup", commands.catchup)
+    _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")
+    _switch(catchup, "--stop", "remove the throttles; the catch-up continues without them")
+
+
+def _add_quotas(command: _AddCommand) -> None:
+    quota = command("quota", commands.quota)
+    quota.add_argument("operation", choices=("list", "describe", "set", "remove", "rule"), help="what to do")
+    rule = "rule: list, set or remove rules for clients that yield to a recovery"
+    quota.add_argument("action", choices=("list", "set", "remove"), help=rule, nargs="?")
+    _value(quota, "name", "NAME", str, "rule set, rule remove: name of the rule, like backfills", nargs="?")
+    for option, default, plural, meaning in _QUOTA_PARTS:
+        either = quota.add_mutually_exclusive_group()
+        _value(either, option, "NAME", str, meaning)
+        _switch(either, default, f"set, remove: the default for all {plural} without a quota of their own")
+    _value(quota, "--producer-byte-rate", "RATE", _byte_rate, f"set: limit of producers on each broker, {_QUOTA_RATE}")
+    _value(quota, "--consumer-byte-rate", "RATE", _byte_rate, f"set: limit of consumers on each broker, {_QUOTA_RATE}")
+    _value(quota, "--request-percentage", "PERCENT", float, "set: time of one thread on each broker; 200 is two")
+    _value(quota, "--controller-mutation-rate", "RATE", float, "set: created or deleted partitions per second")
+    _value(quota, "--connection-creation-rate", "RATE", int, "set: connections per second on each broker, with --ip")
+    _value(quota, "--at-most", "LIMIT", _limit_or_share, f"rule set: highest quota on each broker, {_AT_MOST}")
+    _value(quota, "--floor", "RATE", _byte_rate, f"rule set: lowest quota on each broker, {_BYTE_RATE}")
+    _switch(quota, "--force", "rule set: confirm a rule that matches every client")
+    _value(quota, "--keys", "KEY[,KEY]", _words, "remove, rule set: keys like producer_byte_rate (default all)")
+    _value(quota, "--etag", "ETAG", str, "set, remove: change only this version, as list shows it (default any)")
+    _value(quota, "--expires", "WHEN", lambda text: parse_expiry(text, datetime.now(UTC)), f"set: {_EXPIRY}")
+    _switch(quota, "--until-recovered", "set: restore the quotas when no reassignment and no catch-up is left")
+    _switch(quota, "--dry-run", "set, remove, rule: validate only, change nothing")
+
+
+def _add_operation(command: _AddCommand) -> None:
+    pause = command("pause", commands.pause)
+    _switch(pause, "--clear", "also remove the throttles of autothrottle; reassignments continue without them")
+    _value(pause, "--reason", "TEXT", str, "reason, shown in the log and the state", default="")
+
+    command("resume", commands.resume)
+
+    quota = command("request-quota", commands.request_quota)
+    quota.add_argument("action", choices=("list", "set", "remove"), help="list all, or change one")
+    _value(quota, "rate", "RATE", _request_rate, _REQUEST_RATE, nargs="?")
+    _value(quota, "--user", "NAME", str, _QUOTA_USER, nargs="?", const="")
+    _value(quota, "--client-id", "ID", str, _QUOTA_CLIENT, nargs="?", const="")
+
+    command("state", commands.state)
+    _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
+
+
+_RENAMED = {"--i-mean-it": "--force"}
+"""Option of an earlier version -> its name now."""
+
+
+class _Once(argparse.Action):
+    """Stores a value and refuses a second one; otherwise the last value would win silently."""
+
+    is_given = False
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if self.is_given:
+            raise argparse.ArgumentError(self, "is given twice; give it once")
+        self.is_given = True
+        setattr(namespace, self.dest, values)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Suggests a similar name for an unknown command, option or choice."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self.register("action", None, _Once)
+        self.suggest_on_error = False  # of new versions of argparse, which do not suggest options
+
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse unknown arguments of a command here, where its options are known, with its usage."""
+        arguments, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return arguments, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and a message, then exit."""
+        match = re.search(r"(?:invalid choice: '|unrecognized arguments: )(-*\w[\w-]*)", message)
+        wrong = match[1] if match else ""
+        names = [str(name) for action in self._actions for name in (*action.option_strings, *(action.choices or ()))]
+        names_of_kind = [name for name in names if name.startswith("-") == wrong.startswith("-") and name != wrong]
+        similar = [_RENAMED[wrong]] if wrong in _RENAMED else difflib.get_close_matches(wrong, names_of_kind, n=1)
+        super().error(message + (f"; did you mean {similar[0]}?" if similar else ""))
+
+
+def _switch(parser: argparse._ActionsContainer, name: str, meaning: str) -> None:
+    parser.add_argument(name, action="store_true", help=meaning)
+
+
+def _value(
+    parser: argparse._ActionsContainer,
+    name: str,
+    metavar: str,
+    parse: Callable[[str], object],
+    meaning: str,
+    **options: Any,
+) -> None:
+    """Add an argument or option with a value. Shells complete a FILE."""
+
+    def accept(text: str) -> object:
+        try:
+            return parse(text)
+        except Invalid as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    action = parser.add_argument(name, metavar=metavar, type=accept, help=meaning, **options)
+    if metavar == "FILE":
+        action.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+def _broker_id(text: str) -> int:
+    broker_id = broker_id_of(text)
+    if broker_id is None:
+        raise Invalid(
+            f"{text[:60]!r} is not a broker id: it must be an integer, 0 to {MAX_BROKER_ID}; give for example 1001"
+        )
+    return broker_id
+
+
+def _broker_ids(text: str) -> tuple[int, ...]:
+    return tuple(int(word) if word in ("-1", "-2") else _broker_id(word) for word in _words(text))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return _nonempty(text, tuple(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    return _nonempty(text, split_patterns(text))
+
+
+def _nonempty(text: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    if not words:
+        raise Invalid(f"{text[:60]!r} is an empty list; give at least one entry")
+    return words
+
+
+def _etag(text: str) -> str:
+    # Refuse an empty etag, for example from an unset variable of a script: it would change any version.
+    if not re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", text):
+        raise Invalid(f"{text[:60]!r} is not an etag: give it as get shows it, or omit it to change any version")
+    return text
+
+
+def _byte_rate(text: str) -> int:
+    # Kafka's own tool takes bytes/s, and `set` of this tool takes MB/s.
+    if text.isdigit():
+        raise Invalid(f"{text[:60]!r} has no unit; give for example {text[:20]}B/s or 20MB/s")
+    return UNLIMITED if text == "unlimited" else parse_rate(text, UNLIMITED)
+
+
+def _limit_or_share(text: str) -> tuple[int | None, float | None]:
+    """Return (bytes/s, None) or (None, a share)."""
+    if not text.endswith("%"):
+        return _byte_rate(text), None
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,9})?%", text) or not 0 < float(text[:-1]) <= 100:
+        raise Invalid(f"{text[:60]!r} is not a share of the capacity, above 0% and at most 100%; give for example 10%")
+    return None, float(text[:-1]) / 100
+
+
+def _limit(text: str) -> int:
+    return _whole_number(text, MAX_AUDIT_RECORDS, "number of records", "")
+
+
+def _request_rate(text: str) -> int:
+    return _whole_number(text, MAX_REQUEST_RATE, "request rate", " per second")
+
+
+def _whole_number(text: str, largest: int, meaning: str, unit: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text) or int(text) > largest:
+        raise Invalid(f"{text[:60]!r} is not a {meaning}: it must be 1 to {largest}{unit}; give one")
+    return int(text)
+
+
+def _seconds(text: str) -> timedelta:
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not 0 < float(text) <= 3600:
+        raise Invalid(
+            f"{text[:60]!r} is not a timeout: it must be seconds, above 0 and at most 3600; give for example 5"
+        )
+    return timedelta(seconds=float(text))
+
+
+def call_of(arguments: argparse.Namespace) -> commands.CommandCall:
+    """Return a parsed command line, completed with its context, or else with variables. Close its admin client.
+
+    A context replaces all variables, so that no token reaches the servers of another cluster.
+
+    Raises:
+        Invalid: a variable or a value of the context is not valid, TLS is incomplete, or a file cannot be read.
+        Missing: the context does not exist.
+    """
+    given, variables = {**vars(arguments)}, dict(os.environ)
+    if name := given.get("context") or variables.get(CONTEXT_VARIABLE):
+        chosen = read_contexts().of(name)
+        variables = {_variable(option): value for option, value in chosen.items()}
+        variables[ADDRESS_VARIABLE] = chosen["addr"]
+        given.setdefault("token_file", chosen.get("token-file"))
+    timeout, tls, token = given.get("timeout", DEFAULT_TIMEOUT), _tls(given, variables), _token(given, variables)
+    admin = AdminClient(given.get("addr") or _default_addresses(variables), timeout, tls, token, commands.CLIENT_ID)
+    return commands.CommandCall(arguments, admin, timeout, given.get("output") == "json", tls, token)
+
+
+def _tls(given: Mapping[str, Any], variables: Mapping[str, str]) -> Tls | None:
+    values = {name: given.get(_destination(name)) or variables.get(_variable(name)) or "" for name in _TLS}
+    absent = [name for name in ("--tls-cert", "--tls-key", "--tls-ca") if not values[name]]
+    if not any(values.values()):
+        return None
+    if absent:
+        raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; also give {' and '.join(absent)}")
+    return Tls(*values.values())
+
+
+def _token(given: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    path = given.get("token_file")
+    if path is None:
+        return variables.get(TOKEN_VARIABLE, "").strip()
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Invalid(
+            f"token-file {path!r} cannot be read: {error}; give a file with a token and nothing else"
+        ) from None
+
+
+def _destination(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _variable(option: str) -> str:
+    return f"AUTOTHROTTLE_{_destination(option).upper()}"
+
+
+def _default_addresses(variables: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        return parse_addresses(variables.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS)
+    except Invalid as error:
+        raise Invalid(f"{ADDRESS_VARIABLE}: {error}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 
 from autothrottle_client.errors import Invalid
-from autothrottle_client.reloaded_files import ReloadedFiles
+from autothrottle_client.files import ReloadedFiles
 
 
 @dataclass(frozen=True, slots=True)

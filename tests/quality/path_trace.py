@@ -6,7 +6,14 @@ python -m tests.quality.path_trace [--list]
 2. From `POST /throttle/<broker>` to the override's znode.
 
 All calls pass the gRPC surface. Only modules of services/autothrottle and clients count, and of those only the ones
-with a function that ran in the meantime, in any thread.
+with a function that ran in the meantime. There are two numbers:
+
+- Path: functions in the threads that serve the event, until the transaction that has written it. The threads of `PATHS`
+  count as a whole. A thread of a gRPC server counts while it serves a method of `PATHS`, with its interceptors.
+- Process: functions in any thread, also in those that serve no event (readings of metrics, the watchdog, registrations)
+  or another one (the cycle after an override), until this script sees the write.
+
+To compare with another commit, copy this file to a worktree of it.
 """
 
 from __future__ import annotations
@@ -20,9 +27,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import grpc._server
+import kazoo.client
 
 from autothrottle.__main__ import main as autothrottle
 from autothrottle.adapters.zookeeper.paths import OwnPaths
@@ -37,32 +48,103 @@ SOURCES = (f"{ROOT}/services/autothrottle/", f"{ROOT}/clients/")
 WITHIN_SECONDS = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class EventPath:
+    """What serves one event."""
+
+    name: str
+    threads: tuple[str, ...]
+    """Names of threads that serve it."""
+    methods: tuple[str, ...]
+    """Beginnings of the names of gRPC methods that serve it."""
+    writer: str
+    """Beginning of the name of the gRPC method that writes to ZooKeeper."""
+
+
+REASSIGNMENT = EventPath(
+    "a reassignment to its first throttle",
+    # The watcher of discovery, the planner's watch on discovery, and the planner's loop.
+    ("zookeeper-snapshots", "snapshot-watch", "planner"),
+    ("/autothrottle.v1.DiscoveryService/", "/autothrottle.v1.ApplierService/"),
+    "/autothrottle.v1.ApplierService/",
+)
+OVERRIDE = EventPath(
+    "an HTTP override to its znode",
+    # The HTTP server, and the thread in which it calls the admin service.
+    ("gateway-http", "AnyIO worker thread"),
+    ("/autothrottle.v1.AdminService/SetOverride",),
+    "/autothrottle.v1.AdminService/SetOverride",
+)
+PATHS = (REASSIGNMENT, OVERRIDE)
+
+
 class Recorder:
     """The files whose functions were called since `start`, in all threads that began after `install`."""
 
     def __init__(self) -> None:
-        self._files: set[str] | None = None
+        self._path: EventPath | None = None
+        self._process: set[str] = set()
+        self._until_write: set[str] = set()
+        self._since_write: set[str] = set()
+        self._rpc_names: dict[int, str] = {}
+        """Id of an event of the gRPC server -> the method that it calls."""
+        self._served = threading.local()
+        self.results: dict[EventPath, tuple[Collection[str], Collection[str]]] = {}
+        """Path -> (files of the path, files of the process)."""
 
     def install(self) -> None:
         """Profile this thread and all that start later."""
         threading.setprofile(self._note)
         sys.setprofile(self._note)
 
-    def start(self) -> None:
-        self._files = set()
+    def start(self, path: EventPath) -> None:
+        self._process, self._until_write, self._since_write = set(), set(), set()
+        self._path = path
 
-    def stop(self) -> Collection[str]:
-        """Return the files relative to the project, without packages' own modules."""
-        files, self._files = self._files or set(), None
-        return sorted(
-            file.removeprefix(f"{ROOT}/")
-            for file in files
-            if file.startswith(SOURCES) and "_pb2" not in file and not file.endswith("__init__.py")
-        )
+    def stop(self) -> None:
+        """Store the files relative to the project, without packages' own modules."""
+        path, self._path = self._path, None
+        assert path is not None
+        self.results[path] = (_own(self._until_write), _own(self._process))
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and (files := self._files) is not None:
-            files.add(frame.f_code.co_filename)
+        code = frame.f_code
+        if code.co_filename == grpc._server.__file__:
+            self._note_server(frame, event)
+        elif event == "return" and code.co_name == "commit_async" and code.co_filename == kazoo.client.__file__:
+            self._note_write()
+        elif event == "call" and code.co_filename.startswith(SOURCES) and (path := self._path) is not None:
+            self._process.add(code.co_filename)
+            if threading.current_thread().name in path.threads or self._method().startswith(path.methods):
+                self._since_write.add(code.co_filename)
+
+    def _note_server(self, frame: FrameType, event: str) -> None:
+        """Follow which method the current thread of a gRPC server serves."""
+        function, served = frame.f_code.co_name, self._served
+        if event == "return" and getattr(served, "frame", None) is frame:
+            served.frame, served.method = None, ""
+        elif event == "call" and function == "_handle_call":
+            rpc, registered = frame.f_locals["rpc_event"], frame.f_locals["method_with_handler"].name()
+            details = rpc.call_details
+            served.frame = frame
+            served.method = registered or (details.method.decode() if details is not None else "")
+            self._rpc_names[id(rpc)] = served.method
+        elif event == "call" and function in ("_unary_response_in_pool", "_stream_response_in_pool"):
+            served.frame, served.method = frame, self._rpc_names.pop(id(frame.f_locals["rpc_event"]), "")
+
+    def _note_write(self) -> None:
+        if self._path is not None and self._method().startswith(self._path.writer):
+            self._until_write |= self._since_write
+            self._since_write = set()
+
+    def _method(self) -> str:
+        return getattr(self._served, "method", "")
+
+
+def _own(files: Collection[str]) -> Collection[str]:
+    return sorted(
+        file.removeprefix(f"{ROOT}/") for file in files if "_pb2" not in file and not file.endswith("__init__.py")
+    )
 
 
 class Brokers(SimulatedStage):
@@ -74,21 +156,21 @@ class Brokers(SimulatedStage):
         self.datadog_url = datadog_url
 
 
-def drive(brokers: Brokers, recorder: Recorder, api: str, paths: dict[str, Collection[str]]) -> None:
+def drive(brokers: Brokers, recorder: Recorder, api: str) -> None:
     """Cause both events, one after the other, and end the program."""
     try:
         until(lambda: bool(brokers.leader_address()) and _answers(f"http://{api}/readyz"), "the program is ready")
-        recorder.start()
+        recorder.start(REASSIGNMENT)
         brokers.submit_reassignment()
         until(lambda: bool(brokers.throttled()), "a throttle is set")
-        paths["a reassignment to its first throttle"] = recorder.stop()
+        recorder.stop()
         time.sleep(5.0)  # the cycle ends
-        recorder.start()
+        recorder.start(OVERRIDE)
         url = f"http://{api}/throttle/{DEMO_NEW_BROKER}?rate=20"
         urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=WITHIN_SECONDS).close()
         node = OwnPaths().override(DEMO_NEW_BROKER)
         until(lambda: brokers.client.exists(node) is not None, "the override is stored")
-        paths["an HTTP override to its znode"] = recorder.stop()
+        recorder.stop()
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -117,15 +199,17 @@ def _answers(url: str) -> bool:
 def main() -> int:
     """Run the program and print the number of files of each path."""
     parser = argparse.ArgumentParser(prog="python -m tests.quality.path_trace", description=main.__doc__)
-    parser.add_argument("--list", action="store_true", help="also print the files")
+    parser.add_argument(
+        "--list", action="store_true", help="also print the files; those beside the path in parentheses"
+    )
     arguments = parser.parse_args()
-    recorder, paths, api = Recorder(), dict[str, Collection[str]](), free_address()
+    recorder, api = Recorder(), free_address()
     with ExitStack() as stack:
         brokers = Brokers(Interruption(), stack, {})
         brokers.build(lambda line: None)
         os.environ |= {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY}
         recorder.install()
-        threading.Thread(target=drive, args=(brokers, recorder, api, paths)).start()
+        threading.Thread(target=drive, args=(brokers, recorder, api)).start()
         options = {
             "zk-addr": brokers.zookeeper.connect,
             "datadog-url": brokers.datadog_url,
@@ -135,11 +219,11 @@ def main() -> int:
         }
         status = autothrottle(["run", *(f"--{name}={value}" for name, value in options.items())])
         sys.setprofile(None)
-    for name, files in paths.items():
-        print(f"{name}: {len(files)} files")
+    for path, (files, files_of_process) in recorder.results.items():
+        print(f"{path.name}: {len(files)} files on the path, {len(files_of_process)} in the process")
         if arguments.list:
-            print("\n".join(f"  {file}" for file in files))
-    return status or int(len(paths) < 2)
+            print("\n".join(f"  {file}" if file in files else f"  ({file})" for file in files_of_process))
+    return status or int(len(recorder.results) < len(PATHS))
 
 
 if __name__ == "__main__":

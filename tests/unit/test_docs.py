@@ -32,9 +32,15 @@ from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
-from autothrottle_client.command_line import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
-from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.pacing import find_rate_limiter
+from autothrottle_client.throttlectl import (
+    ADDRESS_VARIABLE,
+    CONTEXT_VARIABLE,
+    CONTEXTS_VARIABLE,
+    TOKEN_VARIABLE,
+    make_parser,
+    read_contexts,
+)
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure
 from autothrottle_lab.simulate.scenario_file import read_scenario
@@ -59,7 +65,7 @@ FLAG_SOURCES = (
     "tests/benchmarks/placement_bench.py",
     "tests/benchmarks/scorer_bench.py",
     "tests/quality/planner_scripts.py",
-    "clients/autothrottle_client/command_line.py",
+    "clients/autothrottle_client/throttlectl.py",
     "tests/conftest.py",
 )
 """Modules whose command lines the pages use, beside the options of the services."""
@@ -276,7 +282,7 @@ def check_curl(words: list[str], directory: Path) -> None:
     body = words[words.index("-d") + 1] if "-d" in words else ""
     if parts.path.startswith("/v1"):
         binding, in_path = route(verb, parts.path)
-        rest.request(binding, in_path, parts.query, body.encode())
+        rest.request(binding, in_path, dict(parse_qsl(parts.query)), body.encode())
         return
     assert verb in legacy.allowed(parts.path)
     patterns = [(v, re.sub(r"\{id\}", r"\\d+", path.partition("?")[0])) for v, path, _ in legacy.ROUTES]

@@ -36,7 +36,7 @@ from autothrottle.ports.state_store import CatchUpStore, OverrideStore, Temporar
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
-from autothrottle.wire.common import validate_fields
+from autothrottle.wire.common import with_known_fields
 from autothrottle.wire.quotas import (
     effective_to_message,
     entity_from_message,
@@ -62,6 +62,7 @@ class ClusterReader(SnapshotSource, QuotaSource, Protocol):
     """Discovery, as far as this service uses it."""
 
 
+@with_known_fields
 class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     def __init__(
         self,
@@ -89,7 +90,6 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     def ListQuotas(
         self, request: quotas_pb2.ListQuotasRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.ListQuotasResponse:
-        validate_fields(request)
         reading, temporary = self._quotas.fetch_quotas(time_left(context)), readable(self._temporary.read)
         return quotas_pb2.ListQuotasResponse(
             quotas=quotas_to_messages(reading.quotas, temporary),
@@ -99,7 +99,6 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     def DescribeQuota(
         self, request: quotas_pb2.DescribeQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.DescribeQuotaResponse:
-        validate_fields(request)
         quotas, problems = self._effective(request, time_left(context))
         return quotas_pb2.DescribeQuotaResponse(quotas=map(effective_to_message, quotas), warnings=problems)
 
@@ -124,7 +123,6 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.SetQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.SetQuotaResponse:
         """Write permanent quotas to Kafka, and store temporary ones, which the leading planner watches."""
-        validate_fields(request)
         entity, edits = entity_from_message(request.quota.entity), values_from_message(request.quota.values)
         validate_edits(entity, edits)
         values, who = edited({}, edits), author(context)
@@ -168,7 +166,6 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.RemoveQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.RemoveQuotaResponse:
         """Remove quotas from Kafka, or end a temporary one."""
-        validate_fields(request)
         entity, keys = entity_from_message(request.entity), keys_from_names(request.keys)
         edits: QuotaEdits = dict.fromkeys(keys or sorted(keys_of(entity)))
         temporary = self._temporary.read().get(entity)
@@ -222,7 +219,6 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     def ListYieldRules(
         self, request: quotas_pb2.ListYieldRulesRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.ListYieldRulesResponse:
-        validate_fields(request)
         rules = self._rules.read()
         return quotas_pb2.ListYieldRulesResponse(
             rules=[rule_to_message(rule) for _, rule in sorted(rules.items())],
@@ -233,7 +229,6 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.SetYieldRuleRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.SetYieldRuleResponse:
         """Store a rule, which the leading planner watches."""
-        validate_fields(request)
         rule = validate_rule(rule_from_message(request.rule, author(context), datetime.now(UTC)), request.force)
         current = self._rules.read()
         with_rule(current, rule.name, rule)
@@ -249,7 +244,6 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     def RemoveYieldRule(
         self, request: quotas_pb2.RemoveYieldRuleRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.RemoveYieldRuleResponse:
-        validate_fields(request)
         rule, who = self._rules.read().get(request.name), author(context)
         if rule is None or not (request.validate_only or self._rules.remove(request.name, who)):
             raise Missing(f"no yield rule is called {request.name[:80]!r}; ListYieldRules shows the existing ones")

@@ -53,8 +53,8 @@ from autothrottle.wire.common import (
     pause_mode_from_number,
     reassignments_to_list,
     targets_from_messages,
-    validate_fields,
     validate_reason,
+    with_known_fields,
 )
 
 _TIMEOUT = timedelta(seconds=5)
@@ -67,6 +67,7 @@ log = logging.getLogger(__name__)
 _NO_LEADER = "no planner leads at the moment; try again in a few seconds"
 
 
+@with_known_fields
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def __init__(
         self,
@@ -88,13 +89,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListOverridesResponse:
-        validate_fields(request)
         return overrides_to_list(self._overrides.read_overrides())
 
     def GetOverride(
         self, request: admin_pb2.GetOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetOverrideResponse:
-        validate_fields(request)
         broker_id = _broker_id(request)
         override = _current(self._overrides.read_overrides(), broker_id)
         if override is None:
@@ -105,7 +104,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.SetOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SetOverrideResponse:
         """Store an override. The leading planner watches the store and acts at once."""
-        validate_fields(request)
         broker_id, proposed = override_from_message(request.override)
         if proposed.expire_time is not None:
             validate_expire_time(proposed.expire_time, datetime.now(UTC))
@@ -123,7 +121,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def RemoveOverride(
         self, request: admin_pb2.RemoveOverrideRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RemoveOverrideResponse:
-        validate_fields(request)
         broker_id, version, who = _broker_id(request), parse_etag(request.etag), author(context)
         if not self._overrides.remove_override(broker_id, version=version, who=who):
             raise Missing(_no_override(broker_id))
@@ -134,13 +131,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListAuditRecordsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListAuditRecordsResponse:
         """Return the newest actions of operators."""
-        validate_fields(request)
         return audit_to_list(self._overrides.read_audit_records(validate_audit_limit(request.limit)))
 
     def RequestCycle(
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RequestCycleResponse:
-        validate_fields(request)
         who = author(context)
         with self._actions.failure_recorded(AuditAction.REQUEST_CYCLE, who), _leader_required():
             self._planner.run_cycle(f"requested by {who}", _TIMEOUT)
@@ -151,7 +146,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.GetClusterStateRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetClusterStateResponse:
         """Return the leader and its last cycle, the overrides, the members, the pause and the catch-ups."""
-        validate_fields(request)
         pause = self._pauses.read_pause()
         state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
         if not state.leading:
@@ -170,7 +164,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListReassignments(
         self, request: admin_pb2.ListReassignmentsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListReassignmentsResponse:
-        validate_fields(request)
         snapshot = self._snapshots.fetch_snapshot(timeout=time_left(context))
         return reassignments_to_list(snapshot, request.with_paths)
 
@@ -178,7 +171,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.SubmitReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SubmitReassignmentResponse:
         """Have the leading planner throttle a reassignment and then submit it."""
-        validate_fields(request)
         targets, who = targets_from_messages(request.partitions), author(context)
         is_fixed = request.HasField("throttle_bytes_per_second")
         rate = validate_rate(request.throttle_bytes_per_second) if is_fixed else None
@@ -197,7 +189,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def CancelReassignment(
         self, request: admin_pb2.CancelReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.CancelReassignmentResponse:
-        validate_fields(request)
         rows, who = partitions_from_messages(request.partitions), author(context)
         with self._actions.failure_recorded(AuditAction.CANCEL, who), _leader_required():
             refused = self._planner.cancel_reassignment(rows, time_left(context))
@@ -209,14 +200,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.EstimateReassignmentRequest, context: grpc.ServicerContext
     ) -> admin_pb2.EstimateReassignmentResponse:
         """Estimate a reassignment; changes nothing."""
-        validate_fields(request)
         targets, goal = targets_from_messages(request.partitions), goal_from_message(request)
         estimate = self._estimator.estimate(targets, goal, time_left(context))
         return SAME_NAMES.to_message(admin_pb2.EstimateReassignmentResponse, estimate)
 
     def Pause(self, request: admin_pb2.PauseRequest, context: grpc.ServicerContext) -> admin_pb2.PauseResponse:
         """Store a pause. The leading planner watches the store and acts at once."""
-        validate_fields(request)
         mode, reason = pause_mode_from_number(request.mode), validate_reason(request.reason)
         pause = Pause(mode, author(context), datetime.now(UTC), reason)
         self._pauses.set_pause(pause)
@@ -225,7 +214,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     def Resume(self, request: admin_pb2.ResumeRequest, context: grpc.ServicerContext) -> admin_pb2.ResumeResponse:
         """Remove the pause. The leading planner watches the store and acts at once."""
-        validate_fields(request)
         who = author(context)
         was_paused = self._pauses.remove_pause(who)
         if was_paused:
@@ -236,7 +224,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.StartCatchUpRequest, context: grpc.ServicerContext
     ) -> admin_pb2.StartCatchUpResponse:
         """Start the catch-up of a broker under throttle. The leading planner watches the store and acts at once."""
-        validate_fields(request)
         catch_up = CatchUp(_required_broker_id(request), author(context), datetime.now(UTC))
         self._catch_ups.put(catch_up.broker_id, catch_up)
         sentence = f"Broker {catch_up.broker_id} catches up under throttle"
@@ -252,7 +239,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.StopCatchUpRequest, context: grpc.ServicerContext
     ) -> admin_pb2.StopCatchUpResponse:
         """End a catch-up. The leading planner watches the store and removes its throttles at once."""
-        validate_fields(request)
         broker_id, who = _required_broker_id(request), author(context)
         if not self._catch_ups.remove(broker_id, who):
             raise Missing(f"broker {broker_id} has no catch-up under throttle; GetClusterState lists the catch-ups")
@@ -262,14 +248,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListRequestQuotas(
         self, request: admin_pb2.ListRequestQuotasRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListRequestQuotasResponse:
-        validate_fields(request)
         return request_quotas_to_list(self._request_quotas.read())
 
     def SetRequestQuota(
         self, request: admin_pb2.SetRequestQuotaRequest, context: grpc.ServicerContext
     ) -> admin_pb2.SetRequestQuotaResponse:
         """Store a request quota. Every process that serves the API watches the store and applies it at once."""
-        validate_fields(request)
         entity = request_quota_entity_from_message(request.quota)
         rate, who = validate_request_rate(request.quota.request_rate), author(context)
         self._request_quotas.put(entity, rate, who)
@@ -279,7 +263,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def RemoveRequestQuota(
         self, request: admin_pb2.RemoveRequestQuotaRequest, context: grpc.ServicerContext
     ) -> admin_pb2.RemoveRequestQuotaResponse:
-        validate_fields(request)
         entity, who = request_quota_entity_from_message(request), author(context)
         if not self._request_quotas.remove(entity, who):
             raise Missing(f"no request quota is set for {entity}; ListRequestQuotas shows the existing ones")

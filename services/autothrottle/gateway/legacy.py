@@ -7,15 +7,14 @@ Errors have a 4xx status; the original answers 200. An override that is not a wh
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from decimal import Decimal
 
 from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID
-from autothrottle.core.errors import AutothrottleError, Invalid, Missing
+from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
-from autothrottle.core.units import MEGABYTE
-from autothrottle.gateway.answers import ADMIN_TIMEOUT, Answer, Call, http_status, parameters, text
+from autothrottle.core.units import MEGABYTE, format_megabytes
+from autothrottle.gateway.rest import Call
 from autothrottle.v1 import admin_pb2
 
 ROUTES: tuple[tuple[str, str, str], ...] = (
@@ -48,72 +47,30 @@ _NOT_SET = "no throttle override is set"
 _NO_BROKER = "broker param must be provided as integer or the string 'all'"
 
 
-def answer(call: Call, verb: str, path: str, query: str) -> Answer:
-    """Return the response to one request.
+def answer(call: Call, verb: str, path: str, parameters: Mapping[str, str]) -> list[str]:
+    """Return the lines of the response to one request.
 
     Args:
         call: calls the admin service.
-        verb: HTTP method; HEAD counts as GET.
+        verb: an allowed HTTP method; HEAD counts as GET.
         path: decoded URL path: `/throttle`, `/throttle/1001`, `/throttle/remove/all` ...
-        query: raw URL query.
+        parameters: those of the URL query, name -> text.
+
+    Raises:
+        AutothrottleError: the request is wrong, or the admin service answered with an error.
     """
-    if verb not in allowed(path):
-        return disallowed(path)
-    try:
-        return _route(call, verb, path.split("/")[2:], query)
-    except AutothrottleError as error:
-        return text(http_status(error), str(error))
-
-
-def _route(call: Call, verb: str, below: list[str], query: str) -> Answer:
+    below = path.split("/")[2:]
     if len(below) > (2 if below[:1] == ["remove"] else 1):
         raise Missing("no such route; GET / lists all")
-    given = parameters(query)
     if verb == "GET":
-        _refuse_unknown(given)
-        return _show(call, broker_id(below[0]) if below else None)
+        _refuse_unknown(parameters)
+        return [_show(call, broker_id(below[0]) if below else None)]
     if below[:1] == ["remove"]:
-        _refuse_unknown(given)
-        return _remove_all(call) if below[1:] == ["all"] else _remove(call, *map(broker_id, below[1:]))
+        _refuse_unknown(parameters)
+        return _remove_all(call) if below[1:] == ["all"] else [_remove(call, *map(broker_id, below[1:]))]
     if below == ["all"]:
         raise Invalid("broker param must be provided as integer: 'all' goes with POST /throttle/remove/all only")
-    return _set(call, broker_id(below[0]) if below else None, given)
-
-
-def _show(call: Call, broker: int | None) -> Answer:
-    request = admin_pb2.GetOverrideRequest(broker_id=broker)
-    try:
-        response = call("GetOverride", request, ADMIN_TIMEOUT)
-    except Missing:
-        return text(200, _whose(broker) + _NOT_SET)
-    assert isinstance(response, admin_pb2.GetOverrideResponse)
-    return text(200, f"{_whose(broker)}a throttle override is configured at {_shown(response.override)}")
-
-
-def _set(call: Call, broker: int | None, given: dict[str, str]) -> Answer:
-    _refuse_unknown(given, "rate", "autoremove")
-    rate = rate_megabytes(given.get("rate", ""))
-    autoremove = boolean(given["autoremove"]) if "autoremove" in given else False
-    override = admin_pb2.Override(broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove)
-    response = call("SetOverride", admin_pb2.SetOverrideRequest(override=override), ADMIN_TIMEOUT)
-    assert isinstance(response, admin_pb2.SetOverrideResponse)
-    return text(200, f"{_whose(broker)}throttle successfully set to {_shown(response.override)}")
-
-
-def _remove(call: Call, broker: int | None = None) -> Answer:
-    """Remove an override. A missing one is not an error, as in the original: scripts remove it just in case."""
-    with suppress(Missing):
-        call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker), ADMIN_TIMEOUT)
-    return text(200, "throttle successfully removed" if broker is None else f"{_whose(broker)}throttle removed")
-
-
-def _remove_all(call: Call) -> Answer:
-    """Remove all broker overrides one by one; unreadable ones become warnings."""
-    response = call("ListOverrides", admin_pb2.ListOverridesRequest(), ADMIN_TIMEOUT)
-    assert isinstance(response, admin_pb2.ListOverridesResponse)
-    brokers = [override.broker_id for override in response.overrides if override.HasField("broker_id")]
-    removed = [answer.body.removesuffix("\n") for answer in (_remove(call, broker) for broker in brokers)]
-    return text(200, *removed, *(f"warning: {warning}" for warning in response.warnings))
+    return [_set(call, broker_id(below[0]) if below else None, parameters)]
 
 
 def allowed(path: str) -> tuple[str, ...]:
@@ -121,9 +78,38 @@ def allowed(path: str) -> tuple[str, ...]:
     return ("POST",) if path.split("/")[2:3] == ["remove"] else ("GET", "HEAD", "POST")
 
 
-def disallowed(path: str) -> Answer:
-    """Return the response to a method that the path does not allow."""
-    return replace(text(405, "disallowed method"), headers={"allow": ", ".join(allowed(path))})
+def _show(call: Call, broker: int | None) -> str:
+    try:
+        response = call("GetOverride", admin_pb2.GetOverrideRequest(broker_id=broker))
+    except Missing:
+        return _whose(broker) + _NOT_SET
+    assert isinstance(response, admin_pb2.GetOverrideResponse)
+    return f"{_whose(broker)}a throttle override is configured at {_shown(response.override)}"
+
+
+def _set(call: Call, broker: int | None, parameters: Mapping[str, str]) -> str:
+    _refuse_unknown(parameters, "rate", "autoremove")
+    rate = rate_megabytes(parameters.get("rate", ""))
+    autoremove = boolean(parameters["autoremove"]) if "autoremove" in parameters else False
+    override = admin_pb2.Override(broker_id=broker, rate_bytes_per_second=rate * MEGABYTE, autoremove=autoremove)
+    response = call("SetOverride", admin_pb2.SetOverrideRequest(override=override))
+    assert isinstance(response, admin_pb2.SetOverrideResponse)
+    return f"{_whose(broker)}throttle successfully set to {_shown(response.override)}"
+
+
+def _remove(call: Call, broker: int | None = None) -> str:
+    """Remove an override. A missing one is not an error, as in the original: scripts remove it just in case."""
+    with suppress(Missing):
+        call("RemoveOverride", admin_pb2.RemoveOverrideRequest(broker_id=broker))
+    return "throttle successfully removed" if broker is None else f"{_whose(broker)}throttle removed"
+
+
+def _remove_all(call: Call) -> list[str]:
+    """Remove all broker overrides one by one; unreadable ones become warnings."""
+    response = call("ListOverrides", admin_pb2.ListOverridesRequest())
+    assert isinstance(response, admin_pb2.ListOverridesResponse)
+    brokers = [override.broker_id for override in response.overrides if override.HasField("broker_id")]
+    return [*(_remove(call, broker) for broker in brokers), *(f"warning: {warning}" for warning in response.warnings)]
 
 
 def broker_id(given: str) -> int:
@@ -172,9 +158,9 @@ def _integer(given: str, otherwise: str) -> int:
     return int(given)
 
 
-def _refuse_unknown(given: dict[str, str], *allowed: str) -> None:
+def _refuse_unknown(parameters: Mapping[str, str], *allowed: str) -> None:
     """Refuse unknown parameters: with a misspelled `autoremove`, an override would stay forever."""
-    for name in given:
+    for name in parameters:
         if name not in allowed:
             raise Invalid(f"{name} param is unknown; this route takes {' and '.join(allowed) or 'none'}")
 
@@ -184,5 +170,5 @@ def _whose(broker: int | None) -> str:
 
 
 def _shown(override: admin_pb2.Override) -> str:
-    rate = f"{Decimal(override.rate_bytes_per_second) / MEGABYTE:.6f}".rstrip("0").rstrip(".")
+    rate = format_megabytes(override.rate_bytes_per_second)
     return f"{rate}MB/s, autoremove=={str(override.autoremove).lower()}"

@@ -1,18 +1,21 @@
-"""The OpenAPI document of /v1, generated from the same descriptors and annotations as the routes.
+"""The descriptions of the routes: the OpenAPI document of /v1, and the page at / without scripts or external resources.
 
-Descriptions are the comments of the protos (`autothrottle/v1/comments.json`, written by `make proto`).
+The document is generated from the same descriptors and annotations as the routes of /v1. Its texts are the comments of
+the protos (`autothrottle/v1/comments.json`, written by `make proto`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from importlib import resources
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from autothrottle import __version__
+from autothrottle.gateway import legacy
 from autothrottle.gateway.rest import Binding, body_of, field_at
 
 Json = dict[str, Any]
@@ -48,6 +51,12 @@ _WELL_KNOWN: Mapping[str, Json] = {
     "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
     "google.protobuf.Duration": {"type": "string", "pattern": "^-?[0-9]+([.][0-9]+)?s$"},
 }
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;width:100%}td{border-top:1px solid #8886;padding:.4rem .8rem .4rem 0;"
+    "vertical-align:top}code{white-space:nowrap}:root{color-scheme:light dark}"
+)
 
 
 def comments() -> Mapping[str, str]:
@@ -204,3 +213,33 @@ def _error() -> Json:
         },
     }
     return {"description": "The operation failed; the status corresponds to the code.", "content": _json(schema)}
+
+
+def page(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> str:
+    """Return the page.
+
+    Args:
+        routes: the routes of /v1.
+        descriptions: full name of a proto element -> its comment.
+    """
+    json_routes = [(b.verb, b.path, descriptions.get(b.method.full_name, "")) for b in routes]
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>autothrottle</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        f"<h1>autothrottle {escape(__version__)}</h1>"
+        f"<p>Replication throttles for Kafka reassignments. Rates under <code>/v1</code> are bytes per second as "
+        f"strings; rates of the text routes are whole MB/s. An error has a status, a code and a message.</p>"
+        f'<h2>JSON</h2><p>Machine-readable: <a href="/openapi.json">/openapi.json</a>.</p>{_html_table(json_routes)}'
+        f"<h2>Text</h2><p>The routes of the original autothrottle.</p>{_html_table(legacy.ROUTES)}"
+        f"</body></html>\n"
+    )
+
+
+def _html_table(rows: Iterable[tuple[str, str, str]]) -> str:
+    return "<table>" + "".join(_html_row(*row) for row in rows) + "</table>"
+
+
+def _html_row(verb: str, path: str, text: str) -> str:
+    shown = f"<code>{escape(path)}</code>"
+    link = f'<a href="{escape(path)}">{shown}</a>' if verb == "GET" and "{" not in path else shown
+    return f"<tr><td>{escape(verb)}</td><td>{link}</td><td>{escape(text)}</td></tr>"

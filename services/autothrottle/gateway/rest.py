@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from google.api import annotations_pb2, http_pb2
@@ -20,11 +20,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
-from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Answer, Call, document, parameters
 
-_PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission")
-_TIMEOUTS = dict.fromkeys(("SubmitReassignment", "EstimateReassignment", *_PLANS), SUBMIT_TIMEOUT)
-"""Method -> timeout, if longer than the default."""
+Call = Callable[[str, Message], Message]
+"""Calls a method of the admin service by name, with the author and the trace of one HTTP request."""
 
 _TEMPLATE = re.compile(r"\{([a-z0-9_.]+)\}")
 _QUOTED = re.compile(r'"([^"]{1,60})"')
@@ -80,32 +78,19 @@ def bindings(service: ServiceDescriptor) -> tuple[Binding, ...]:
     return tuple(binding for method in service.methods for binding in _of(method))
 
 
-def answer(
-    binding: Binding, call: Call, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
-) -> Answer:
-    """Call the method and return its response as JSON. The ETag header repeats the etag of an override or quota.
-
-    Raises:
-        Invalid: the request does not fit the route.
-        AutothrottleError: the admin service answered with an error.
-    """
-    timeout = _TIMEOUTS.get(binding.method.name, ADMIN_TIMEOUT)
-    response = call(binding.method.name, request(binding, in_path, query, body, if_match), timeout)
-    made = document(200, json_format.MessageToDict(response, always_print_fields_with_no_presence=True))
-    changed = getattr(response, "override", None) or getattr(response, "quota", None)
-    etag = getattr(changed, "etag", "")
-    return replace(made, headers={"etag": f'"{etag}"'}) if etag else made
-
-
 def request(
-    binding: Binding, in_path: Mapping[str, str], query: str, body: bytes, if_match: str | None = None
+    binding: Binding,
+    in_path: Mapping[str, str],
+    parameters: Mapping[str, str],
+    body: bytes,
+    if_match: str | None = None,
 ) -> Message:
     """Convert an HTTP request to a message.
 
     Args:
         binding: the route.
         in_path: path parameter -> text.
-        query: raw URL query.
+        parameters: those of the URL query, name -> text.
         body: request body.
         if_match: the If-Match header of a changing request; None: absent.
 
@@ -116,7 +101,7 @@ def request(
     _read_body(message, binding, body)
     query_fields = {name: f for f in binding.in_query for name in (f.name, f.json_name)}
     given: dict[str, str] = {}
-    for name, text in parameters(query).items():
+    for name, text in parameters.items():
         if name not in query_fields:
             if (renamed := _RENAMED.get(name)) in query_fields:
                 raise Invalid(f"parameter {name!r} is {renamed!r} now; give {renamed}={text}")
@@ -132,6 +117,14 @@ def request(
     for name, text in given.items():
         _set(message, field_at(binding.method.input_type, name), name, text)
     return message
+
+
+def response(message: Message) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Convert a response to (JSON object, headers). The ETag header repeats the etag of an override or quota."""
+    value = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
+    changed = getattr(message, "override", None) or getattr(message, "quota", None)
+    etag = getattr(changed, "etag", "")
+    return value, {"etag": f'"{etag}"'} if etag else {}
 
 
 def _of(method: MethodDescriptor) -> Iterator[Binding]:

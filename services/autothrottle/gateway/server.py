@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import zip_longest
-from types import TracebackType
 from typing import Any
 
 import h11
@@ -29,8 +28,7 @@ from uvicorn.server import ServerState
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.retries import ACCEPT
-from autothrottle.gateway.answers import AdminService
-from autothrottle.gateway.web import CERTIFICATE_NAMES, application
+from autothrottle.gateway.web import CERTIFICATE_NAMES, AdminService, application
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.connections import (
     LOG_SPACING_SECONDS,
@@ -40,7 +38,7 @@ from autothrottle.runtime.connections import (
 )
 from autothrottle.runtime.health import Health
 from autothrottle.runtime.request_quotas import RequestQuotas
-from autothrottle_client.addresses import is_loopback_host
+from autothrottle_client.replicas import is_loopback_host
 
 HEADER_SECONDS = 10.0
 """Time limit for receiving headers, from the connection or the first byte of a later request."""
@@ -146,9 +144,7 @@ class GatewayServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     def stop(self, grace: timedelta = _GRACE) -> None:

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from datetime import timedelta
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
+import grpc
+from google.protobuf.message import Message
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from autothrottle.core.access import Caller, Role, require_role
-from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
+from autothrottle.core.errors import AutothrottleError, Forbidden, Invalid, Unauthenticated
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.answers import AdminService, Answer, Call, document, failure, http_status, refusal, text
-from autothrottle.gateway.openapi import comments, openapi
-from autothrottle.gateway.page import page
+from autothrottle.gateway.openapi import comments, openapi, page
 from autothrottle.runtime.access import AUTHORIZATION, Access, method_role
 from autothrottle.runtime.call_limits import (
     HEAVY_REQUEST,
@@ -39,7 +42,7 @@ from autothrottle.runtime.connections import host_of
 from autothrottle.runtime.health import Health, Scope, without_addresses
 from autothrottle.runtime.request_quotas import CLIENT_ID, REFUSAL_HEADER, RequestQuotas, RequestThrottle
 from autothrottle.v1 import admin_pb2, placement_pb2, quotas_pb2
-from autothrottle.wire.common import forwarded_metadata
+from autothrottle.wire.common import Metadata, code_of, forwarded_metadata
 
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 SERVICES = (
@@ -77,11 +80,58 @@ _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
 }
 
+ADMIN_TIMEOUT = timedelta(seconds=8)
+"""Timeout of one call of the admin service, which itself waits for a planner at most 5 s."""
+
+SUBMIT_TIMEOUT = timedelta(seconds=55)
+"""Timeout of a submission. The planner sets the throttles, reads them back and waits a second before it submits."""
+
+_PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission")
+_TIMEOUTS = dict.fromkeys(("SubmitReassignment", "EstimateReassignment", *_PLANS), SUBMIT_TIMEOUT)
+"""Method -> timeout, if longer than `ADMIN_TIMEOUT`."""
+
+HTTP_STATUS: Mapping[grpc.StatusCode, int] = {
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.DATA_LOSS: 500,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.UNAVAILABLE: 503,
+}
+"""gRPC status code -> HTTP status code, as documented in google.rpc.Code."""
+
+_CODES: Mapping[int, str] = {
+    **{status: code.name for code, status in HTTP_STATUS.items()},
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    413: "RESOURCE_EXHAUSTED",
+    421: "PERMISSION_DENIED",
+    429: "RESOURCE_EXHAUSTED",
+}
+"""HTTP status of a refusal by the gateway itself -> the code in its body."""
+
+_MOST_PARAMETERS = 32
+
 _PROBES: Mapping[str, Scope] = {"/healthz": Scope.LIVENESS, "/readyz": Scope.READINESS}
 """Path -> the checks that it reports, without a token and outside the API."""
 
-_Answering = Callable[[Request, bytes], Answer]
+_Answering = Callable[[Request, bytes], Response]
 _Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class AdminService(Protocol):
+    """The admin service, local or remote."""
+
+    def call(self, method: str, request: Message, timeout: timedelta, metadata: Metadata) -> Message:
+        """Call a method by name and return its response.
+
+        Raises:
+            AutothrottleError: the service answered with an error, or did not answer.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +189,9 @@ def _api(admin: AdminService) -> dict[str, dict[str, _Action]]:
     routes, descriptions = [binding for service in SERVICES for binding in rest.bindings(service)], comments()
     described, shown = openapi(routes, descriptions), page(routes, descriptions)
     paths: dict[str, dict[str, _Action]] = {
-        "/": {
-            "GET": _Action("/", lambda request, body: Answer(200, shown, "text/html; charset=utf-8"), is_public=True)
-        },
+        "/": {"GET": _Action("/", lambda request, body: HTMLResponse(shown), is_public=True)},
         "/openapi.json": {
-            "GET": _Action("/openapi.json", lambda request, body: document(200, described), is_public=True)
+            "GET": _Action("/openapi.json", lambda request, body: _document(200, described), is_public=True)
         },
     }
     for binding in routes:
@@ -158,33 +206,72 @@ def _api(admin: AdminService) -> dict[str, dict[str, _Action]]:
 
 
 def _rendered(metrics: Callable[[], str]) -> _Answering:
-    return lambda request, body: Answer(200, metrics(), "text/plain; version=0.0.4; charset=utf-8")
+    return lambda request, body: PlainTextResponse(metrics(), media_type="text/plain; version=0.0.4")
 
 
 def _rest(binding: rest.Binding, admin: AdminService) -> _Answering:
-    def answer(request: Request, body: bytes) -> Answer:
+    def answer(request: Request, body: bytes) -> Response:
         if_match = None if binding.verb == "GET" else request.headers.get("if-match")
         try:
-            return rest.answer(binding, _call(request, admin), request.path_params, _query(request), body, if_match)
+            message = rest.request(binding, request.path_params, _parameters(request), body, if_match)
+            return _document(200, *rest.response(_call(request, admin)(binding.method.name, message)))
         except AutothrottleError as error:
-            return failure(error)
+            return _document(HTTP_STATUS[code_of(error)], {"code": code_of(error).name, "message": str(error)})
 
     return answer
 
 
 def _legacy(admin: AdminService) -> _Answering:
-    def answer(request: Request, body: bytes) -> Answer:
-        verb = "GET" if request.method == "HEAD" else request.method
-        return legacy.answer(_call(request, admin), verb, request.url.path, _query(request))
+    def answer(request: Request, body: bytes) -> Response:
+        path, verb = request.url.path, "GET" if request.method == "HEAD" else request.method
+        if verb not in legacy.allowed(path):
+            return _disallowed(path)
+        try:
+            return _text(200, *legacy.answer(_call(request, admin), verb, path, _parameters(request)))
+        except AutothrottleError as error:
+            return _text(HTTP_STATUS[code_of(error)], str(error))
 
     return answer
 
 
-def _call(request: Request, admin: AdminService) -> Call:
+def _disallowed(path: str) -> Response:
+    """Return the response to a method that a text route does not allow."""
+    return _text(405, "disallowed method", headers={"allow": ", ".join(legacy.allowed(path))})
+
+
+def _text(status: int, *lines: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a plain-text response; each line ends in a newline."""
+    return PlainTextResponse("".join(f"{line}\n" for line in lines), status, headers)
+
+
+def _document(status: int, value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response."""
+    return Response(json.dumps(value, ensure_ascii=False) + "\n", status, headers, "application/json")
+
+
+def _parameters(request: Request) -> dict[str, str]:
+    """Return the parameters of the URL query, name -> text.
+
+    Raises:
+        Invalid: a parameter is repeated, there are more than 32, or the text is not UTF-8.
+    """
+    query = bytes(request.scope["query_string"]).decode("latin-1")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
+    except ValueError as error:
+        raise Invalid(f"the query of the URL cannot be read: {error}; give name=value&name=value, in UTF-8") from None
+    parameters = dict(pairs)
+    for name in parameters:
+        if sum(name == other for other, _ in pairs) > 1:
+            raise Invalid(f"{name} param must be given once")
+    return parameters
+
+
+def _call(request: Request, admin: AdminService) -> rest.Call:
     client = f"{request.client.host}:{request.client.port}" if request.client else ""
     name = getattr(request.state, "name", "")
     metadata = forwarded_metadata(f"{name} at {client}" if name else client, request.headers)
-    return lambda method, message, timeout: admin.call(method, message, timeout, metadata)
+    return lambda method, message: admin.call(method, message, _TIMEOUTS.get(method, ADMIN_TIMEOUT), metadata)
 
 
 class _Limits:
@@ -219,7 +306,7 @@ def _endpoint(actions: Mapping[str, _Action], limits: _Limits, most_bytes: int, 
                 throttle = gate.counted(request, caller, counted)
                 request.state.name = caller.name
                 body = await _body(request, limits.body_seconds, most_bytes)
-                response = _response(await run_in_threadpool(action.answer, request, body))
+                response = _secured(await run_in_threadpool(action.answer, request, body))
             if throttle is not None:
                 await asyncio.sleep(throttle.seconds_left)
                 response.headers.append(*throttle.header)
@@ -248,7 +335,9 @@ class _Gate:
         try:
             return self._caller(request, action)
         except (HTTPException, Unauthenticated, Forbidden) as error:
-            refused = error if isinstance(error, HTTPException) else HTTPException(http_status(error), str(error))
+            refused = (
+                error if isinstance(error, HTTPException) else HTTPException(HTTP_STATUS[code_of(error)], str(error))
+            )
             client = request.client.host if request.client else "an unknown address"
             what = f"{request.method} {request.url.path[:200]!r} from {client}: {refused.detail}"
             self.access.log_refusal(f"HTTP {refused.status_code}", what)
@@ -274,7 +363,7 @@ class _Gate:
         return caller
 
 
-_ADDRESSES = _Action("addresses in probes", lambda request, body: Answer(200, "", ""), Role.VIEWER)
+_ADDRESSES = _Action("addresses in probes", lambda request, body: Response(), Role.VIEWER)
 
 
 def _refuse_other_hosts(request: Request, hosts: frozenset[str]) -> None:
@@ -309,7 +398,7 @@ def _probe(health: Health | None, scope: Scope, gate: _Gate) -> _Endpoint:
             {"name": r.name, "ok": r.ok, "since": r.since.isoformat(timespec="seconds"), "message": shown(r.message)}
             for r in results
         ]
-        return _response(document(200 if ok else 503, {"ok": ok, "checks": checks}))
+        return _secured(_document(200 if ok else 503, {"ok": ok, "checks": checks}))
 
     return answer
 
@@ -362,13 +451,10 @@ async def _collected(request: Request, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _query(request: Request) -> str:
-    return bytes(request.scope["query_string"]).decode("latin-1")
-
-
-def _response(answer: Answer) -> Response:
-    headers = {**_HEADERS, **answer.headers, "content-type": answer.media_type}
-    return Response(answer.body.encode(), answer.status, headers)
+def _secured(response: Response) -> Response:
+    """Return the response with the headers of every response."""
+    response.headers.update(_HEADERS)
+    return response
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -378,7 +464,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     path = request.url.path
     is_legacy = path == "/throttle" or path.startswith("/throttle/")
     if error.status_code == 405 and is_legacy:
-        return _response(legacy.disallowed(path))
+        return _secured(_disallowed(path))
     if error.status_code == 405:
         allowed = ", ".join(sorted(headers.pop("Allow", "").split(", ")))
         headers["allow"] = allowed
@@ -387,11 +473,17 @@ async def _refused(request: Request, error: Exception) -> Response:
         message = f"no route for {path}; GET / lists all"
     else:
         message = error.detail
-    made = text(error.status_code, message) if is_legacy else refusal(error.status_code, message)
-    return _response(Answer(made.status, made.body, made.media_type, headers))
+    if is_legacy:
+        return _secured(_text(error.status_code, message, headers=headers))
+    return _secured(_refusal(error.status_code, message, headers))
+
+
+def _refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a refusal by the gateway itself as a JSON response."""
+    return _document(status, {"code": _CODES.get(status, "UNKNOWN"), "message": message}, headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     """Respond to an unexpected exception; the log contains the traceback."""
     message = f"unexpected {type(error).__name__}; report it with the traceback in the gateway's log"
-    return _response(refusal(500, message))
+    return _secured(_refusal(500, message))

@@ -21,7 +21,7 @@ from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration, KafkaBackend, PolicyName
 from autothrottle.runtime.option_kinds import Option, Refused, declared_options
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
-from autothrottle_client.addresses import is_loopback, is_loopback_host
+from autothrottle_client.replicas import is_loopback, is_loopback_host
 
 T = TypeVar("T")
 

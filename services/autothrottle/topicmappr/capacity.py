@@ -36,7 +36,7 @@ from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.options import CapacityOptions
 from autothrottle.topicmappr.report import table
 from autothrottle.topicmappr.sources import measured_cluster
-from autothrottle_client.estimates import span
+from autothrottle_client.texts import span
 
 FACTORS = (1.5, 2.0)
 """Each input is multiplied by these, one at a time."""

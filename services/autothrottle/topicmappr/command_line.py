@@ -98,7 +98,7 @@ from autothrottle.topicmappr.pools import (
 from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
 from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster, read_history
-from autothrottle_client.output_files import write_text
+from autothrottle_client.files import write_text
 
 EXIT_DRIFT = 3
 _SHOWN_REFUSALS = 3

@@ -10,7 +10,7 @@ from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
 from autothrottle.topicmappr.options import OutputOptions, PlanningOptions
 from autothrottle_client.admin import AdminClient
-from autothrottle_client.estimates import estimate_line
+from autothrottle_client.texts import estimate_line
 from autothrottle_client.tls import Tls
 
 DEFAULT_ADMIN_ADDRESS = "127.0.0.1:8090"

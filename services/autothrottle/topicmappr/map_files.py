@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.placement.partition_map import PartitionMap
-from autothrottle_client.output_files import write_text
+from autothrottle_client.files import write_text
 from autothrottle_client.placement import format_targets
 
 

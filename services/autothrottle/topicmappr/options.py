@@ -23,7 +23,7 @@ from autothrottle.core.units import parse_quantity
 from autothrottle.runtime import option_kinds as kinds
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.runtime.option_kinds import Refused, declared_options, option
-from autothrottle_client.patterns import split_patterns
+from autothrottle_client.texts import split_patterns
 
 PREFIX = "TOPICMAPPR_"
 """Prefix of topicmappr's environment variables."""

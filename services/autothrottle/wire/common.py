@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import wraps
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
@@ -22,6 +23,8 @@ from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets, part
 from autothrottle.core.records import PauseMode
 from autothrottle.messages import CODES, LEADER_ADDRESS, Conversion
 from autothrottle.v1 import admin_pb2, discovery_pb2, quotas_pb2, types_pb2
+
+_Servicer = TypeVar("_Servicer")
 
 SAME_NAMES = Conversion()
 """Converts types whose fields have the names of the message's fields."""
@@ -154,6 +157,23 @@ def validate_fields(message: Message) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             for part in value if field.is_repeated else (value,):
                 validate_fields(part)
+
+
+def with_known_fields(servicer: type[_Servicer]) -> type[_Servicer]:
+    """Let each method of a servicer refuse requests with unknown fields, as `validate_fields` does."""
+    for name, method in [*vars(servicer).items()]:
+        if name[:1].isupper():
+            setattr(servicer, name, _validating(method))
+    return servicer
+
+
+def _validating(method: Callable[[Any, Message, Any], Any]) -> Callable[[Any, Message, Any], Any]:
+    @wraps(method)
+    def validating(servicer: Any, request: Message, context: Any) -> Any:
+        validate_fields(request)
+        return method(servicer, request, context)
+
+    return validating
 
 
 def validate_reason(reason: str) -> str:

@@ -30,7 +30,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
-from autothrottle_client.output_files import write_text
+from autothrottle_client.files import write_text
 from autothrottle_lab.demo.kafka_stage import VERSIONS, KafkaStage
 from autothrottle_lab.demo.scenario import (
     DEMO_CAPACITY,

@@ -28,7 +28,7 @@ from autothrottle.runtime.configuration_reader import InvalidConfiguration, pars
 from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer.svg import Series, sheet
-from autothrottle_client.output_files import write_text
+from autothrottle_client.files import write_text
 from autothrottle_lab.simulate.live_scenario import fetch_scenario
 from autothrottle_lab.simulate.logged_scenario import choose, scenario_text
 from autothrottle_lab.simulate.recording import LinkSideOutcome, Recording, Second, SimulationOutcome

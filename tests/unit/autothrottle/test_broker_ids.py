@@ -19,9 +19,8 @@ from autothrottle.wire.admin import override_from_message
 from autothrottle.wire.applier import resource_from_path
 from autothrottle.wire.discovery import log_sizes_request_from_message, validate_brokers
 from autothrottle_client import model
-from autothrottle_client.command_line import make_parser
 from autothrottle_client.reassignments import parse_reassignment
-from autothrottle_client.throttlectl import main
+from autothrottle_client.throttlectl import main, make_parser
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.gateway.front import Front
 
@@ -65,7 +64,7 @@ ENTRY_POINTS: dict[str, Callable[[int], int | None]] = {
     "text route": lambda b: legacy.broker_id(str(b)),
     "tag": lambda b: parse_broker_id(str(b)),
     "broker-cap-map": lambda b: next(iter(parse_broker_cap_map(json.dumps({str(b): 1}), "--broker-cap-map"))),
-    "client": model.validate_broker_id,
+    "client": lambda b: model.validate_number("broker_id", b),
     "reassignment file": lambda b: parse_reassignment(assignment(b))["t", 0][0],
     "throttlectl set": lambda b: make_parser().parse_args(["set", "1", f"--broker={b}"]).broker,
     "throttlectl get": lambda b: make_parser().parse_args(["get", "--", str(b)]).broker,

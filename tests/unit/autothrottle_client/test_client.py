@@ -49,8 +49,8 @@ from autothrottle_client import (
     PlannerClient,
     Unavailable,
 )
-from autothrottle_client.addresses import parse_addresses
 from autothrottle_client.model import from_message
+from autothrottle_client.replicas import parse_addresses
 from autothrottle_lab.servers.processes import free_address
 from tests import builders
 from tests.builders import eventually, mb

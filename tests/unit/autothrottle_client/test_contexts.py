@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle_client.command_line import call_of, make_parser
 from autothrottle_client.commands import CommandCall
-from autothrottle_client.contexts import read_contexts
 from autothrottle_client.errors import Invalid, Missing
-from autothrottle_client.throttlectl import main
+from autothrottle_client.throttlectl import call_of, main, make_parser, read_contexts
 
 pytestmark = pytest.mark.usefixtures("no_autothrottle_variables")
 

@@ -32,7 +32,8 @@ from autothrottle_client import (
     Submission,
     parse_reassignment,
 )
-from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, duration, progress_line
+from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, progress_line
+from autothrottle_client.texts import duration
 from autothrottle_client.throttlectl import main
 from tests import builders
 from tests.builders import NOON, eventually, mb

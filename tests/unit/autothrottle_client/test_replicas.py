@@ -18,8 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from autothrottle.v1 import planner_pb2
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle_client import Unavailable
-from autothrottle_client.addresses import resolved
-from autothrottle_client.replicas import Connection, Replica, Replicas, check_health
+from autothrottle_client.replicas import Connection, Replica, Replicas, check_health, resolved
 from autothrottle_lab.servers.processes import free_address
 from tests.builders import eventually
 

@@ -34,10 +34,8 @@ from autothrottle_client import (
     ReplicaRole,
     tables,
 )
-from autothrottle_client.command_line import SHELLS, make_parser
-from autothrottle_client.expiry import parse_expiry, parse_span
-from autothrottle_client.rates import format_rate, parse_rate
-from autothrottle_client.throttlectl import main
+from autothrottle_client.texts import format_rate, parse_expiry, parse_rate, parse_span
+from autothrottle_client.throttlectl import SHELLS, main, make_parser
 from autothrottle_lab.servers.processes import free_address
 from tests import builders
 from tests.builders import NOON, eventually, mb

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autothrottle.core.access import ROLES, Caller, Role
 from autothrottle.core.errors import Invalid
-from autothrottle_client.reloaded_files import ReloadedFiles
+from autothrottle_client.files import ReloadedFiles
 
 SHORTEST_TOKEN = 16
 """Minimum length of a token, in characters."""

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from autothrottle_client.addresses import Resolve, resolved
-from autothrottle_client.client import StubClient
-from autothrottle_client.replicas import Connection, Interceptor
+from autothrottle_client.replicas import Connection, Interceptor, Resolve, StubClient, resolved
 from autothrottle_client.tls import Certificates
 
 # Services of one cluster connect directly; proxy environment variables do not apply.

@@ -74,7 +74,7 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
             finally:
                 chunks.cancel()  # No effect on a finished stream.
 
-        self._last = snapshot = self._call(fetch, timeout)
+        self._last = snapshot = self._replicas.call(fetch, timeout)
         return snapshot.snapshot
 
     def fetch_log_sizes(self, partitions: Mapping[int, Mapping[str, Collection[int]]], timeout: timedelta) -> LogSizes:
@@ -89,7 +89,7 @@ class DiscoveryClient(ServiceClient[DiscoveryServiceStub]):
                 discovery = DiscoveryServiceStub(replica.channel)
                 return log_sizes_from_messages(discovery.GetLogSizes(request, timeout=seconds))
 
-            sizes = self._call(fetch, timedelta(seconds=max(0.0, deadline - time.monotonic())))
+            sizes = self._replicas.call(fetch, timedelta(seconds=max(0.0, deadline - time.monotonic())))
             brokers |= sizes.brokers
             problems |= sizes.problems
         return LogSizes(brokers, problems)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.members import address_from
 from autothrottle.ports.state_store import Membership
-from autothrottle_client.addresses import Resolve, resolved
+from autothrottle_client.replicas import Resolve, resolved
 
 _PREFIX = "members:"
 _TIMEOUT = timedelta(seconds=2)

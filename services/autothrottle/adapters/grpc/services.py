@@ -140,7 +140,7 @@ class ApplierClient(ServiceClient[ApplierServiceStub]):
                 request.lease_margin.FromTimedelta(timedelta(seconds=max(0.0, margin)))
             return method(self.stub(replica.channel))(request, timeout=seconds)
 
-        return self._call(rpc, timeout, probe)
+        return self._replicas.call(rpc, timeout, probe)
 
 
 def _effect(error: AutothrottleError) -> str:
@@ -183,7 +183,7 @@ class AdminServiceClient(ServiceClient[_OperatorStub]):
         Raises:
             Unavailable: no replica answers in time.
         """
-        self._call(check_health, timeout)
+        self._replicas.call(check_health, timeout)
 
 
 def _is_repeatable(request: Message) -> bool:

@@ -15,10 +15,9 @@ import pytest
 
 from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.core.errors import Unavailable
-from autothrottle.gateway import answers
 from autothrottle.gateway.rest import bindings
 from autothrottle.gateway.server import GatewayServer
-from autothrottle.gateway.web import LARGE_BODIES, MAX_BODY_BYTES, SERVICE
+from autothrottle.gateway.web import HTTP_STATUS, LARGE_BODIES, MAX_BODY_BYTES, SERVICE
 from autothrottle.messages import CODES
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.gateway.front import SLACK, Front
@@ -78,7 +77,7 @@ def test_an_invalid_pause_is_refused(front: Front, body: str | None) -> None:
 
 
 def test_every_error_has_a_status() -> None:
-    assert set(CODES.values()) <= answers.HTTP_STATUS.keys()
+    assert set(CODES.values()) <= HTTP_STATUS.keys()
 
 
 def test_a_broker_override_is_set_read_listed_and_removed(front: Front) -> None:

@@ -17,8 +17,7 @@ from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, AdminServiceStub, add_AdminServiceServicer_to_server
 from autothrottle_client import AdminClient, Unavailable
-from autothrottle_client.addresses import resolved
-from autothrottle_client.replicas import Connection, Replica, Replicas
+from autothrottle_client.replicas import Connection, Replica, Replicas, resolved
 from tests.paths import CERTIFICATES
 
 PEMS = CERTIFICATES

@@ -1,11 +1,13 @@
-"""Contents of files that may change while the process runs: certificates, tokens."""
+"""Files that may change while the process runs (certificates, tokens), and files that the command lines write."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from autothrottle_client.errors import Invalid
@@ -68,3 +70,31 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def write_text(path: Path, text: str, mode: int | None = None) -> None:
+    """Write a file and replace its content, but not through a symbolic link.
+
+    In a directory that others may write to, such a link makes this user overwrite another file.
+
+    Args:
+        path: the file.
+        text: its content.
+        mode: its permissions; None: those of the existing file, or as the umask gives them.
+
+    Raises:
+        OSError: the file cannot be written, or is a symbolic link.
+    """
+    with open(path, "w", encoding="utf-8", opener=_without_links) as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
+        file.write(text)
+
+
+def _without_links(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link, and links are not followed", path) from None
+        raise

@@ -17,7 +17,7 @@ from autothrottle.rate_limiters import (
     RecordRateLimiter,
     configured_limiters,
 )
-from tests.unit.autothrottle.rate_limiters.virtual_task import ALL, VirtualTask
+from tests.unit.autothrottle.virtual_task import ALL, VirtualTask
 
 
 def test_both_limiters_of_kip_731_are_enabled_by_default_and_do_nothing_without_a_limit() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autothrottle_client.patterns import split_patterns
+from autothrottle_client.texts import split_patterns
 
 
 @pytest.mark.parametrize(

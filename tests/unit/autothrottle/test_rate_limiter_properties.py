@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.autothrottle.rate_limiters.virtual_task import ALL, VirtualTask
+from tests.unit.autothrottle.virtual_task import ALL, VirtualTask
 
 LIMITS = st.floats(0.001, 1e5)
 SIZES = st.lists(st.integers(1, 5_000), min_size=1, max_size=20)

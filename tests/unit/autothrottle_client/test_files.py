@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle_client.output_files import write_text
+from autothrottle_client.files import write_text
 
 
 def test_a_file_is_replaced_and_gets_the_given_mode(tmp_path: Path) -> None:

@@ -46,14 +46,13 @@ class Tokens:
 
 def _read(path: str) -> Mapping[str, Caller]:
     """Return token -> its caller."""
+    subject = f"api-tokens-file {path!r}"
     try:
         lines = Path(path).read_text("utf-8").splitlines()
     except OSError as error:
-        raise Invalid(
-            f"api-tokens-file {path!r} cannot be read: {error.strerror}. Fix: name a readable file"
-        ) from error
+        raise Invalid(f"{subject} cannot be read: {error.strerror}. Fix: name a readable file") from error
     except ValueError as error:
-        raise Invalid(f"api-tokens-file {path!r} is not UTF-8 text ({error})") from error
+        raise Invalid(f"{subject} is not UTF-8 text ({error})") from error
     tokens: dict[str, Caller] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
@@ -64,17 +63,14 @@ def _read(path: str) -> Mapping[str, Caller]:
         if not is_token or not line.isprintable() or words[1] in tokens:
             # The message omits the line, because it may contain a token.
             raise Invalid(
-                f"api-tokens-file {path!r}: line {number} must be a name, a space and a unique token of at least "
-                f"{SHORTEST_TOKEN} ASCII characters, then optionally a role. "
-                f"Fix: for example `anna $(openssl rand -hex 32) viewer`"
+                f"{subject}: line {number} must be a name, a space and a unique token of at least {SHORTEST_TOKEN} "
+                "ASCII characters, then optionally a role. Fix: for example `anna $(openssl rand -hex 32) viewer`"
             )
         name, token, role = *words[:2], words[2] if len(words) == 3 else str(Role.OPERATOR)
         if role not in ROLES:
             # The message omits the word: with a blank in the name, the third word is the token.
-            raise Invalid(
-                f"api-tokens-file {path!r}: the third word of line {number} must be a role: {', '.join(ROLES)}"
-            )
+            raise Invalid(f"{subject}: the third word of line {number} must be a role: {', '.join(ROLES)}")
         tokens[token] = Caller(name, ROLES[role])
     if not tokens:
-        raise Invalid(f"api-tokens-file {path!r} contains no token, so every request would be refused. Fix: add a line")
+        raise Invalid(f"{subject} contains no token, so every request would be refused. Fix: add a line")
     return tokens

@@ -69,14 +69,13 @@ def with_tags(query: str, settings: DatadogSettings) -> str:
     >>> with_tags("avg:system.net.bytes_sent{service:kafka} by {host}", DatadogSettings("", ""))
     'avg:system.net.bytes_sent{service:kafka} by {host,broker_id,instance-type}'
     """
-    return _GROUPS.sub(lambda match: f"by {{{','.join(_with_names(match[1], settings))}}}", query)
 
+    def with_names(match: re.Match[str]) -> str:
+        names = [name.strip() for name in match[1].split(",")]
+        added = filter(None, _names(settings)) if "host" in names else ()
+        return f"by {{{','.join(dict.fromkeys([*names, *added]))}}}"
 
-def _with_names(groups: str, settings: DatadogSettings) -> list[str]:
-    given = [name.strip() for name in groups.split(",")]
-    if "host" not in given:
-        return given
-    return list(dict.fromkeys([*given, *filter(None, _names(settings))]))
+    return _GROUPS.sub(with_names, query)
 
 
 def _names(settings: DatadogSettings) -> tuple[str, str, str | None]:

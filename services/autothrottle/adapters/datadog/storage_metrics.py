@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from datadog_api_client.v1.api.metrics_api import MetricsApi
 
@@ -27,6 +27,8 @@ _TOPIC_OF_OFFSETS = "_consumer_offsets"
 
 _MAX_BODY_BYTES = 256 * 1024 * 1024
 """Limit of a response: the series of all partitions, in the process of metricsfetcher alone."""
+
+K = TypeVar("K")
 
 _TaggedValue = tuple[Mapping[str, str], int | None]
 """The tags of a series and its newest value; None: it is not a number of bytes."""
@@ -73,11 +75,13 @@ class DatadogStorageMetrics:
     def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
         deadline, queries = time.monotonic() + timeout.total_seconds(), self._queries
         self._client.fetch([self._client.check_key()], deadline)
-        end = int(self._clock())
-        partitions = f"{queries.partition_size}.rollup(avg, {queries.span_seconds})"
-        brokers = f"{queries.broker_storage} by {{{queries.broker_id_tag}}}.fill(last)"
-        sizes, size_problems = self._partition_sizes(self._series("partition-size-query", partitions, end, deadline))
-        free, free_problems = self._storage_free(self._series("broker-storage-query", brokers, end, deadline))
+        end, tag = int(self._clock()), queries.broker_id_tag
+        name, query = "partition-size-query", f"{queries.partition_size}.rollup(avg, {queries.span_seconds})"
+        series = self._series(name, query, end, deadline)
+        sizes, size_problems = _values_by_key(series, name, "topic, partition", _partition_of)
+        name, query = "broker-storage-query", f"{queries.broker_storage} by {{{tag}}}.fill(last)"
+        series = self._series(name, query, end, deadline)
+        free, free_problems = _values_by_key(series, name, tag, lambda tags: _number(tags.get(tag, "")))
         problems = (*size_problems, *free_problems)
         return StorageMetrics(sizes, free, datetime.fromtimestamp(end, UTC), problems)
 
@@ -97,29 +101,25 @@ class DatadogStorageMetrics:
         self._progress("success")
         return values
 
-    def _partition_sizes(self, series: Sequence[_TaggedValue]) -> tuple[dict[TopicPartitionKey, int], list[str]]:
-        sizes, problems = {}, []
-        for tags, value in series:
-            topic = tags.get("topic", "")
-            topic = f"_{topic}" if topic == _TOPIC_OF_OFFSETS else topic
-            number = _number(tags.get("partition", ""))
-            if topic and number is not None and value is not None:
-                sizes[topic, number] = value
-            else:
-                problems.append(
-                    f"a series of partition-size-query has no usable topic, partition or value: {dict(tags)}"
-                )
-        return sizes, problems
 
-    def _storage_free(self, series: Sequence[_TaggedValue]) -> tuple[dict[int, int], list[str]]:
-        free, problems, tag = {}, [], self._queries.broker_id_tag
-        for tags, value in series:
-            number = _number(tags.get(tag, ""))
-            if number is not None and value is not None:
-                free[number] = value
-            else:
-                problems.append(f"a series of broker-storage-query has no usable {tag} or value: {dict(tags)}")
-        return free, problems
+def _values_by_key(
+    series: Sequence[_TaggedValue], name: str, tag_names: str, key_of: Callable[[Mapping[str, str]], K | None]
+) -> tuple[dict[K, int], list[str]]:
+    """Return key -> value, and a problem for each series without one of them."""
+    values, problems = dict[K, int](), []
+    for tags, value in series:
+        key = key_of(tags)
+        if key is not None and value is not None:
+            values[key] = value
+        else:
+            problems.append(f"a series of {name} has no usable {tag_names} or value: {dict(tags)}")
+    return values, problems
+
+
+def _partition_of(tags: Mapping[str, str]) -> TopicPartitionKey | None:
+    topic, number = tags.get("topic", ""), _number(tags.get("partition", ""))
+    topic = f"_{topic}" if topic == _TOPIC_OF_OFFSETS else topic
+    return (topic, number) if topic and number is not None else None
 
 
 def _newest_values(series: Any) -> Iterator[_TaggedValue]:

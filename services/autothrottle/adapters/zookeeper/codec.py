@@ -147,11 +147,11 @@ def field_error(error: Exception) -> str:
 
 
 @contextmanager
-def _malformed(what: str, data: bytes, fix: str, errors: tuple[type[Exception], ...] = FIELD_ERRORS) -> Iterator[None]:
+def _malformed(what: str, data: bytes, fix: str) -> Iterator[None]:
     """Turn the errors of a missing or wrong field into Invalid."""
     try:
         yield
-    except errors as error:
+    except (*FIELD_ERRORS, Invalid) as error:
         raise Invalid(f"{what}: {field_error(error)}, in {_excerpt(data)}; {fix}") from error
 
 
@@ -380,7 +380,7 @@ def parse_ledger_entry(data: bytes) -> LedgerEntry:
         Invalid: autothrottle does not write such text.
     """
     value = own_object(data, "the ledger entry")
-    with _malformed("the ledger entry is malformed", data, "repair or remove the node", (*FIELD_ERRORS, Invalid)):
+    with _malformed("the ledger entry is malformed", data, "repair or remove the node"):
         keys = {text(key): _ledger_key(key, record) for key, record in value["keys"].items()}
         return LedgerEntry(keys, integer(value["term"], INT64), integer(value["cycle"], INT64))
 
@@ -534,7 +534,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
         Invalid: autothrottle does not write such text.
     """
     value = own_object(data, "the audit record")
-    with _malformed("the audit record is malformed", data, "remove the node", (*FIELD_ERRORS, Invalid)):
+    with _malformed("the audit record is malformed", data, "remove the node"):
         before, after, pause = value.get("before"), value.get("after"), value.get("pause")
         return StoredAuditRecord(
             number,

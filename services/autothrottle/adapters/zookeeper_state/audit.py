@@ -129,12 +129,12 @@ class AuditTrail:
         """
         if self._known is not None:
             return self._known
-        path = self._own.audit
         try:
-            names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
+            reading = self._client.get_children_async(self._own.audit, include_data=True)
+            names, stat = reading.get(timeout=self._timeout)
         except NoNodeError:
-            self._client.ensure_path_async(path).get(timeout=self._timeout)
-            names, stat = self._client.get_children_async(path, include_data=True).get(timeout=self._timeout)
+            self._client.ensure_path_async(self._own.audit).get(timeout=self._timeout)
+            return self._end()
         return TrailEnd(tuple(sorted(filter(_RECORD.fullmatch, names))), int(stat.version))
 
     def _committed(

@@ -40,7 +40,9 @@ from autothrottle.ports.kafka import QuotaReading, Term
 QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
 """Resource -> key -> text of its quota, or why they cannot be read; absent: no quota is set."""
 
-_GROUPS_UNKNOWN = "clients without quotas of their own are unknown: in ZooKeeper mode set --bootstrap-servers"
+_UNKNOWN_GROUPS = ClientReading(
+    warnings=("clients without quotas of their own are unknown: in ZooKeeper mode set --bootstrap-servers",)
+)
 
 
 class Ledger:
@@ -184,7 +186,7 @@ class LedgeredQuotas:
         client: KazooClient,
         own: OwnPaths,
         quotas: QuotaReader,
-        fetch_group_clients: Callable[[timedelta], ClientReading] | None = None,
+        fetch_group_clients: Callable[[timedelta], ClientReading] = lambda _: _UNKNOWN_GROUPS,
     ) -> None:
         """Prepare.
 
@@ -192,7 +194,8 @@ class LedgeredQuotas:
             client: session with the ledger.
             own: where the ledger is.
             quotas: current values from Kafka.
-            fetch_group_clients: reads the members of groups and the brokers' plug-ins; None: no broker can be queried.
+            fetch_group_clients: reads the members of groups and the brokers' plug-ins; by default, no broker can be
+                queried.
         """
         self._client, self._own = client, own
         self._quotas, self._fetch_group_clients = quotas, fetch_group_clients
@@ -215,11 +218,7 @@ class LedgeredQuotas:
         """Return the entities with quotas, and the clients in groups if brokers can be queried."""
         deadline = time.monotonic() + timeout.total_seconds()
         quotas = self._quotas.fetch_quotas(timeout)
-        groups = (
-            self._fetch_group_clients(time_left(deadline))
-            if self._fetch_group_clients
-            else ClientReading(warnings=(_GROUPS_UNKNOWN,))
-        )
+        groups = self._fetch_group_clients(time_left(deadline))
         return ClientReading(
             groups.entities.union(quotas.quotas), groups.plug_ins, (*quotas.problems, *groups.warnings)
         )

@@ -170,7 +170,7 @@ class ZooKeeperPauses:
     """A `PauseStore`. Thread-safe."""
 
     def __init__(self, client: KazooClient, own: OwnPaths, timeout: timedelta = TIMEOUT) -> None:
-        self._client, self._own = client, own
+        self._own = own
         self._trail = AuditTrail(client, own, timeout)
         self._node = FollowedNode(client, own.pause, "pause", timeout)
 

@@ -224,7 +224,7 @@ class Stage:
         self.kafka.reassign({("bulk", p): (FAILED, *_alive(p)) for p in range(len(_SIZES["bulk"]))})
 
     def is_reassigning(self) -> bool:
-        return bool(self.kafka.read(Cluster.moving))
+        return bool(self.kafka.inspect(Cluster.moving))
 
     def is_throttled(self) -> bool:
         """Whether the throttle and the list that the user may edit are as the reassignment needs them."""

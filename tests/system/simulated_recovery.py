@@ -291,7 +291,7 @@ class SimulatedRecovery:
 
     def is_reassigning(self) -> bool:
         """Whether any partition is still being reassigned."""
-        return bool(self.kafka.read(Cluster.moving))
+        return bool(self.kafka.inspect(Cluster.moving))
 
     def wait_until_throttled(self, *topics: str, within_seconds: float = 60.0) -> None:
         """Wait for `is_throttled`."""

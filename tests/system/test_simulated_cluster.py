@@ -99,9 +99,9 @@ def live(zookeeper: ZooKeeperServer, operator: Operator, cluster: Cluster) -> Si
 
 
 def bytes_copied_in(kafka: SimulatedKafka, seconds: float) -> int:
-    bytes_left = kafka.read(Cluster.bytes_left)
+    bytes_left = kafka.inspect(Cluster.bytes_left)
     time.sleep(seconds)
-    return bytes_left - kafka.read(Cluster.bytes_left)
+    return bytes_left - kafka.inspect(Cluster.bytes_left)
 
 
 def test_cluster_writes_kafkas_znodes_and_deletes_its_broker_ids_at_the_end(
@@ -167,7 +167,7 @@ def test_reassignment_through_the_admin_api_shows_in_the_topic_znode_only(
         kafka.reassign(TARGETS)
         eventually(lambda: operator.read("/brokers/topics/t")["adding_replicas"] == {"0": [3], "1": [3]}, 2)
         assert not operator.exists("/admin/reassign_partitions")
-        eventually(lambda: not kafka.read(Cluster.moving))
+        eventually(lambda: not kafka.inspect(Cluster.moving))
         eventually(lambda: operator.read("/brokers/topics/t")["partitions"] == {"0": [3, 1], "1": [3, 2]})
 
 
@@ -202,7 +202,7 @@ def test_configs_present_at_the_start_apply(zookeeper: ZooKeeperServer, operator
         assert rate_of(cluster, 3) == 7_000_000
         kafka.reassign(TARGETS)
         time.sleep(1)
-        assert kafka.read(lambda cluster: cluster.unthrottled_bytes) == 0
+        assert kafka.inspect(lambda cluster: cluster.unthrottled_bytes) == 0
         assert operator.read("/config/topics/t") == {"version": 1, "config": {FOLLOWER_LIST: "*"}}
 
 
@@ -339,10 +339,10 @@ def test_simulated_cluster_survives_a_restart_of_zookeeper(fresh_zookeeper: ZooK
     cluster = small_cluster(200 * MEGABYTE)
     with SimulatedKafka(fresh_zookeeper.connect, cluster, session_timeout_seconds=2) as kafka:
         operator.reassign(TARGETS)
-        eventually(lambda: len(kafka.read(Cluster.moving)) == 2)
+        eventually(lambda: len(kafka.inspect(Cluster.moving)) == 2)
         operator.close()  # its session could expire
         fresh_zookeeper.kill()
-        eventually(lambda: not kafka.read(Cluster.moving), 20)
+        eventually(lambda: not kafka.inspect(Cluster.moving), 20)
         fresh_zookeeper.start()
         operator = Operator(fresh_zookeeper.connect, "")
         eventually(lambda: not operator.exists("/admin/reassign_partitions"), 30)
@@ -374,8 +374,8 @@ def test_error_names_the_unreachable_zookeeper() -> None:
 def test_model_counts_the_copied_bytes_of_each_flow(zookeeper: ZooKeeperServer, operator: Operator) -> None:
     with live(zookeeper, operator, small_cluster(50 * MEGABYTE)) as kafka:
         kafka.reassign(TARGETS)
-        eventually(lambda: not kafka.read(Cluster.moving))
-        cluster = kafka.read(lambda cluster: cluster)
+        eventually(lambda: not kafka.inspect(Cluster.moving))
+        cluster = kafka.inspect(lambda cluster: cluster)
         assert round(cluster.unthrottled_bytes) == 250 * MEGABYTE
         inbound = cluster.brokers[3].inbound
         assert inbound.total == round(inbound.replication) == 250 * MEGABYTE

@@ -20,9 +20,9 @@ from autothrottle_lab.demo.scenario import (
     DEMO_FALLING_SECONDS,
     DEMO_NEW_BROKER,
 )
-from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Report, Stage, size
+from autothrottle_lab.demo.stage import INSTANCE_TYPE, Interruption, Reading, Report, Stage, size
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.observer import Configs, Reading, Timeline, read_kraft_timeline
+from autothrottle_lab.observation.observer import Configs, Timeline, read_kraft_timeline
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, TrafficCounters, fill
 from autothrottle_lab.servers.kafka import Partition
 from autothrottle_lab.servers.kafka_kraft import KraftCluster

@@ -9,10 +9,10 @@ from autothrottle.adapters.zookeeper.codec import parse_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER, demo_cluster, demo_scenario
-from autothrottle_lab.demo.stage import Interruption, Report, Stage, size
+from autothrottle_lab.demo.stage import Interruption, Reading, Report, Stage, size
 from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.emulators.kafka_znodes import format_reassignment
-from autothrottle_lab.observation.observer import Configs, Reading, read_timeline
+from autothrottle_lab.observation.observer import Configs, read_timeline
 from autothrottle_lab.simulate.recording import bound
 from autothrottle_lab.simulation.cluster import Cluster
 
@@ -49,11 +49,11 @@ class SimulatedStage(Stage):
         self.start_services(datadog.url, self.options)
 
     def submit_reassignment(self) -> None:
-        self._at_start = self._kafka.read(client_bytes)
+        self._at_start = self._kafka.inspect(client_bytes)
         self.client.create(_KAFKA.reassign_partitions, format_reassignment(self._scenario.targets))
 
     def record_end(self) -> None:
-        self._at_end = self._kafka.read(client_bytes)
+        self._at_end = self._kafka.inspect(client_bytes)
 
     def set_client_load(self, factor: int) -> None:
         """Do nothing: the scenario's script changes the client load."""
@@ -63,7 +63,7 @@ class SimulatedStage(Stage):
             side = cluster.brokers[DEMO_NEW_BROKER].inbound
             return (cluster.now, side.client_carried, side.replication), cluster.bytes_left()
 
-        return self._kafka.read(of_new_broker)
+        return self._kafka.inspect(of_new_broker)
 
     def is_reassigning(self) -> bool:
         return self.client.exists(_KAFKA.reassign_partitions) is not None

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import sub
 from types import FrameType
 from typing import Any
 
@@ -27,7 +28,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.observer import Configs, Reading, Sample, Timeline
+from autothrottle_lab.observation.observer import Configs, Sample, Timeline
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -39,6 +40,9 @@ START_SECONDS = 120.0
 """Deadline for the start of one process. It takes a second or two, and longer on a busy machine."""
 
 _POLL_SECONDS = 0.1
+
+Reading = tuple[float, float, float]
+"""Counters of the new broker: (seconds, bytes that clients wrote to it, bytes that it copied from leaders)."""
 
 
 class Interrupted(Exception):
@@ -235,9 +239,11 @@ class Stage(ABC):
     def sample(self) -> Sample:
         """Return the state of the new broker, with rates since the last call."""
         reading, bytes_left = self.reading()
-        last_reading, self._last_reading = self._last_reading or reading, reading
+        duration, client_bytes, copied = map(sub, reading, self._last_reading or reading)
+        self._last_reading, interval = reading, max(duration, 1e-9)
         throttle = self.configs().get(f"brokers/{DEMO_NEW_BROKER}", {}).get(FOLLOWER_RATE)
-        return Sample.between(last_reading, reading, throttle, bytes_left)
+        rate = None if throttle is None else int(throttle)
+        return Sample(rate, client_bytes / interval, copied / interval, bytes_left)
 
     def throttled(self) -> Sequence[str]:
         """Return the brokers and topics that have a throttle or a list of throttled replicas."""

@@ -48,11 +48,8 @@ def steady(tx_rate: float, rx_rate: float) -> Callable[[], str]:
 
 def node_text(tx_bytes: float, rx_bytes: float) -> str:
     """Return the text of node_exporter's netdev collector with one device."""
-    counters = {"transmit": tx_bytes, "receive": rx_bytes}
-    return "".join(
-        f'# TYPE node_network_{way}_bytes_total counter\nnode_network_{way}_bytes_total{{device="eth0"}} {total!r}\n'
-        for way, total in counters.items()
-    )
+    totals = {"node_network_transmit_bytes_total": tx_bytes, "node_network_receive_bytes_total": rx_bytes}
+    return _text(totals, '{device="eth0"}')
 
 
 def jmx_text(counters: TrafficCounters) -> str:
@@ -63,11 +60,11 @@ def jmx_text(counters: TrafficCounters) -> str:
         "replicationbytesin": 0.0,
         "replicationbytesout": 0.0,
     }
-    return "".join(
-        f"# TYPE kafka_server_brokertopicmetrics_{name}_total counter\n"
-        f"kafka_server_brokertopicmetrics_{name}_total {total!r}\n"
-        for name, total in totals.items()
-    )
+    return _text({f"kafka_server_brokertopicmetrics_{name}_total": total for name, total in totals.items()})
+
+
+def _text(totals: Mapping[str, float], labels: str = "") -> str:
+    return "".join(f"# TYPE {name} counter\n{name}{labels} {total!r}\n" for name, total in totals.items())
 
 
 class _ExporterRoutes(EmulatorRoutes):

@@ -18,11 +18,11 @@ class EmulatorServer(ThreadingHTTPServer):
     daemon_threads = False
     request_queue_size = 128
 
-    def __init__(self, routes: type[EmulatorRoutes], host: str = "127.0.0.1", port: int = 0) -> None:
-        """Start the server; port 0: any free port."""
+    def __init__(self, routes: type[EmulatorRoutes]) -> None:
+        """Start the server on a free port of 127.0.0.1."""
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
-        super().__init__((host, port), routes)
+        super().__init__(("127.0.0.1", 0), routes)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name=type(self).__name__)
         self._thread.start()
 

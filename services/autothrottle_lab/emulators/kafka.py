@@ -121,7 +121,7 @@ class SimulatedKafka(Startable):
         with self._lock:
             self._cluster.submit_reassignment(targets)
 
-    def read(self, value: Callable[[Cluster], T]) -> T:
+    def inspect(self, value: Callable[[Cluster], T]) -> T:
         """Return a value of the model, which does not change meanwhile."""
         with self._lock:
             return value(self._cluster)

@@ -30,8 +30,6 @@ from autothrottle_lab.servers.zookeeper import Transaction
 _KAFKA = KafkaPaths()
 _CONFIGS = tuple(f"{_KAFKA.configs}/{kind.value}/" for kind in THROTTLED_TYPES)
 
-Reading = tuple[float, float, float]
-"""Counters of a broker: (seconds, bytes that clients wrote to it, bytes that it copied from leaders)."""
 Copy = tuple[TopicPartition, int, Iterable[int], Collection[int]]
 """(partition, leader, ISR, adding replicas that are out of sync)."""
 Configs = Mapping[str, Mapping[str, str]]
@@ -53,13 +51,6 @@ class Sample:
     """Rate at which it copied from leaders since the last sample, bytes/s."""
     bytes_left: int
     """Bytes that all adding replicas still have to copy."""
-
-    @staticmethod
-    def between(earlier: Reading, later: Reading, throttle: str | None, bytes_left: int) -> Sample:
-        """Return the state now, with the mean rates between two readings."""
-        seconds = max(later[0] - earlier[0], 1e-9)
-        client_rate, copy_rate = (later[1] - earlier[1]) / seconds, (later[2] - earlier[2]) / seconds
-        return Sample(None if throttle is None else int(throttle), client_rate, copy_rate, bytes_left)
 
 
 # After the recovery

@@ -477,7 +477,7 @@ class KafkaCluster(Startable):
             self._admin = None
 
 
-def java_command(version: str, heap_megabytes: int) -> list[str]:
+def java_command(version: str, heap_megabytes: int = 256) -> list[str]:
     """Return a Java command with the jars of a Kafka release; append a main class to run it.
 
     Raises:

@@ -41,7 +41,6 @@ class ZooKeeperModeCluster(KafkaCluster):
         chroot: str = "",
         version: str = "3.9.2",
         broker_properties: Mapping[str, object] | None = None,
-        heap_megabytes: int = 256,
     ) -> None:
         """Prepare the brokers.
 
@@ -52,12 +51,11 @@ class ZooKeeperModeCluster(KafkaCluster):
             chroot: "" or "/...".
             version: Kafka release.
             broker_properties: broker configs that override the lab's.
-            heap_megabytes: Java heap of each broker.
         """
         self.zookeeper_connect = zookeeper_connect + chroot
         """Connection string with the chroot, for brokers and tools."""
         properties = {"zookeeper.connect": self.zookeeper_connect, **_PROPERTIES, **(broker_properties or {})}
-        command = java_command(version, heap_megabytes)
+        command = java_command(version)
         super().__init__(directory, version, command, {b: {"broker.id": b, **properties} for b in broker_ids}, {})
         self._chroot = chroot
         # Without the chroot, because the first broker creates it.

@@ -36,7 +36,7 @@ def choose(records: Iterable[ReassignmentRecord], reassignment_id: str = "") -> 
         complete_ids = ", ".join(sorted({record.reassignment_id for record in ended})[-10:]) or "none"
         which = f"the reassignment {reassignment_id!r}" if reassignment_id else "any reassignment"
         raise Missing(f"the log lacks the end or the bytes of {which}; complete reassignments are: {complete_ids}")
-    return max(matching, key=lambda one: one.finish or one.start)
+    return max(matching, key=lambda record: record.finish or record.start)
 
 
 def scenario_text(reassignment: ReassignmentRecord, decisions: Sequence[DecisionRecord]) -> str:

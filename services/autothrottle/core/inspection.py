@@ -88,15 +88,20 @@ def loads_inspected(loads: Loads, registered: Collection[int], limits: Limits, n
 def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
     subject = f"broker {load.broker_id}"
     age = max((now - max(load.outbound.end, load.inbound.end)) / timedelta(seconds=1), 0)
-    rates = _both({role: load.of(role).rate for role in ReplicaRole})
-    yield Finding(subject, f"load {rates}, measured until {age:.0f} s ago")
+    rates = {role: load.of(role).rate for role in ReplicaRole}
+    yield Finding(subject, f"load {_both(rates)}, measured until {age:.0f} s ago")
     yield Finding(subject, f"capacity {_both({role: load.capacity.of(role) for role in ReplicaRole})}{_origin(load)}")
-    yield Finding(subject, f"if this is the load of clients, replication gets {_both(_free(load, limits))}")
+    # The original's formula, for a load without replication.
+    free = {
+        role: headroom(rate, 0, load.capacity.of(role), limits.max_ratio(role), limits.floor)
+        for role, rate in rates.items()
+    }
+    yield Finding(subject, f"if this is the load of clients, replication gets {_both(free)}")
     if age > OLD_SECONDS:
         fix = "let the metrics source deliver newer samples, or choose --metrics-source scrape"
         yield Finding(subject, f"the load was measured {age:.0f} s ago; the margins for clients grow with the age", fix)
     for role, way in _DIRECTIONS.items():
-        capacity, rate = load.capacity.of(role), load.of(role).rate
+        capacity, rate = load.capacity.of(role), rates[role]
         option = load.capacity.origin.split()[0] if load.capacity.origin.startswith("--") else "--broker-cap-map"
         fix = f"correct the capacity with {option}, or name the devices of the link with --net-devices"
         shown = f"capacity of {megabytes_per_second(capacity)}{_origin(load)}"
@@ -105,14 +110,6 @@ def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
         elif capacity < limits.min_rate:
             value = f"its {way} {shown} is below --min-rate, {megabytes_per_second(limits.min_rate)}"
             yield Finding(subject, value, f"{fix}, or lower --min-rate")
-
-
-def _free(load: BrokerLoad, limits: Limits) -> Mapping[ReplicaRole, BytesPerSecond]:
-    """Return the rates of the original's formula, for a load without replication."""
-    return {
-        role: headroom(load.of(role).rate, 0, load.capacity.of(role), limits.max_ratio(role), limits.floor)
-        for role in ReplicaRole
-    }
 
 
 def _origin(load: BrokerLoad) -> str:

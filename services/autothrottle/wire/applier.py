@@ -104,8 +104,7 @@ def change_from_message(message: applier_pb2.Change) -> Change:
         if key not in _WRITABLE_KEYS:
             keys = ", ".join(sorted(_WRITABLE_KEYS))
             raise Invalid(f"config key {key!r} is not a throttle key and not a quota; give one of {keys}")
-    resource = resource_from_path(message.resource)
-    return SAME_NAMES.from_message(Change, message, resource=resource, ledger=ledger)
+    return SAME_NAMES.from_message(Change, message, resource=resource_from_path(message.resource), ledger=ledger)
 
 
 def resource_from_path(path: str) -> ConfigResource:

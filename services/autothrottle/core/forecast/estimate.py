@@ -146,11 +146,11 @@ def _size(sizes: LogSizes, broker_id: int, row: TopicPartition) -> int | None:
 
 def _growth(sizes: LogSizes, later: LogSizes | None, leader: int, row: TopicPartition) -> float:
     """Return the growth rate of a leader's log, bytes/s; 0: unknown."""
-    earlier_logs, later_logs = sizes.brokers.get(leader), later.brokers.get(leader) if later else None
-    if earlier_logs is None or later_logs is None or row not in earlier_logs.sizes or row not in later_logs.sizes:
+    size, later_size = _size(sizes, leader, row), _size(later, leader, row) if later else None
+    if later is None or size is None or later_size is None:
         return 0.0
-    seconds = (later_logs.at - earlier_logs.at).total_seconds()
-    return max(0, later_logs.sizes[row] - earlier_logs.sizes[row]) / seconds if seconds > 0 else 0.0
+    seconds = (later.brokers[leader].at - sizes.brokers[leader].at).total_seconds()
+    return max(0, later_size - size) / seconds if seconds > 0 else 0.0
 
 
 def estimate(

@@ -23,8 +23,6 @@ _DENSE_AGE = timedelta(seconds=40)
 
 _SPARSE_INTERVAL = timedelta(seconds=15)
 
-_NONE: frozenset[TopicPartition] = frozenset()
-
 Copied = Mapping[int, Collection[TopicPartition]]
 """Broker id -> its replicas that are still being copied."""
 
@@ -69,7 +67,7 @@ class GrowthHistory:
             if broker_id in brokers:
                 if logs.at <= brokers[broker_id].at:
                     continue
-                apart = {*copied.get(broker_id, _NONE), *self.copied.get(broker_id, _NONE)}
+                apart = {*copied.get(broker_id, ()), *self.copied.get(broker_id, ())}
                 seconds = (logs.at - brokers[broker_id].at).total_seconds()
                 grown = growth_rates(self.sizes[broker_id], logs.sizes, seconds, rates[broker_id])
                 if not is_plausible(grown):  # its growth is unknown, not 0: its counts start again

@@ -53,29 +53,25 @@ class ZooKeeperReassigner:
         try:
             results = transaction.commit_async().get(timeout=seconds_left(deadline))
         except ANSWER_LOST as error:
-            self._read_back(data, deadline, error)
-            return
+            # If the list is not there, it was never written, or Kafka has already processed it.
+            if self._is_listed(data, deadline):
+                return
+            raise Unavailable("lost the connection to ZooKeeper: it is unknown whether it was submitted") from error
         (created,) = check.require(results, _NOTHING)
-        if isinstance(created, NodeExistsError):
-            self._require_same_list(data, deadline)
-        elif isinstance(created, Exception):
-            raise Unavailable(
-                f"ZooKeeper refuses to create {self._path}: {created!r}; check that zk-prefix is Kafka's chroot"
-            )
-
-    def _require_same_list(self, data: bytes, deadline: float) -> None:
-        """Accept an existing list that equals ours: a first attempt succeeded, but its answer was lost."""
-        if not read_after_outage(self._client, lambda: self._current(deadline) == data, deadline):
+        # An existing list that equals ours is that of a first attempt, whose answer was lost.
+        if isinstance(created, NodeExistsError) and not self._is_listed(data, deadline):
             raise Conflict(
                 f"a reassignment that was started through ZooKeeper is in progress ({self._path}), and Kafka accepts "
                 "only one at a time there; wait until it is complete"
             )
+        if isinstance(created, Exception) and not isinstance(created, NodeExistsError):
+            raise Unavailable(
+                f"ZooKeeper refuses to create {self._path}: {created!r}; check that zk-prefix is Kafka's chroot"
+            )
 
-    def _read_back(self, data: bytes, deadline: float, error: Exception) -> None:
-        """After a lost answer, find out whether the list was written, as soon as ZooKeeper answers again."""
-        # If the list is not there, it was never written, or Kafka has already processed it.
-        if not read_after_outage(self._client, lambda: self._current(deadline) == data, deadline):
-            raise Unavailable("lost the connection to ZooKeeper: it is unknown whether it was submitted") from error
+    def _is_listed(self, data: bytes, deadline: float) -> bool:
+        """Whether the list of reassignments is this one, as soon as ZooKeeper answers again."""
+        return bool(read_after_outage(self._client, lambda: self._current(deadline) == data, deadline))
 
     def _current(self, deadline: float) -> bytes | None:
         try:

@@ -28,15 +28,20 @@ from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.operators.audited_maps import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
+from autothrottle.core.cycle.input import PlannerSettings
+from autothrottle.core.operators.audit import (
+    CATCH_UPS,
+    REQUEST_QUOTAS,
+    TEMPORARY_QUOTAS,
+    YIELD_RULES,
+)
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.placement import PlacementServicer
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.request_quotas import RequestQuotas

@@ -14,7 +14,7 @@ from autothrottle.core.placement.partition_map import PartitionMap, matching_top
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy, steps
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.ports.placement import ClusterSource, PlacementCluster, StorageMetricsSource
+from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from autothrottle.core.errors import Invalid, Missing, Unavailable
-from autothrottle.ports.placement import HistorySample, StorageMetrics
+from autothrottle.ports.services import HistorySample, StorageMetrics
 
 SCHEMA = pa.schema(
     [

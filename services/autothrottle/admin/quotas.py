@@ -9,26 +9,26 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.errors import Conflict, Invalid, Missing
-from autothrottle.core.operators.stored_map import readable, unreadable_entries
+from autothrottle.core.operators.sources import readable, unreadable_entries
 from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
+    DecidingQuota,
     QuotaEdits,
     QuotaKey,
     QuotaValues,
+    TemporaryQuota,
+    TemporaryQuotas,
     check_etag,
     edited,
-    format_value,
-    keys_of,
-    validate_edits,
-)
-from autothrottle.core.quotas.precedence import (
-    DecidingQuota,
     effective_quotas,
     effective_quotas_of_ip,
+    format_value,
+    keys_of,
     levels,
     levels_of_ip,
+    quota_sentence,
+    validate_edits,
 )
-from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import ClientQuotaStore, QuotaChange, QuotaSource, SnapshotSource

@@ -32,7 +32,7 @@ from autothrottle.ports.kafka import (
     Reassigner,
     SnapshotSource,
 )
-from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
+from autothrottle.ports.services import ClusterSource, StorageMetricsSource
 from autothrottle.runtime.configuration import Configuration, KafkaBackend
 from autothrottle.runtime.shutdown import Shutdown
 

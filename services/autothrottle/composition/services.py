@@ -31,13 +31,13 @@ from autothrottle.applier import ApplierServicer
 from autothrottle.composition.cluster import ZooKeeperCluster, new_cluster
 from autothrottle.composition.loads import MetricsSources
 from autothrottle.composition.state import StateStores
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.exported_metrics import BUILD_INFO, MetricSample, SampleSource
 from autothrottle.core.members import Member, hosts_without_route, published_address
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything

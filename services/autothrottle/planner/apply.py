@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.contribution import Action, PurgeCatchUp, PurgeOverride, PurgeQuota
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.results import ActionResult, CycleResults
+from autothrottle.core.cycle.decision import (
+    Action,
+    ActionResult,
+    CycleDecision,
+    CycleResults,
+    PurgeCatchUp,
+    PurgeOverride,
+    PurgeQuota,
+)
 from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change
 from autothrottle.planner import traces
-from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
-from autothrottle.planner.submissions import Submissions
-from autothrottle.planner.watchdog import Watchdog
+from autothrottle.planner.calls import CLUSTER_TIMEOUT, PlannerDependencies, Submissions, Watchdog
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import UNTRACED
 

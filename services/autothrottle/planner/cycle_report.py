@@ -10,14 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from autothrottle.core.cycle.contribution import PurgeCatchUp, PurgeOverride, PurgeQuota
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.results import ActionResult, CycleResults, Settled
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState, TermState
+from autothrottle.core.cycle.decision import (
+    ActionResult,
+    CycleDecision,
+    CycleResults,
+    PurgeCatchUp,
+    PurgeOverride,
+    PurgeQuota,
+    Settled,
+)
+from autothrottle.core.cycle.input import ControllerState, PlannerSettings, TermState
 from autothrottle.core.errors import AutothrottleError, NotLeader
-from autothrottle.core.operators.endings import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.overrides import override_owner
+from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.schedule import ScheduleWindow
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.records import Cycle, ForeignThrottle, Pause, Submission

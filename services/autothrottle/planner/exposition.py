@@ -13,7 +13,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.exported_metrics import ExportedMetric, MetricSample
 from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.stored_map import unreadable_entries
+from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.cycle_report import CycleReport

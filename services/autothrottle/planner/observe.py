@@ -19,25 +19,22 @@ from typing import TypeVar
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicPartition
-from autothrottle.core.cycle.observation import (
+from autothrottle.core.cycle.input import (
     CycleObservation,
+    KnownLoads,
+    PlannerSettings,
     SettingsReading,
-    SourceReadings,
-    adopted,
+    TermState,
     needed,
     partitions_with_isr,
 )
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import KnownLoads, TermState
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.operators.sources import SourceReadings, adopted
+from autothrottle.core.quotas.entities import ClientReading, QuotaState
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.retries import SETTINGS
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
-from autothrottle.planner.submissions import Submissions
-from autothrottle.planner.watchdog import Watchdog
+from autothrottle.planner.calls import CLUSTER_TIMEOUT, PlannerDependencies, Submissions, Watchdog
 from autothrottle.ports.kafka import FetchSettingsSource
 from autothrottle.wire.common import MAX_SNAPSHOT_PARTITIONS
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
+from autothrottle.planner.calls import LONGEST_METRICS_WAIT
 from autothrottle.planner.cycle_report import CycleReport, Reported
-from autothrottle.planner.observe import LONGEST_METRICS_WAIT
 from autothrottle.ports.telemetry import DecisionSink, Event, EventSink
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,8 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.operators.submission import Targets
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaValues
-from autothrottle.core.quotas.precedence import ClientQuotas
+from autothrottle.core.quotas.entities import ClientQuotaEntity, ClientReading, QuotaState
+from autothrottle.core.quotas.keys import ClientQuotas, QuotaEdits, QuotaValues
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
 

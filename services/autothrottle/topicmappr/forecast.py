@@ -14,7 +14,7 @@ from autothrottle.core.capacity.pools import PoolMembers, Pools
 from autothrottle.core.capacity.sizing import Dimension
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.ports.placement import HistorySample, PlacementCluster
+from autothrottle.ports.services import HistorySample, PlacementCluster
 from autothrottle.topicmappr.report import table
 
 

@@ -11,7 +11,7 @@ import sys
 from autothrottle import __version__
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.ports.placement import StorageMetrics
+from autothrottle.ports.services import StorageMetrics
 from autothrottle.runtime.command_line import command_help, described, program
 from autothrottle.runtime.configuration_reader import parse_command
 from autothrottle.runtime.option_kinds import declared_options

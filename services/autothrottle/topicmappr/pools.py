@@ -29,7 +29,7 @@ from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, TopicPartitionKey, changes
 from autothrottle.core.placement.plan import Strategy, gigabytes
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.map_files import MapFile

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
-from autothrottle.ports.placement import (
+from autothrottle.ports.services import (
     ClusterSource,
     HistorySample,
     PlacementCluster,

@@ -14,7 +14,7 @@ from autothrottle.core.operators.overrides import (
     parse_etag,
     validate_rate,
 )
-from autothrottle.core.operators.stored_map import unreadable_entries
+from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates, in_order, validate_request_quota_entity
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import SAME_NAMES, expire_time_from_message

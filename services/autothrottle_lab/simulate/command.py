@@ -19,7 +19,7 @@ from pathlib import Path
 from autothrottle.adapters.credentials.tls import ServiceCertificates
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.command_line import add_options, named, options_text

@@ -28,13 +28,12 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
+from autothrottle.core.cycle.input import PlannerSettings
+from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
-from autothrottle.planner.dependencies import PlannerDependencies
-from autothrottle.planner.loop import Planner
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.calls import PlannerDependencies
+from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle_lab.simulation.client_traffic import ClientTraffic

@@ -20,7 +20,7 @@ from autothrottle.core.inspection import Finding
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.traffic.loads import BrokerLoad
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration import Configuration
 from tests import builders
 from tests.builders import mb

@@ -39,11 +39,11 @@ from autothrottle.core.cluster.configs import (
     REPLICAS_KEYS,
     WILDCARD,
     ConfigResource,
+    LedgerEntry,
     ResourceType,
     format_replicas,
     parse_replicas,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, intended, validate_restored

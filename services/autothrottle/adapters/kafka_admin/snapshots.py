@@ -25,8 +25,15 @@ from autothrottle.adapters.kafka_admin.values import Answers, Configs
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, Difference, SnapshotDifferences
 from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
-from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    REPLICAS_KEYS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+    ResourceType,
+    parse_replicas,
+)
 from autothrottle.core.cluster.snapshot import (
     ANY_SNAPSHOT,
     Problem,

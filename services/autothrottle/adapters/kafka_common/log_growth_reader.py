@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.background_reader import BROKER_TIMEOUT, BackgroundReader, Leaders
-from autothrottle.core.cluster.log_growth import LogGrowth, rate_after_rise
+from autothrottle.core.cluster.flows import LogGrowth, rate_after_rise
 from autothrottle.core.cluster.snapshot import TopicReassignment
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import AllLogsSource, Watch

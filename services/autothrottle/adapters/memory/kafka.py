@@ -11,10 +11,16 @@ from typing import Any, TypeVar
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.state_store import MemoryElectorate, Outages
-from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    THROTTLE_KEYS,
+    THROTTLED_TYPES,
+    ConfigResource,
+    LedgerEntry,
+    ResourceType,
+)
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
     ANY_SNAPSHOT,
@@ -31,9 +37,7 @@ from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Un
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.catch_up import lagging, reassignments_with_lagging
 from autothrottle.core.operators.submission import Targets
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState, entity_of_path
 from autothrottle.core.quotas.keys import QuotaValues, check_etag, edited
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored

@@ -15,10 +15,17 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.members import Member, ordered
-from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord, unwritten_record
-from autothrottle.core.operators.audited_maps import MapKind, without_entry, without_purged
+from autothrottle.core.operators.audit import (
+    MAX_AUDIT_RECORDS,
+    AuditReading,
+    MapKind,
+    StoredAuditRecord,
+    unwritten_record,
+    without_entry,
+    without_purged,
+)
 from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate
-from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch

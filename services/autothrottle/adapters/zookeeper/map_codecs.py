@@ -23,11 +23,10 @@ from autothrottle.adapters.zookeeper.codec import (
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.operators import audited_maps
-from autothrottle.core.operators.audited_maps import MapKind
-from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.operators.audit import MapKind
+from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, validate_entity
-from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
-from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.quotas.keys import TemporaryQuota, TemporaryQuotas, format_value, parse_key, parse_value
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, validate_rule
 from autothrottle.core.records import CatchUp
 from autothrottle.core.request_quotas import (

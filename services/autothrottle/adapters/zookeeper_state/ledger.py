@@ -26,13 +26,10 @@ from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirro
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
-from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import entity_of_path
+from autothrottle.core.quotas.entities import ClientReading, QuotaState, entity_of_path
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import QuotaReading, Term

@@ -25,10 +25,16 @@ from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, NodeEdit, StoredNode
 from autothrottle.core.cluster.broker_ids import broker_id_of, validate_broker_id
 from autothrottle.core.errors import Incomplete, Invalid
-from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord, unwritten_record
-from autothrottle.core.operators.audited_maps import without_entry, without_purged
+from autothrottle.core.operators.audit import (
+    MAX_AUDIT_RECORDS,
+    AuditReading,
+    StoredAuditRecord,
+    unwritten_record,
+    without_entry,
+    without_purged,
+)
 from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate
-from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch

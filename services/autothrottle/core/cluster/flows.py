@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.flows import LogGrowth
 
 LinkSide = tuple[int, ReplicaRole]
 """One direction of one broker's link: (broker id, role); a leader sends, a follower receives."""

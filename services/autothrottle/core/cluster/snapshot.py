@@ -16,9 +16,8 @@ from itertools import chain, pairwise, repeat
 from operator import contains, lt
 from typing import Any
 
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, format_replicas
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ReplicaRole, format_replicas
 from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides_of
-from autothrottle.core.cluster.ledger import LedgerEntry
 
 TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
 """Kafka's rule for topic names, as a regular expression to be matched against the whole text."""

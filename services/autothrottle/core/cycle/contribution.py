@@ -10,7 +10,7 @@ from itertools import chain
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.submission import SubmissionRequest
-from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.keys import TemporaryQuota
 from autothrottle.core.records import CatchUp, Outcome
 from autothrottle.core.throttles.changes import Change
 

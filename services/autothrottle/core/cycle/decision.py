@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.contribution import Action, WakeUp
-from autothrottle.core.cycle.input import SnapshotViews
-from autothrottle.core.cycle.state import ControllerState
+from autothrottle.core.cycle.decision import Action, WakeUp
+from autothrottle.core.cycle.input import ControllerState, SnapshotViews
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.overrides import Overrides
@@ -17,7 +16,7 @@ from autothrottle.core.records import Outcome, Pause
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.throttles.ownership import ForeignThrottles
 from autothrottle.core.throttles.plan import Plan
-from autothrottle.core.throttles.ramp_state import RampState
+from autothrottle.core.throttles.ramp import RampState
 from autothrottle.core.traffic.loads import Loads
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
-from autothrottle.core.cycle.observation import CycleObservation
-from autothrottle.core.cycle.state import KnownLoads, KnownSources
+from autothrottle.core.cycle.input import CycleObservation, KnownLoads
 from autothrottle.core.operators.catch_up import with_lagging
 from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import KnownSources
 from autothrottle.core.operators.submission import Targets, with_proposed
 
 

@@ -9,15 +9,14 @@ from itertools import islice
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, participants
-from autothrottle.core.cycle.state import KnownLoads, KnownSources, TermState
+from autothrottle.core.cycle.input import KnownLoads, TermState
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.catch_up import partitions_on
 from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.stored_map import keeping_unreadable, unreadable_entries
+from autothrottle.core.operators.sources import KnownSources, keeping_unreadable, unreadable_entries
 from autothrottle.core.operators.submission import SubmissionRequest
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.temporary import TemporaryQuotas
+from autothrottle.core.quotas.entities import ClientReading, QuotaState
+from autothrottle.core.quotas.keys import TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.records import CatchUp, Pause
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.contribution import Action, WakeUp
+from autothrottle.core.cycle.decision import Action, WakeUp
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
 from autothrottle.core.throttles.changes import Applied

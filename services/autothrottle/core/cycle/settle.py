@@ -7,18 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from autothrottle.core.cluster.snapshot import link_sides_of_reassignments
-from autothrottle.core.cycle.contribution import WakeUp
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.results import CycleResults, Settled
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults, Settled, WakeUp
+from autothrottle.core.cycle.input import ControllerState, PlannerSettings
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
-from autothrottle.core.operators.endings import is_after_reassignment
-from autothrottle.core.operators.submission_step import settled_submission
+from autothrottle.core.operators.requests import is_after_reassignment, settled_submission
 from autothrottle.core.throttles.changes import Applied, with_records
 from autothrottle.core.throttles.plan import current_rates
-from autothrottle.core.throttles.ramp_state import applied
+from autothrottle.core.throttles.ramp import applied
 
 CATCH_UP_POLL = timedelta(seconds=2)
 """Time to the next cycle while a broker catches up: Kafka sends no event when a replica outside a reassignment joins

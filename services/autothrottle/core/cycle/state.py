@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cycle.input import QuotaControlState, ThrottleState
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.submission import SubmissionState
-from autothrottle.core.quotas.control_state import QuotaControlState
-from autothrottle.core.quotas.temporary import TemporaryQuotas
+from autothrottle.core.quotas.keys import TemporaryQuotas
 from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.records import CatchUp, Pause
-from autothrottle.core.throttles.ramp_state import RampState, WriteHistory
-from autothrottle.core.throttles.state import ThrottleState
+from autothrottle.core.throttles.ramp import RampState, WriteHistory
 from autothrottle.core.traffic.loads import Loads
 
 _METRICS_PAUSE = timedelta(seconds=15)

@@ -15,22 +15,30 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.contribution import Contribution, merged
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.input import CycleInput, SnapshotViews
-from autothrottle.core.cycle.observation import CycleObservation
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState, TermState
+from autothrottle.core.cycle.decision import Contribution, CycleDecision
+from autothrottle.core.cycle.input import (
+    ControllerState,
+    CycleInput,
+    CycleObservation,
+    PlannerSettings,
+    SnapshotViews,
+    TermState,
+)
+from autothrottle.core.cycle.step import merged
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder, remainder, with_static_eta
 from autothrottle.core.operators.catch_up import lagging
-from autothrottle.core.operators.endings import ended_requests, requests
 from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.requests import (
+    awaited_submission,
+    ended_requests,
+    obstacle_to_submissions,
+    requests,
+    submission,
+)
 from autothrottle.core.operators.submission import SubmissionState, resources
-from autothrottle.core.operators.submission_step import awaited_submission, obstacle_to_submissions, submission
 from autothrottle.core.quotas.step import control_quotas
-from autothrottle.core.throttles.cleanup import clean_up
-from autothrottle.core.throttles.decision import ThrottleDecision, decide_throttles
+from autothrottle.core.throttles.decision import ThrottleDecision, clean_up, decide_throttles
 from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
 
 _MAX_CLOCK_DRIFT = timedelta(seconds=2)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from autothrottle.core.operators.audit import StoredAuditRecord, unwritten_record
 from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.temporary import TemporaryQuota, quota_sentence
+from autothrottle.core.quotas.keys import TemporaryQuota, quota_sentence
 from autothrottle.core.quotas.yielding import YieldRule, rule_sentence, with_rule
 from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.core.request_quotas import RequestQuotaEntity, with_request_quota

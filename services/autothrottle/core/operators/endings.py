@@ -9,12 +9,16 @@ from collections.abc import Iterator
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.contribution import Action, Contribution, PurgeCatchUp, PurgeOverride, WakeUp
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.input import CycleInput
-from autothrottle.core.cycle.observation import CycleObservation
-from autothrottle.core.cycle.results import CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.decision import (
+    Action,
+    Contribution,
+    CycleDecision,
+    CycleResults,
+    PurgeCatchUp,
+    PurgeOverride,
+    WakeUp,
+)
+from autothrottle.core.cycle.input import CycleInput, CycleObservation, PlannerSettings
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
 
 NOTHING_LEFT, MARKED, EXPIRED = "no reassignment is left", "it was marked for removal", "it has expired"

@@ -8,9 +8,7 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.contribution import Contribution, WakeUp
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.results import ActionResult, CycleResults
+from autothrottle.core.cycle.decision import ActionResult, Contribution, CycleDecision, CycleResults, WakeUp
 from autothrottle.core.errors import AutothrottleError, Conflict, Unavailable
 from autothrottle.core.operators.submission import (
     CHECK_FIRST,

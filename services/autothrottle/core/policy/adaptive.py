@@ -32,11 +32,11 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, LinkTraffic
 from autothrottle.core.cluster.snapshot import flows, in_sync_followers, link_sides_without_counts
+from autothrottle.core.policy.adaptive import Work, bottlenecks, needs
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.measurements import ClientLoad, Experience
-from autothrottle.core.policy.required_rates import Work, bottlenecks, needs
 from autothrottle.core.records import Basis
 
 OLD_SECONDS = 300.0

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import ClassVar, Protocol
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.flows import LinkSide, LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis

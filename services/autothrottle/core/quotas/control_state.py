@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from autothrottle.core.quotas.yield_state import YieldState
+from autothrottle.core.quotas.yielding import YieldState
 
 
 @dataclass(frozen=True, slots=True)

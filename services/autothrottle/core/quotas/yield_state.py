@@ -9,11 +9,9 @@ from datetime import datetime, timedelta
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path
+from autothrottle.core.quotas.entities import ClientQuotaEntity, ClientReading, entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.yield_targets import YieldTarget, yield_targets
-from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.quotas.yielding import YieldRules, YieldTarget, yield_targets
 from autothrottle.core.units import BytesPerSecond
 
 QUOTA_WINDOW = timedelta(seconds=11)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cluster.ledger import LedgerKey
-from autothrottle.core.cycle.contribution import WakeUp
+from autothrottle.core.cluster.configs import ConfigResource, LedgerKey, ReplicaRole
+from autothrottle.core.cycle.decision import WakeUp
 from autothrottle.core.cycle.input import CycleInput
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.changes import DesiredQuotas, QuotaState
+from autothrottle.core.quotas.entities import QuotaState
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
-from autothrottle.core.quotas.yield_room import (
+from autothrottle.core.quotas.yield_step import (
+    DesiredQuotas,
     Direction,
     client_loads,
     direction,
@@ -29,9 +29,7 @@ from autothrottle.core.quotas.yield_room import (
     smallest_capacity,
     unchanged_load,
 )
-from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, YieldState
-from autothrottle.core.quotas.yield_targets import YieldTarget
-from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldState, YieldTarget
 from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE, BytesPerSecond

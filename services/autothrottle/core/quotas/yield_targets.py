@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, Name
-from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.precedence import fallbacks
+from autothrottle.core.quotas.keys import QuotaKey, fallbacks
 from autothrottle.core.quotas.yielding import YieldRule, is_exact, matches
 
 

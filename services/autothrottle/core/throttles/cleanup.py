@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.contribution import Contribution
-from autothrottle.core.cycle.input import CycleInput
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.decision import Contribution
+from autothrottle.core.cycle.input import CycleInput, PlannerSettings
 from autothrottle.core.throttles.changes import removal_of_foreign
 from autothrottle.core.throttles.ownership import ForeignThrottles, foreign_throttles
 from autothrottle.core.throttles.plan import Plan

@@ -7,24 +7,21 @@ from dataclasses import dataclass, replace
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.snapshot import Snapshot, link_sides_of_reassignments, participants
-from autothrottle.core.cycle.contribution import Contribution, WakeUp
-from autothrottle.core.cycle.input import CycleInput
-from autothrottle.core.cycle.observation import SettingsReading
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.operators.pause import release_of_ours, stale_lists
+from autothrottle.core.cycle.decision import Contribution, WakeUp
+from autothrottle.core.cycle.input import CycleInput, PlannerSettings, SettingsReading, ThrottleState
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
-from autothrottle.core.throttles.changes import ChangeSet, Pace, changes, recorded_first
-from autothrottle.core.throttles.plan import HOLD_ALL, Plan, current_rates, had_reassignment, plan
-from autothrottle.core.throttles.state import ThrottleState
-from autothrottle.core.throttles.throttle_effect import (
+from autothrottle.core.throttles.changes import ChangeSet, changes, recorded_first, release_of_ours, stale_lists
+from autothrottle.core.throttles.guards import (
     EffectObservation,
     ThrottleEffect,
     in_sync_rates,
     throttled_link_sides,
 )
+from autothrottle.core.throttles.ownership import Pace
+from autothrottle.core.throttles.plan import HOLD_ALL, Plan, current_rates, had_reassignment, plan
 from autothrottle.core.traffic.loads import Loads
 
 

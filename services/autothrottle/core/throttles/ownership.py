@@ -16,17 +16,18 @@ from autothrottle.core.cluster.configs import (
     REPLICAS_KEYS,
     WILDCARD,
     ConfigResource,
+    LedgerEntry,
+    LedgerKey,
     ReplicaRole,
     format_replicas,
     limiting_rate,
     parse_replicas,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import ForeignThrottle
+from autothrottle.core.throttles.ownership import needs_ramp, step
 from autothrottle.core.throttles.plan import DesiredReplicas
-from autothrottle.core.throttles.ramp import needs_ramp, step
 
 _SHOWN_ENTRIES, _SHOWN_BYTES = 8, 70
 """How much of a list a finding shows."""

@@ -17,9 +17,9 @@ from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, Resou
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.records import Outcome, OutcomeStatus
-from autothrottle.core.throttles.changes import Change, Pace, next_steps, with_changes
+from autothrottle.core.throttles.changes import Change, next_steps, with_changes
+from autothrottle.core.throttles.ownership import LONGEST_PACE, PACE, RISE, Pace
 from autothrottle.core.throttles.plan import Plan
-from autothrottle.core.throttles.ramp import LONGEST_PACE, PACE, RISE
 
 BUDGET = 10_000
 """Maximum number of config changes in `BUDGET_SPAN`. Every broker reads each change notification, and ZooKeeper's Java

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.throttles.guards import GuardState
-from autothrottle.core.throttles.throttle_effect import ThrottleEffect
+from autothrottle.core.throttles.guards import GuardState, ThrottleEffect
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 
 

@@ -16,17 +16,16 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
+from autothrottle.core.cycle.input import PlannerSettings
+from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.schedule import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Cycle
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.planner.dependencies import PlannerDependencies
-from autothrottle.planner.loop import Planner
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.calls import PlannerDependencies
+from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import UNTRACED, DecisionSink, Event, Tracer
 from tests import builders

@@ -14,8 +14,8 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSetti
 from autothrottle.core.operators.schedule import Schedule, ScheduleWindow, parse_schedule
 from autothrottle.core.retries import SETTINGS
 from autothrottle.planner import observe
-from autothrottle.planner.observe import SettingsReader
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.calls import SettingsReader
+from autothrottle.planner.loop import Trigger
 from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import NOON, eventually, mb

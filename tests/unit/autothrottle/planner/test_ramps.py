@@ -11,20 +11,17 @@ from itertools import pairwise
 
 import pytest
 
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ReplicaRole
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, LedgerEntry, LedgerKey, ReplicaRole
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.results import CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.settle import settle
-from autothrottle.core.cycle.state import ControllerState
-from autothrottle.core.cycle.step import ramp_steps
+from autothrottle.core.cycle.decision import CycleResults
+from autothrottle.core.cycle.input import ControllerState, PlannerSettings
+from autothrottle.core.cycle.step import ramp_steps, settle
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
 from autothrottle.core.throttles import ramp_state
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
-from autothrottle.core.throttles.ramp_state import BUDGET, BUDGET_SPAN, WriteHistory
-from autothrottle.planner.triggers import Trigger, Triggers
+from autothrottle.core.throttles.ramp import BUDGET, BUDGET_SPAN, WriteHistory
+from autothrottle.planner.loop import Trigger, Triggers
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.simulation.link import ThrottleMeter
 from tests import builders

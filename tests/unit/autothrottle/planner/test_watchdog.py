@@ -13,8 +13,8 @@ import pytest
 from autothrottle.adapters.memory import MemoryElection
 from autothrottle.core.cycle.step import ramp_steps, step
 from autothrottle.planner import loop, watchdog
+from autothrottle.planner.calls import Watchdog
 from autothrottle.planner.loop import Planner
-from autothrottle.planner.watchdog import Watchdog
 from tests.builders import eventually
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
 

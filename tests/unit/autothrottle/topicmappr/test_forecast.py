@@ -13,7 +13,7 @@ from autothrottle.adapters.storage_history import append_sample, read_samples
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.placement import PlacementCluster, StorageMetrics
+from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.command_line import main
 

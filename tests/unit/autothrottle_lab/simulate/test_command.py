@@ -18,7 +18,7 @@ import pytest
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource, ReplicaRole
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy

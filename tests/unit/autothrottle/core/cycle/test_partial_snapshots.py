@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import ResourceType, parse_replicas
 from autothrottle.core.cluster.flows import FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, flows
-from autothrottle.core.cycle.contribution import PurgeOverride
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import KnownSources
+from autothrottle.core.cycle.decision import CycleDecision, PurgeOverride
+from autothrottle.core.cycle.input import CycleObservation, PlannerSettings
 from autothrottle.core.cycle.step import step
-from autothrottle.core.operators.endings import NOTHING_LEFT
 from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.requests import NOTHING_LEFT
+from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.throttles.plan import previous_rate
 from tests import builders

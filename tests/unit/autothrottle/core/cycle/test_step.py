@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicReassignment
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted, partitions_with_isr
-from autothrottle.core.cycle.results import CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.settle import settle
-from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
-from autothrottle.core.cycle.step import step
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults
+from autothrottle.core.cycle.input import (
+    ControllerState,
+    CycleObservation,
+    KnownLoads,
+    PlannerSettings,
+    partitions_with_isr,
+)
+from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.records import Outcome, OutcomeStatus

@@ -12,7 +12,7 @@ from threading import Lock, Thread
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, link_sides_of_reassignments, participants
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.forecast.estimate import Goal, estimate, restricted_to, sizes_needed, transfers
 from autothrottle.core.operators.overrides import Overrides
@@ -133,7 +133,7 @@ class Estimator:
     def _settings(self, snapshot: Snapshot, deadline: _Deadline) -> ClusterSettings:
         """The fetch settings of the participants; none if they cannot be read."""
         try:
-            return self.settings.fetch_settings(participants(snapshot).keys(), (), deadline.remaining() / 2)
+            return self.settings.fetch_settings(snapshot.participants.keys(), (), deadline.remaining() / 2)
         except AutothrottleError:
             return ClusterSettings()
 
@@ -151,7 +151,7 @@ def _link_sides_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -
         for partition in reassignment.partitions
     }
     others = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, rows.difference(own)))
-    return link_sides_of_reassignments(others)
+    return others.link_sides
 
 
 def _which(broker_ids: Collection[int]) -> str:

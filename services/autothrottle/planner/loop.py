@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.cycle.contribution import WakeUp
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.observation import CycleObservation
@@ -524,7 +524,7 @@ class Planner:
         if decision.limits is not None:
             self._copying = decision.view.copying.reassignments
             snapshot = decision.view.to_throttle
-            self._reader.want(participants(snapshot).keys(), snapshot.topics)
+            self._reader.want(snapshot.participants.keys(), snapshot.topics)
 
     def _settle(self, cycle: _Cycle, decision: CycleDecision, results: CycleResults) -> None:
         """Record what became of a decision, answer its caller, and request the cycles that follow."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
-from autothrottle.core.cluster.snapshot import Snapshot, participants
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.policy.adaptive import OLD_SECONDS
@@ -70,7 +70,7 @@ def topic_lines(snapshot: Snapshot) -> list[str]:
     """Return the lines that list the topics in reassignment, and their leaders and followers."""
     if not snapshot.reassignments:
         return ["No topics undergoing reassignment"]
-    roles = participants(snapshot)
+    roles = snapshot.participants
     leaders = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.LEADER in roles_of_broker)
     followers = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.FOLLOWER in roles_of_broker)
     return [
@@ -160,7 +160,7 @@ def done_line(done: Sequence[str]) -> str:
 def events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]) -> list[Event]:
     """Return the events of a cycle; none if it changed no rate and no reassignment ended."""
     events = [Event("Topics done reassigning", done_line(done))] if done else []
-    roles = participants(snapshot)
+    roles = snapshot.participants
     written = applied.reported
     in_reassignment = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
     out_of_band = [d for d in plan.decisions if d.role not in roles.get(d.broker_id, ())]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, parse_replicas
 from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import Invalid
 
 Needed = Mapping[ConfigResource, tuple[str, ...]]
@@ -23,7 +23,7 @@ def needed_lists(reassignments: Iterable[TopicReassignment]) -> Needed:
 
 def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
     """Return the rates that throttle reassignments, for the roles of each broker."""
-    roles = participants(Snapshot(version=1, reassignments=tuple(reassignments)))
+    roles = Snapshot(version=1, reassignments=tuple(reassignments)).participants
     return {
         ConfigResource.broker(b): tuple(role.rate_key for role in roles_of_broker)
         for b, roles_of_broker in roles.items()

@@ -27,7 +27,7 @@ from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, Difference, SnapshotDifferences
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy
 from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType
-from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition, participants
+from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
 from autothrottle.ports.kafka import SnapshotEvent, Watch
@@ -213,7 +213,7 @@ class AdminSnapshots:
         held_topics = {topic for topics_there in topics_of_brokers.values() for topic in topics_there}
         lists = self._settled(self._read_lists(reading, ledger, held_topics, deadline), ledger, deadline)
         brokers = read_brokers.result()
-        roles = participants(Snapshot(version, reassignments=tuple(reading.reassignments.values())))
+        roles = Snapshot(version, reassignments=tuple(reading.reassignments.values())).participants
         involved = roles.keys() | _broker_ids(ledger.entries) | replicas_of
         self._note(ClusterView(brokers.registered, reading.reassignments), involved)
         unreadable = _unreadable(brokers, involved, lists)

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, participants
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.cycle.state import KnownLoads, KnownSources, TermState
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.catch_up import partitions_on
@@ -161,7 +161,7 @@ class SnapshotRequest:
 
         These are the brokers that catch up, and those with an override that take part in a reassignment.
         """
-        return frozenset(participants(snapshot)).intersection(self.replicas_of).union(self.catching_up)
+        return frozenset(snapshot.participants).intersection(self.replicas_of).union(self.catching_up)
 
     def isr_partitions(self, snapshot: Snapshot) -> frozenset[TopicPartition]:
         """Return the partitions on these brokers, at most `MAX_ISR_PARTITIONS`; those of catch-ups are first.

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-from autothrottle.core.cluster.snapshot import link_sides_of_reassignments
 from autothrottle.core.cycle.contribution import WakeUp
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.results import CycleResults, Settled
@@ -17,7 +16,6 @@ from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.operators.endings import is_after_reassignment
 from autothrottle.core.operators.submission_step import settled_submission
 from autothrottle.core.throttles.changes import Applied, with_records
-from autothrottle.core.throttles.plan import current_rates
 from autothrottle.core.throttles.ramp_state import applied
 
 CATCH_UP_POLL = timedelta(seconds=2)
@@ -69,8 +67,8 @@ def _with_writes(
 ) -> ControllerState:
     """Enter the written changes into the histories, and continue the ramps from them."""
     term, snapshot = decision.state.term, decision.view.to_throttle
-    rates = current_rates(snapshot) | {side: rate or 0 for side, rate in settled.applied.rates.items()}
-    history = term.throttles.history.observe(results.at, rates, link_sides_of_reassignments(decision.view.snapshot))
+    rates = {**snapshot.rates, **{side: rate or 0 for side, rate in settled.applied.rates.items()}}
+    history = term.throttles.history.observe(results.at, rates, decision.view.snapshot.link_sides)
     term = replace(term, throttles=replace(term.throttles, history=history))
     if settings.shadow:
         return ControllerState(term, decision.state.written)

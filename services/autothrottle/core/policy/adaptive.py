@@ -31,7 +31,6 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, LinkTraffic
-from autothrottle.core.cluster.snapshot import flows, in_sync_followers, link_sides_without_counts
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
@@ -141,7 +140,7 @@ class AdaptivePolicy:
         for side in bottlenecks(works):
             headrooms[side] = self._headroom(policy_input.sides[side], policy_input, is_bottleneck=True)
         needed_rates = self._needs(policy_input, works)
-        in_sync = in_sync_followers(policy_input.snapshot)
+        in_sync = policy_input.snapshot.in_sync_followers
         return {
             side: self._proposal(
                 policy_input.sides[side],
@@ -198,7 +197,7 @@ class AdaptivePolicy:
         progress = policy_input.snapshot.progress
         if progress is None:
             return {}
-        unknown = link_sides_without_counts(policy_input.snapshot, flows)
+        unknown = policy_input.snapshot.uncounted_sides
         bytes_left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
         return {side: need for side, need in needs(bytes_left, works).items() if side not in unknown}
 

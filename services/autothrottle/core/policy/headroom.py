@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Utilization
@@ -112,7 +112,7 @@ def _replication(snapshot: Snapshot) -> Replication | None:
     """Return the recently copied bytes; None: log sizes are not read."""
     if snapshot.progress is None:
         return None
-    return Replication(snapshot.progress, link_sides_without_counts(snapshot, running_flows))
+    return Replication(snapshot.progress, snapshot.running_uncounted_sides)
 
 
 def client_load(utilization: BytesPerSecond, throttle: BytesPerSecond) -> BytesPerSecond:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
-from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import (
@@ -155,10 +155,10 @@ class Experience:
         A flow that has just begun has copied nothing yet. A flow whose counts stop, because its broker does not report
         log sizes, still copies; if it counted as nothing, its traffic would be taken for client load.
         """
-        missing_sides, lost_sides = link_sides_without_counts(snapshot, running_flows), frozenset[LinkSide]()
+        missing_sides, lost_sides = snapshot.running_uncounted_sides, frozenset[LinkSide]()
         if missing_sides and self.counts.flows:
             reported = snapshot.progress.flows if snapshot.progress else {}
-            lost_sides = link_sides_of((running_flows(snapshot).keys() - reported.keys()) & self.counts.flows.keys())
+            lost_sides = link_sides_of((snapshot.running_flows.keys() - reported.keys()) & self.counts.flows.keys())
         uncounted = {side: self.uncounted.get(side, now) for side in missing_sides}
         for_long = {side for side, since in uncounted.items() if now - since >= _COUNTED_WITHIN_SECONDS}
         return uncounted, for_long | lost_sides

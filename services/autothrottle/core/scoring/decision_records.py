@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome
 from autothrottle.core.traffic.loads import Loads
@@ -258,7 +258,7 @@ def _decision_record(
 
 def _replicated(cycle: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
     """Return link side -> mean replication in the interval of its load, bytes/s; absent: unknown."""
-    unknown = link_sides_without_counts(cycle.copied, running_flows)
+    unknown = cycle.copied.running_uncounted_sides
     replication = Replication(cycle.copied.progress or Progress(), unknown)
     rates: dict[LinkSide, BytesPerSecond] = {}
     for decision in cycle.record.decisions:
@@ -272,7 +272,7 @@ def _replicated(cycle: CycleSeen) -> Mapping[LinkSide, BytesPerSecond]:
 
 def _byte_counts(snapshot: Snapshot) -> Mapping[LinkSide, tuple[int, int]]:
     """Return link side -> (bytes copied, bytes left) over its flows; absent: one of them is unknown."""
-    unknown = link_sides_without_counts(snapshot, running_flows)
+    unknown = snapshot.running_uncounted_sides
     traffic = snapshot.progress.link_traffic if snapshot.progress else {}
     return {
         side: (link_traffic.bytes_copied, link_traffic.bytes_left)
@@ -314,7 +314,7 @@ class ReassignmentSeen:
             cluster: the cluster's name in the log.
             cancelled: whether a part of the reassignment was cancelled through this planner.
         """
-        moving = flows(cycle.snapshot)
+        moving = cycle.snapshot.flows
         if self.opening is None:
             return self._opened(cycle, cluster, moving) if moving else (self, ())
         counted = self._counted(cycle, moving)
@@ -349,7 +349,7 @@ class ReassignmentSeen:
         own_counts = {flow: count for flow, count in newest.items() if flow in moving or flow in self.begun}
         shared = self.shared
         if cycle.copied.catching_up:
-            copied = flows(cycle.copied)
+            copied = cycle.copied.flows
             shared = shared.union(flow for flow, partitions in moving.items() if copied[flow] != partitions)
         begun = dict(self.begun)
         for flow, count in own_counts.items():

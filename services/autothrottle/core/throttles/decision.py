@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.snapshot import Snapshot, link_sides_of_reassignments, participants
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.contribution import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput
 from autothrottle.core.cycle.observation import SettingsReading
@@ -17,7 +17,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
 from autothrottle.core.throttles.changes import ChangeSet, Pace, changes, recorded_first
-from autothrottle.core.throttles.plan import HOLD_ALL, Plan, current_rates, had_reassignment, plan
+from autothrottle.core.throttles.plan import HOLD_ALL, Plan, had_reassignment, plan
 from autothrottle.core.throttles.state import ThrottleState
 from autothrottle.core.throttles.throttle_effect import (
     EffectObservation,
@@ -97,11 +97,11 @@ def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> T
     view = cycle.view
     withdrawn = (state.withdrawn or was_withdrawn) and had_reassignment(view.to_throttle)
     shows_catch_ups = any(view.lagging.values())
-    sides = link_sides_of_reassignments(view.snapshot)
+    sides = view.snapshot.link_sides
     return replace(
         state,
         withdrawn=(withdrawn or shows_catch_ups) and not view.snapshot.reassignments,
-        history=state.history.observe(cycle.at, current_rates(view.to_throttle), sides),
+        history=state.history.observe(cycle.at, view.to_throttle.rates, sides),
     )
 
 
@@ -109,7 +109,7 @@ def _measured(settings: PlannerSettings, state: ThrottleState, cycle: CycleInput
     """Return the state with the new loads, and with the number of failures of brokers without them."""
     history, failures = state.history, state.failures
     if cycle.observation.loads is not None:
-        history = history.measured(cycle.loads.loads, link_sides_of_reassignments(cycle.view.snapshot))
+        history = history.measured(cycle.loads.loads, cycle.view.snapshot.link_sides)
     if cycle.observation.scheduled:
         failures = {b: failures.get(b, 0) + 1 for b in _without_load(settings, cycle)}
     return replace(state, history=history, failures=failures)
@@ -119,7 +119,7 @@ def _without_load(settings: PlannerSettings, cycle: CycleInput) -> frozenset[int
     """The participants without a load; none if the policy needs no loads."""
     if settings.policy.fixed_rate is not None:
         return frozenset()
-    return frozenset(participants(cycle.view.to_throttle).keys() - cycle.loads.loads.brokers.keys())
+    return frozenset(cycle.view.to_throttle.participants.keys() - cycle.loads.loads.brokers.keys())
 
 
 def _load_findings(settings: PlannerSettings, cycle: CycleInput) -> tuple[str, ...]:
@@ -204,5 +204,5 @@ def _contribution(
 
 def _complete_settings(reading: SettingsReading, snapshot: Snapshot) -> ClusterSettings | None:
     """The settings, if they were read for all participants."""
-    participating = frozenset(participants(snapshot)), frozenset(snapshot.topics)
+    participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
     return reading.settings if reading.complete_for == participating else None

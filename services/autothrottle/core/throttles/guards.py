@@ -24,14 +24,7 @@ from autothrottle.core.cluster.fetch_settings import (
     largest_response,
 )
 from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
-from autothrottle.core.cluster.snapshot import (
-    Snapshot,
-    TopicPartition,
-    TopicReassignment,
-    flows,
-    link_sides_without_counts,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.forecast.eta import move_time, needed_rate
 from autothrottle.core.forecast.stalls import StallWatch
 from autothrottle.core.policy.limits import Limits
@@ -268,7 +261,7 @@ def large_responses(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -
     quotas = {d.broker_id: d.rate_bytes_per_second for d in plan.decisions if d.role is ReplicaRole.LEADER}
     followers = {d.broker_id: d for d in plan.decisions if d.role is ReplicaRole.FOLLOWER}
     leaders: dict[int, list[int]] = {}
-    for leader, follower in flows(snapshot):
+    for leader, follower in snapshot.flows:
         leaders.setdefault(follower, []).append(leader)
     responses = []
     for follower, broker_ids in leaders.items():
@@ -296,7 +289,7 @@ def large_responses(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -
 
 def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bool:
     """Return whether the responses fit even if every leader sends to every follower; it does not read the flows."""
-    leaders = sum(ReplicaRole.LEADER in roles for roles in participants(snapshot).values())
+    leaders = sum(ReplicaRole.LEADER in roles for roles in snapshot.participants.values())
     quota = min((d.rate_bytes_per_second for d in plan.decisions if d.role is ReplicaRole.LEADER), default=0)
     if not leaders or quota <= 0:
         return False
@@ -314,7 +307,7 @@ def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bo
         if d.role is ReplicaRole.FOLLOWER
     )
     fitting = {broker_id for broker_id, rate, network in sides if network and fits(broker_id, rate, network)}
-    return all(b in fitting for b, roles in participants(snapshot).items() if ReplicaRole.FOLLOWER in roles)
+    return all(b in fitting for b, roles in snapshot.participants.items() if ReplicaRole.FOLLOWER in roles)
 
 
 def _rounded(rate: BytesPerSecond) -> str:
@@ -375,7 +368,7 @@ def _bytes_left(snapshot: Snapshot) -> Mapping[LinkSide, int]:
     """Return link side -> bytes left; absent: one of its flows is unknown."""
     if snapshot.progress is None:
         return {}
-    counted = link_sides_of(flows(snapshot)) - link_sides_without_counts(snapshot, flows)
+    counted = link_sides_of(snapshot.flows) - snapshot.uncounted_sides
     return {side: snapshot.progress.link_traffic[side].bytes_left for side in counted}
 
 

@@ -17,18 +17,10 @@ from autothrottle.core.cluster.configs import (
     WILDCARD,
     ConfigResource,
     ReplicaRole,
-    ResourceType,
     limiting_rate,
     parse_replicas,
 )
-from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import (
-    ReplicaList,
-    Snapshot,
-    TopicPartition,
-    TopicReassignment,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -139,7 +131,7 @@ def plan(
         policy: the policy, with everything that it has learned.
     """
     failures, history = failures or {}, history or ThrottleHistory()
-    roles = participants(snapshot)
+    roles = snapshot.participants
     sides = [(broker_id, role) for broker_id, held in roles.items() for role in held]
     fixed = {}
     for broker_id, role in sides:
@@ -225,7 +217,7 @@ def had_reassignment(snapshot: Snapshot) -> bool:
 
 def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: int, role: ReplicaRole) -> Decision:
     """Keep the previous rate up to the failure threshold, then use the minimum, which is safe."""
-    current, previous = current_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    current, previous = snapshot.rates.get((broker_id, role)), previous_rate(snapshot, broker_id, role)
     if previous is not None and failures <= limits.failure_threshold:
         return Decision(broker_id, role, previous, Reason.KEPT, current)
     return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, current)
@@ -233,14 +225,14 @@ def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: 
 
 def _static(snapshot: Snapshot, limits: Limits, rate: BytesPerSecond, broker_id: int, role: ReplicaRole) -> Decision:
     """Set the policy's fixed rate, which needs no load."""
-    current, previous = current_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    current, previous = snapshot.rates.get((broker_id, role)), previous_rate(snapshot, broker_id, role)
     if previous is not None and is_small_change(previous, rate, limits.change_threshold):
         return Decision(broker_id, role, previous, Reason.UNCHANGED, current, basis=Basis.STATIC)
     return Decision(broker_id, role, rate, Reason.HEADROOM, current, basis=Basis.STATIC)
 
 
 def _link_side_input(snapshot: Snapshot, load: BrokerLoad, broker_id: int, role: ReplicaRole) -> LinkSideInput:
-    current, previous = current_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    current, previous = snapshot.rates.get((broker_id, role)), previous_rate(snapshot, broker_id, role)
     return LinkSideInput(broker_id, role, load.of(role), load.capacity.of(role), current, previous)
 
 
@@ -271,7 +263,7 @@ def _overridden(snapshot: Snapshot, overrides: Overrides, broker_id: int, role: 
     assert override is not None
     own = override is overrides.brokers.get(broker_id)
     reason = Reason.BROKER_OVERRIDE if own else Reason.CLUSTER_OVERRIDE
-    current = current_rate(snapshot, broker_id, role)
+    current = snapshot.rates.get((broker_id, role))
     return Decision(broker_id, role, override.rate, reason, current)
 
 
@@ -290,34 +282,21 @@ def _exact(threshold: float) -> Fraction:
     return Fraction(threshold).limit_denominator(1_000_000)
 
 
-def current_rates(snapshot: Snapshot) -> dict[LinkSide, int]:
-    """Return the current throttles in bytes/s. (broker id, role) -> rate; absent: not throttled."""
-    return {
-        (resource.broker_id, role): rate
-        for resource in snapshot.throttles
-        if resource.type is ResourceType.BROKER
-        for role in ReplicaRole
-        if (rate := current_rate(snapshot, resource.broker_id, role)) is not None
-    }
-
-
-def current_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
-    """Return the current throttle of a broker in a role, bytes/s; None: not throttled."""
-    return limiting_rate(snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key, ""))
-
-
 def previous_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
     """Return the rate that a new rate is compared with, bytes/s; None: no such rate.
 
     Usually it is the current rate. During a ramp it is the ramp's target. If another party edited our rate, it is the
     rate that we wrote, so that small edits are repaired, too.
     """
-    entry = snapshot.ledger.get(ConfigResource.broker(broker_id))
-    ours = entry.keys.get(role.rate_key) if entry else None
-    current = snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key)
-    if ours is not None and ours.target is not None:
-        return limiting_rate(ours.target)
-    return limiting_rate((current if ours is None or ours.is_ours(current) else ours.written) or "")
+    entry = snapshot.ledger.get(resource := ConfigResource.broker(broker_id))
+    record = entry.keys.get(role.rate_key) if entry else None
+    if record is None:
+        return snapshot.rates.get((broker_id, role))
+    if record.target is not None:
+        return limiting_rate(record.target)
+    if record.is_ours(snapshot.throttles.get(resource, {}).get(role.rate_key)):
+        return snapshot.rates.get((broker_id, role))
+    return limiting_rate(record.written or "")
 
 
 def _overridden_brokers(snapshot: Snapshot, overrides: Overrides) -> frozenset[int]:
@@ -354,7 +333,7 @@ def _may_recover(snapshot: Snapshot, row: TopicPartition, broker_id: int) -> boo
     the broker takes part in a reassignment, it does not list a replica that is certainly in sync: Kafka would never
     delay that replica, but would count its traffic against the rate.
     """
-    if broker_id not in snapshot.brokers or broker_id not in participants(snapshot):
+    if broker_id not in snapshot.brokers or broker_id not in snapshot.participants:
         return True
     assignment = snapshot.assignments.get(row)
     return assignment is None or broker_id not in assignment.isr

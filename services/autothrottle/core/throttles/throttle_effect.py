@@ -17,10 +17,10 @@ from datetime import datetime, timedelta
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide, LinkTraffic, Progress
-from autothrottle.core.cluster.snapshot import Snapshot, in_sync_followers, link_sides_of_reassignments
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
-from autothrottle.core.throttles.plan import Plan, current_rates
+from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.loads import Loads, Utilization
 from autothrottle.core.traffic.replication import Replication
 from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW, ThrottleHistory
@@ -78,8 +78,8 @@ def throttled_link_sides(
     unthrottled = [topic.copying for topic in snapshot.reassignments if topic.topic not in throttled]
     leaders = {(b, ReplicaRole.LEADER) for b in frozenset[int]().union(*(c.leaders for c in unthrottled))}
     followers = {(b, ReplicaRole.FOLLOWER) for b in frozenset[int]().union(*(c.followers for c in unthrottled))}
-    rates = {side for side, rate in current_rates(snapshot).items() if rate > 0}
-    return link_sides_of_reassignments(snapshot) & rates - leaders - followers
+    rates = {side for side, rate in snapshot.rates.items() if rate > 0}
+    return snapshot.link_sides & rates - leaders - followers
 
 
 def in_sync_rates(
@@ -93,7 +93,7 @@ def in_sync_rates(
         growth: link side -> produce rate of its flows, bytes/s.
         loads: their inbound traffic is at least the produce rate, if log sizes are not read.
     """
-    followers = in_sync_followers(snapshot) if sides else {}  # it walks all partitions
+    followers = snapshot.in_sync_followers if sides else {}
     rates: dict[LinkSide, float] = {}
     for side in sides:
         broker_id, role = side

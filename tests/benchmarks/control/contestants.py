@@ -30,7 +30,7 @@ class OriginalPolicy:
                     one.used.rate,
                     one.current or 0,
                     one.capacity,
-                    policy_input.limits.max_ratio(one.role),
+                    policy_input.limits.max_ratio(side[1]),
                     policy_input.limits.floor,
                 )
             )

@@ -43,15 +43,11 @@ class ReplicaRole(OpenEnum):
     # A cycle of 1,000 brokers hashes roles 90,000 times, and `Enum` hashes in Python.
     __hash__ = object.__hash__
 
-    @property
-    def rate_key(self) -> str:
+    def __init__(self, side: str) -> None:
+        self.rate_key = f"{side}.replication.throttled.rate"
         """The broker config that limits this role, bytes/s."""
-        return LEADER_RATE if self is ReplicaRole.LEADER else FOLLOWER_RATE
-
-    @property
-    def replicas_key(self) -> str:
+        self.replicas_key = f"{side}.replication.throttled.replicas"
         """The topic config that lists the replicas to which this role's rate applies."""
-        return LEADER_REPLICAS if self is ReplicaRole.LEADER else FOLLOWER_REPLICAS
 
 
 class ResourceType(Enum):

@@ -379,6 +379,26 @@ class Snapshot:
         }
 
     @cached_property
+    def previous_rates(self) -> Mapping[LinkSide, BytesPerSecond]:
+        """Link side -> the rate that a new rate is compared with, bytes/s; absent: no such rate.
+
+        Usually it is the current rate. During a ramp it is the ramp's target. If another party edited our rate, it is
+        the rate that we wrote, so that small edits are repaired, too.
+        """
+        rates = dict(self.rates)
+        brokers = {r: entry.keys for r, entry in self.ledger.items() if r.type is ResourceType.BROKER}
+        for resource, keys in brokers.items():
+            current = self.throttles.get(resource, {})
+            for role in ReplicaRole:
+                record = keys.get(role.rate_key)
+                if record is None or (record.target is None and record.is_ours(current.get(role.rate_key))):
+                    continue
+                rate = limiting_rate((record.written if record.target is None else record.target) or "")
+                rates.pop(side := (resource.broker_id, role), None)
+                rates |= {} if rate is None else {side: rate}
+        return rates
+
+    @cached_property
     def in_sync_followers(self) -> Mapping[int, float]:
         """Leader -> in-sync followers of its partitions in reassignment, per replica to copy."""
         return {leader: followers / copies for leader, (followers, copies) in self._all.sending.items()}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from autothrottle.core.errors import Incomplete
 
@@ -12,22 +11,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, eq=False)
-class StoredMap(Mapping[K, V], Generic[K, V]):
-    """The readable entries of a map, and why others cannot be read. It equals a dict with the same readable entries."""
+class StoredMap(dict[K, V]):
+    """The readable entries of a map, and why others cannot be read; it equals a dict with the same readable entries."""
 
-    entries: Mapping[K, V] = field(default_factory=dict)
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Stored name of an entry -> one sentence with its path, the cause and the fix. Such an entry is not absent."""
-
-    def __getitem__(self, key: K) -> V:
-        return self.entries[key]
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
+    def __init__(self, entries: Mapping[K, V] | None = None, unreadable: Mapping[str, str] | None = None) -> None:
+        super().__init__(entries or {})
+        self.unreadable = unreadable or {}
+        """Stored name of an entry -> one sentence with its path, the cause and the fix. Such an entry is not absent."""
 
 
 def readable(read: Callable[[], Mapping[K, V]]) -> Mapping[K, V]:

@@ -33,7 +33,6 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, LinkTraffic
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import LinkSideInput, PolicyInput, PolicyObservation, RateProposal
-from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.measurements import ClientLoad, Experience
 from autothrottle.core.policy.required_rates import Work, bottlenecks, needs
 from autothrottle.core.records import Basis
@@ -140,7 +139,7 @@ class AdaptivePolicy:
         for side in bottlenecks(works):
             headrooms[side] = self._headroom(policy_input.sides[side], policy_input, is_bottleneck=True)
         needed_rates = self._needs(policy_input, works)
-        in_sync = policy_input.snapshot.in_sync_followers
+        in_sync, floor = policy_input.snapshot.in_sync_followers, float(policy_input.limits.floor)
         return {
             side: self._proposal(
                 policy_input.sides[side],
@@ -148,7 +147,7 @@ class AdaptivePolicy:
                 needed_rates.get(side),
                 works[side].bytes_left if side in works else 0.0,
                 in_sync.get(side[0], 0.0),
-                policy_input.limits,
+                floor,
             )
             for side, headroom in headrooms.items()
         }
@@ -162,7 +161,7 @@ class AdaptivePolicy:
                 guess = min(guess, float(max(side_input.previous, policy_input.limits.floor)))
             return _Headroom(guess, guess, None, self.tuning)
         tuning = self.tuning.towards(FRESH, freshness(load.delay))
-        ratio, floor = policy_input.limits.max_ratio(side_input.role), float(policy_input.limits.floor)
+        ratio, floor = policy_input.limits.max_ratio(side_input.side[1]), float(policy_input.limits.floor)
         margin = tuning.margin_waited_for if is_bottleneck else tuning.margin
         spread = margin * self.experience.spread.sigma * max(load.age / OLD_SECONDS, 1.0)
         free = side_input.capacity - load.rate
@@ -208,13 +207,15 @@ class AdaptivePolicy:
         need: float | None,
         bytes_left: float,
         in_sync: float,
-        limits: Limits,
+        floor: float,
     ) -> RateProposal:
-        on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
+        on_top = (
+            in_sync * self.experience.produced(side_input.side) if side_input.side[1] is ReplicaRole.LEADER else 0.0
+        )
         rate = headroom.current_rate
         if need is not None:
             rate = min(rate, _need_with_slack(headroom.tuning, side_input.previous, need, bytes_left, on_top))
-        rate = max(rate, float(limits.floor)) + on_top
+        rate = max(rate, floor) + on_top
         if headroom.load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
         return RateProposal(

@@ -54,15 +54,14 @@ def headroom_rate(
         history: the throttles over time.
         replication: recently copied bytes; None: log sizes are not read.
     """
-    ratio, previous = limits.max_ratio(side_input.role), side_input.previous
-    estimate = _estimate(
-        history, replication, side_input.broker_id, side_input.role, side_input.used, side_input.current
-    )
-    measured = headroom(estimate.utilization, estimate.likely, side_input.capacity, ratio, limits.floor)
+    broker_id, role = side_input.side
+    ratio, floor, previous = limits.max_ratio(role), limits.floor, side_input.previous
+    estimate = _estimate(history, replication, broker_id, role, side_input.used, side_input.current)
+    measured = headroom(estimate.utilization, estimate.likely, side_input.capacity, ratio, floor)
     if previous is not None and measured > previous:
         # A raise relies only on certain replication. Mistaking slow replication for a low client load would cause a
         # burst, and the burst's effect on the next measurement would make the rates oscillate.
-        cautious = headroom(estimate.utilization, estimate.certain, side_input.capacity, ratio, limits.floor)
+        cautious = headroom(estimate.utilization, estimate.certain, side_input.capacity, ratio, floor)
         measured = max(previous, cautious)
     if previous is not None and estimate.is_upper_bound:
         measured = max(previous, measured)

@@ -17,6 +17,8 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.fetch_settings import (
+    DEFAULT_MIN_IN_SYNC_REPLICAS,
+    KAFKA_DEFAULTS,
     ClusterSettings,
     fill_seconds,
     fitting_response,
@@ -29,7 +31,7 @@ from autothrottle.core.forecast.eta import move_time, needed_rate
 from autothrottle.core.forecast.stalls import StallWatch
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis, Decision, Reason
-from autothrottle.core.throttles.plan import DesiredReplicas, Plan, is_small_change, previous_rate
+from autothrottle.core.throttles.plan import DesiredReplicas, Plan, is_small_change
 from autothrottle.core.traffic.replication import Ingress, ingress, link_side_growth
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
@@ -123,7 +125,7 @@ def _raised(decision: Decision, snapshot: Snapshot, limits: Limits, into: Ingres
     if highest <= into.rate:
         return None
     rate = min(highest, into.rate + max(math.ceil(into.rate / 10), limits.min_rate))
-    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    previous = snapshot.previous_rates.get((decision.broker_id, decision.role))
     if previous is not None and into.rate < previous and is_small_change(previous, rate, limits.change_threshold):
         rate = previous
     return replace(decision, rate_bytes_per_second=rate, reason=Reason.STARVATION)
@@ -152,13 +154,13 @@ def _starving(decision: Decision, raised: Decision | None, into: Ingress, schedu
 
 def below_min_isr(reassignments: Iterable[TopicReassignment], settings: ClusterSettings) -> frozenset[TopicPartition]:
     """Return the partitions being copied whose ISR is smaller than `min.insync.replicas`, so that acks=all fails."""
-    return frozenset(
-        (reassignment.topic, partition)
-        for reassignment in reassignments
-        if (least := settings.least_in_sync(reassignment.topic)) > min(map(len, reassignment.isr), default=least)
-        for partition, _, isr, pending in reassignment.rows()
-        if pending and len(isr) < least
-    )
+    below: set[TopicPartition] = set()
+    for reassignment in reassignments:
+        topic = reassignment.topic
+        least = settings.min_in_sync_replicas.get(topic, DEFAULT_MIN_IN_SYNC_REPLICAS)
+        if least > min(map(len, reassignment.isr), default=least):
+            below |= {(topic, p) for p, _, isr, pending in reassignment.rows() if pending and len(isr) < least}
+    return frozenset(below)
 
 
 def with_exempt_partitions(plan: Plan, snapshot: Snapshot, limits: Limits, free: Collection[TopicPartition]) -> Guarded:
@@ -213,7 +215,7 @@ def _reserved(decision: Decision, snapshot: Snapshot, limits: Limits, share: flo
         return decision
     # A static rate may be below the floor; it is not raised to the floor.
     rate = max(min(limits.floor, headroom), round(headroom * (1 - share)))
-    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    previous = snapshot.previous_rates.get((decision.broker_id, decision.role))
     if previous is not None and is_small_change(previous, rate, limits.change_threshold):
         return replace(decision, rate_bytes_per_second=previous, reason=Reason.UNCHANGED)
     return replace(decision, rate_bytes_per_second=rate, reason=Reason.HEADROOM)
@@ -266,7 +268,7 @@ def large_responses(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -
     responses = []
     for follower, broker_ids in leaders.items():
         rates = [quotas[b] for b in broker_ids if b in quotas]
-        own, count, size = followers.get(follower), len(broker_ids), settings.of(follower)
+        own, count, size = followers.get(follower), len(broker_ids), settings.brokers.get(follower, KAFKA_DEFAULTS)
         quota = min(rates, default=0)
         if quota <= 0:
             continue
@@ -295,7 +297,7 @@ def _surely_fit(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -> bo
         return False
 
     def fits(broker_id: int, rate: BytesPerSecond, network: BytesPerSecond) -> bool:
-        size = settings.of(broker_id)
+        size = settings.brokers.get(broker_id, KAFKA_DEFAULTS)
         if fill_seconds(size.response_max_bytes, leaders, quota, network) >= size.window_seconds:
             return False
         is_large = is_large_response(size.response_max_bytes, leaders, min(quota, rate))
@@ -376,7 +378,7 @@ def _limited(decision: Decision, snapshot: Snapshot, limits: Limits, most: int) 
     most = max(most, limits.min_rate)
     if not decision.reason.is_measured or decision.rate_bytes_per_second <= most:
         return decision
-    previous = previous_rate(snapshot, decision.broker_id, decision.role)
+    previous = snapshot.previous_rates.get((decision.broker_id, decision.role))
     if previous is not None and is_small_change(previous, most, limits.change_threshold):
         most = min(previous, decision.rate_bytes_per_second)
     return replace(decision, rate_bytes_per_second=most, reason=Reason.FINISH_BY)

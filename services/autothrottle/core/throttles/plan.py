@@ -17,9 +17,9 @@ from autothrottle.core.cluster.configs import (
     WILDCARD,
     ConfigResource,
     ReplicaRole,
-    limiting_rate,
     parse_replicas,
 )
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Overrides
@@ -27,7 +27,7 @@ from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis, Decision, Reason
-from autothrottle.core.traffic.loads import BrokerLoad, Loads
+from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
@@ -143,9 +143,7 @@ def plan(
                 if policy.fixed_rate is None
                 else _static(snapshot, limits, policy.fixed_rate, broker_id, role)
             )
-    link_side_inputs = {
-        side: _link_side_input(snapshot, loads.brokers[side[0]], *side) for side in sides if side not in fixed
-    }
+    link_side_inputs = {side: _link_side_input(snapshot, loads, side) for side in sides if side not in fixed}
     proposals = policy.propose(PolicyInput(snapshot, link_side_inputs, limits, history))
     measured = (_proposed(side_input, proposals[side], limits) for side, side_input in link_side_inputs.items())
     decisions = [*fixed.values(), *measured]
@@ -217,7 +215,7 @@ def had_reassignment(snapshot: Snapshot) -> bool:
 
 def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: int, role: ReplicaRole) -> Decision:
     """Keep the previous rate up to the failure threshold, then use the minimum, which is safe."""
-    current, previous = snapshot.rates.get((broker_id, role)), previous_rate(snapshot, broker_id, role)
+    current, previous = snapshot.rates.get((broker_id, role)), snapshot.previous_rates.get((broker_id, role))
     if previous is not None and failures <= limits.failure_threshold:
         return Decision(broker_id, role, previous, Reason.KEPT, current)
     return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, current)
@@ -225,27 +223,28 @@ def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: 
 
 def _static(snapshot: Snapshot, limits: Limits, rate: BytesPerSecond, broker_id: int, role: ReplicaRole) -> Decision:
     """Set the policy's fixed rate, which needs no load."""
-    current, previous = snapshot.rates.get((broker_id, role)), previous_rate(snapshot, broker_id, role)
+    current, previous = snapshot.rates.get((broker_id, role)), snapshot.previous_rates.get((broker_id, role))
     if previous is not None and is_small_change(previous, rate, limits.change_threshold):
         return Decision(broker_id, role, previous, Reason.UNCHANGED, current, basis=Basis.STATIC)
     return Decision(broker_id, role, rate, Reason.HEADROOM, current, basis=Basis.STATIC)
 
 
-def _link_side_input(snapshot: Snapshot, load: BrokerLoad, broker_id: int, role: ReplicaRole) -> LinkSideInput:
-    current, previous = snapshot.rates.get((broker_id, role)), previous_rate(snapshot, broker_id, role)
-    return LinkSideInput(broker_id, role, load.of(role), load.capacity.of(role), current, previous)
+def _link_side_input(snapshot: Snapshot, loads: Loads, side: LinkSide) -> LinkSideInput:
+    current, previous = snapshot.rates.get(side), snapshot.previous_rates.get(side)
+    return LinkSideInput(side, loads.traffic[side], loads.capacities[side], current, previous)
 
 
 def _proposed(side_input: LinkSideInput, proposal: RateProposal, limits: Limits) -> Decision:
     """Return the policy's rate, or the previous one if they differ by less than the change threshold."""
+    broker_id, role = side_input.side
     small = is_small_change(side_input.previous, proposal.rate, limits.change_threshold)
     # The operator chose a static rate regardless of clients, so it is never "over capacity".
     is_short = proposal.rate < limits.min_rate and proposal.basis is not Basis.STATIC
     reason = Reason.OVER_CAPACITY if is_short else Reason.HEADROOM
     rate, reason = (side_input.previous or 0, Reason.UNCHANGED) if small else (proposal.rate, reason)
     return Decision(
-        broker_id=side_input.broker_id,
-        role=side_input.role,
+        broker_id=broker_id,
+        role=role,
         rate_bytes_per_second=rate,
         reason=reason,
         current_rate_bytes_per_second=side_input.current,
@@ -280,23 +279,6 @@ def is_small_change(previous: BytesPerSecond | None, rate: BytesPerSecond, thres
 def _exact(threshold: float) -> Fraction:
     # As floats, 0.07 * 100 is more than 7, so a change of exactly 7 % would not be written.
     return Fraction(threshold).limit_denominator(1_000_000)
-
-
-def previous_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
-    """Return the rate that a new rate is compared with, bytes/s; None: no such rate.
-
-    Usually it is the current rate. During a ramp it is the ramp's target. If another party edited our rate, it is the
-    rate that we wrote, so that small edits are repaired, too.
-    """
-    entry = snapshot.ledger.get(resource := ConfigResource.broker(broker_id))
-    record = entry.keys.get(role.rate_key) if entry else None
-    if record is None:
-        return snapshot.rates.get((broker_id, role))
-    if record.target is not None:
-        return limiting_rate(record.target)
-    if record.is_ours(snapshot.throttles.get(resource, {}).get(role.rate_key)):
-        return snapshot.rates.get((broker_id, role))
-    return limiting_rate(record.written or "")
 
 
 def _overridden_brokers(snapshot: Snapshot, overrides: Overrides) -> frozenset[int]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.fetch_settings import KAFKA_DEFAULTS, ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide, LinkTraffic, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.records import Outcome
@@ -54,14 +54,15 @@ class EffectObservation:
 
     def window(self, side: LinkSide) -> timedelta:
         """Return the quota window: two in succession must be above the throttle, which was in place for one before."""
-        return max(THROTTLE_WINDOW, timedelta(seconds=self.settings.of(side[0]).window_seconds))
+        own = self.settings.brokers.get(side[0], KAFKA_DEFAULTS)
+        return max(THROTTLE_WINDOW, timedelta(seconds=own.window_seconds))
 
     def highest_rate(self, side: LinkSide, start: datetime, end: datetime) -> BytesPerSecond | None:
         """Return the highest rate that a throttle which is in force allows between two times; None: not throttled."""
         throttle = self.history.highest(*side, start - self.window(side), end)
         if not throttle:
             return None
-        own = self.settings.of(side[0])
+        own = self.settings.brokers.get(side[0], KAFKA_DEFAULTS)
         fetches = [own] if side[1] is ReplicaRole.FOLLOWER else self.settings.brokers.values() or [own]
         traffic = self.progress.link_traffic.get(side, LinkTraffic())
         burst = sum(count.bytes_left > 0 for count in traffic.counts) * max(s.response_max_bytes for s in fetches)

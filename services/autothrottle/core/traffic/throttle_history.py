@@ -78,14 +78,12 @@ class ThrottleHistory:
 
     def measured(self, loads: Loads, moving: Collection[LinkSide]) -> ThrottleHistory:
         """Return the history with the loads of link sides that had neither reassignment nor throttle."""
-        found = {
-            (broker_id, role): used.rate
-            for broker_id, load in loads.brokers.items()
-            for role in ReplicaRole
-            if (broker_id, role) not in moving
-            and not self.mean(broker_id, role, (used := load.of(role)).start, used.end, None)
+        idle_loads = {
+            side: used.rate
+            for side, used in loads.traffic.items()
+            if side not in moving and not self.mean(*side, used.start, used.end, None)
         }
-        return replace(self, idle_loads={**self.idle_loads, **found})
+        return replace(self, idle_loads={**self.idle_loads, **idle_loads})
 
     def was_unthrottled(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> bool:
         """Return whether a link side copied without a throttle, at link speed, in a part of an interval."""

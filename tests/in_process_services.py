@@ -33,7 +33,7 @@ from autothrottle.core.operators.audited_maps import CATCH_UPS, REQUEST_QUOTAS, 
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
 from autothrottle.placement import PlacementServicer
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.placement import PlacementCluster

@@ -15,7 +15,7 @@ from autothrottle.core.cycle.state import ControllerState, TermState
 from autothrottle.core.throttles.guards import GuardState
 from autothrottle.core.throttles.state import ThrottleState
 from autothrottle.planner.cycle_report import CycleReport
-from autothrottle.planner.exposition import PlannerMetrics
+from autothrottle.planner.report import PlannerMetrics
 from tests import builders
 from tests.builders import NOON, mb
 from tests.paths import ROOT

@@ -73,7 +73,7 @@ from autothrottle.core.members import Member, hosts_without_route, published_add
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything

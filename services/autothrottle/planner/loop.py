@@ -31,16 +31,18 @@ from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.core.throttles.ramp_state import RampState
-from autothrottle.planner import traces
-from autothrottle.planner.apply import Applier
+from autothrottle.planner.calls import (
+    CLUSTER_TIMEOUT,
+    Applier,
+    Observer,
+    PlannerDependencies,
+    SettingsReader,
+    Submissions,
+    Watchdog,
+)
 from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report
-from autothrottle.planner.dependencies import CLUSTER_TIMEOUT, PlannerDependencies
-from autothrottle.planner.exposition import PlannerMetrics
-from autothrottle.planner.observe import Observer, SettingsReader
-from autothrottle.planner.report import Journal, Reporter
-from autothrottle.planner.submissions import Submissions
+from autothrottle.planner.report import Journal, PlannerMetrics, Reporter, describe_cycle
 from autothrottle.planner.triggers import Trigger, Triggers
-from autothrottle.planner.watchdog import Watchdog
 from autothrottle.ports.kafka import SnapshotEvent, Term
 from autothrottle.ports.state_store import Leader
 from autothrottle.runtime.shutdown import places
@@ -432,7 +434,7 @@ class Planner:
         """Run one cycle: decide on one consistent input, and write only what differs from the plan."""
         with self._dependencies.tracer.span("cycle", trigger.origins) as span:
             record = self._run_traced(term, trigger, span.trace_id)
-            traces.describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
+            describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:

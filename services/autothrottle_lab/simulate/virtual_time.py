@@ -35,7 +35,7 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.kafka import Term

@@ -14,7 +14,7 @@ from autothrottle.adapters.memory import MemoryElection
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.records import Basis
 from autothrottle.discovery import DiscoveryServicer
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import discovery_pb2_grpc
 from tests import builders

@@ -14,7 +14,7 @@ from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
-from autothrottle.planner.narration import UNKNOWN_PROGRESS
+from autothrottle.planner.cycle_report import UNKNOWN_PROGRESS
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator
 from tests import builders

@@ -24,7 +24,7 @@ from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Cycle
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.planner.dependencies import PlannerDependencies
+from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.kafka import Term

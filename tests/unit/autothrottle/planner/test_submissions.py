@@ -17,7 +17,7 @@ from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Targets, unthrottled
 from autothrottle.core.records import Pause, PauseMode, Submission
-from autothrottle.planner.submissions import Submissions
+from autothrottle.planner.calls import Submissions
 from autothrottle.ports.kafka import Term
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, BROKERS, FOLLOWER, Bench

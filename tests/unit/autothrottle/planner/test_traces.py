@@ -6,7 +6,7 @@ from autothrottle.adapters.memory import MemorySpan, MemoryTracer
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.records import Cycle
-from autothrottle.planner.traces import MAX_CHANGE_SPANS
+from autothrottle.planner.calls import MAX_CHANGE_SPANS
 from tests.builders import eventually
 from tests.unit.autothrottle.planner.bench import Bench
 

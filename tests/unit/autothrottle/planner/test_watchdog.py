@@ -12,9 +12,9 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryElection
 from autothrottle.core.cycle.step import ramp_steps, step
-from autothrottle.planner import loop, watchdog
+from autothrottle.planner import calls, loop
+from autothrottle.planner.calls import Watchdog
 from autothrottle.planner.loop import Planner
-from autothrottle.planner.watchdog import Watchdog
 from tests.builders import eventually
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
 
@@ -25,10 +25,10 @@ STUCK_PATIENCE = 0.7
 
 
 def set_patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr(watchdog, "PATIENCE", timedelta(seconds=seconds))
-    monkeypatch.setattr(watchdog, "_CALL_SLACK", timedelta(seconds=seconds))
-    monkeypatch.setattr(watchdog, "_POLL_SECONDS", 0.02)
-    monkeypatch.setattr(watchdog, "_PROGRESS_SECONDS", 0.001)
+    monkeypatch.setattr(calls, "PATIENCE", timedelta(seconds=seconds))
+    monkeypatch.setattr(calls, "_CALL_SLACK", timedelta(seconds=seconds))
+    monkeypatch.setattr(calls, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(calls, "_PROGRESS_SECONDS", 0.001)
 
 
 # The watchdog.

@@ -8,9 +8,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome, Reason

@@ -11,9 +11,8 @@ from typing import Any
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.state import ControllerState, TermState
+from autothrottle.core.cycle.input import ControllerState, TermState, ThrottleState
 from autothrottle.core.throttles.guards import GuardState
-from autothrottle.core.throttles.state import ThrottleState
 from autothrottle.planner.cycle_report import CycleReport
 from autothrottle.planner.report import PlannerMetrics
 from tests import builders

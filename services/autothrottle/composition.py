@@ -66,7 +66,7 @@ from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.exported_metrics import BUILD_INFO, MetricSample, SampleSource
 from autothrottle.core.members import Member, hosts_without_route, published_address

@@ -26,22 +26,17 @@ from autothrottle.adapters.memory import (
 )
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.admin.quotas import QuotaServicer
-from autothrottle.core.cluster.configs import ResourceType
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
-from autothrottle.core.cycle.results import CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.settle import settle
-from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
-from autothrottle.core.cycle.step import step
-from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
+from autothrottle.core.cluster.configs import LedgerEntry, LedgerKey, ResourceType
+from autothrottle.core.cycle.decision import CycleResults
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
+from autothrottle.core.cycle.step import settle, step
+from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.changes import QuotaState, quota_changes
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
+from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import with_changes

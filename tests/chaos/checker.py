@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.core.cluster.configs import REPLICAS_KEYS, THROTTLE_KEYS, parse_replicas
-from autothrottle.core.cluster.ledger import LedgerKey
+from autothrottle.core.cluster.configs import REPLICAS_KEYS, THROTTLE_KEYS, LedgerKey, parse_replicas
 from autothrottle_lab.servers.zookeeper import Operation, Transaction
 
 Configs = Mapping[str, Mapping[str, str]]

@@ -8,8 +8,14 @@ from typing import Protocol
 
 import pytest
 
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+)
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.records import Outcome, OutcomeStatus

@@ -16,9 +16,8 @@ import pytest
 
 from autothrottle.adapters.grpc import ApplierClient, DiscoveryClient, MetricsClient, PlannerServiceClient
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics
-from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource
+from autothrottle.core.cluster.configs import LEADER_REPLICAS, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.flows import Flow
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Targets

@@ -22,9 +22,10 @@ from autothrottle.core.cluster.configs import (
     LEADER_REPLICAS,
     MAX_VALUE_BYTES,
     ConfigResource,
+    LedgerEntry,
+    LedgerKey,
     ResourceType,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey

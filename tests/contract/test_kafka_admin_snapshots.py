@@ -26,9 +26,10 @@ from autothrottle.core.cluster.configs import (
     LEADER_RATE,
     LEADER_REPLICAS,
     ConfigResource,
+    LedgerEntry,
+    LedgerKey,
     ResourceType,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource

@@ -16,8 +16,7 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
 )
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem, TopicPartition
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, StoredAuditRecord

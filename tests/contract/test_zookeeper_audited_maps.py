@@ -20,7 +20,7 @@ from autothrottle.adapters.zookeeper_state.audit import AuditTrail
 from autothrottle.adapters.zookeeper_state.audited_map import ZooKeeperAuditedMap
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.operators.audit import StoredAuditRecord
-from autothrottle.core.operators.stored_map import unreadable_entries
+from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.records import CatchUp
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually

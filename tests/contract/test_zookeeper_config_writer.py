@@ -17,8 +17,14 @@ from kazoo.security import make_acl
 
 from autothrottle.adapters.kafka_zookeeper.config_writer import MAX_BATCH_BYTES, ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.codec import format_config, format_ledger_entry
-from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+)
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change

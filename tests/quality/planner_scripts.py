@@ -40,8 +40,7 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas import entities
 from autothrottle.core.quotas.entities import DEFAULT
-from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.triggers import Trigger

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from autothrottle.__main__ import main
 from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import CycleObservation
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings
 from autothrottle.core.cycle.step import step
 from autothrottle.planner import loop
 

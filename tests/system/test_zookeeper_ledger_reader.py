@@ -10,8 +10,7 @@ import pytest
 
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.adapters.zookeeper_state.ledger_reader import LedgerCopy, LedgerReader
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import Unavailable
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually, ledger_entry

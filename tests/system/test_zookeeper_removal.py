@@ -12,8 +12,7 @@ from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigW
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.overrides import ZooKeeperOverrides
 from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
-from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import Conflict
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

@@ -16,8 +16,7 @@ from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_ent
 from autothrottle.adapters.zookeeper.mirror import Key, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 BROKERS = (1001, 1002, 1003, 1004)

@@ -9,16 +9,19 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.errors import Conflict, Invalid, Missing
-from autothrottle.core.operators.stored_map import readable, unreadable_entries
+from autothrottle.core.operators.sources import readable, unreadable_entries
 from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
     QuotaEdits,
     QuotaKey,
     QuotaValues,
+    TemporaryQuota,
+    TemporaryQuotas,
     check_etag,
     edited,
     format_value,
     keys_of,
+    quota_sentence,
     validate_edits,
 )
 from autothrottle.core.quotas.precedence import (
@@ -28,7 +31,6 @@ from autothrottle.core.quotas.precedence import (
     levels,
     levels_of_ip,
 )
-from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas, quota_sentence
 from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction
 from autothrottle.ports.kafka import ClientQuotaStore, QuotaSource, SnapshotSource

@@ -24,7 +24,7 @@ from autothrottle.core.operators.overrides import (
     validate_expire_time,
     validate_rate,
 )
-from autothrottle.core.operators.stored_map import readable, unreadable_entries
+from autothrottle.core.operators.sources import readable, unreadable_entries
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.records import AuditAction, CatchUp, Pause, Submission
 from autothrottle.core.request_quotas import validate_request_rate

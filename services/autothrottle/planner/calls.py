@@ -29,23 +29,29 @@ from typing import Any, TypeVar
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
-from autothrottle.core.cycle.contribution import Action, PurgeCatchUp, PurgeOverride, PurgeQuota
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import (
+from autothrottle.core.cycle.decision import (
+    Action,
+    ActionResult,
+    CycleDecision,
+    CycleResults,
+    PurgeCatchUp,
+    PurgeOverride,
+    PurgeQuota,
+)
+from autothrottle.core.cycle.input import (
     CycleObservation,
+    KnownLoads,
+    PlannerSettings,
     SettingsReading,
     SnapshotRequest,
-    SourceReadings,
-    adopted,
+    TermState,
     needed,
 )
-from autothrottle.core.cycle.results import ActionResult, CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import KnownLoads, TermState
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
+from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionRequest, Targets
 from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
+from autothrottle.core.quotas.entities import ClientReading
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
 from autothrottle.core.retries import SETTINGS

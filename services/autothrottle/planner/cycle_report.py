@@ -14,15 +14,20 @@ from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.contribution import PurgeCatchUp, PurgeOverride, PurgeQuota
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.results import ActionResult, CycleResults, Settled
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState, TermState
+from autothrottle.core.cycle.decision import (
+    ActionResult,
+    CycleDecision,
+    CycleResults,
+    PurgeCatchUp,
+    PurgeOverride,
+    PurgeQuota,
+    Settled,
+)
+from autothrottle.core.cycle.input import ControllerState, PlannerSettings, TermState
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import Remainder
-from autothrottle.core.operators.endings import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.overrides import override_owner
+from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.schedule import ScheduleWindow
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.adaptive import OLD_SECONDS

@@ -14,23 +14,18 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
-from autothrottle.core.cycle.contribution import WakeUp
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import CycleObservation
-from autothrottle.core.cycle.results import CycleResults, Settled
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.settle import settle
-from autothrottle.core.cycle.state import ControllerState
-from autothrottle.core.cycle.step import ramp_steps, step
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults, Settled, WakeUp
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings
+from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
+from autothrottle.core.operators.requests import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.operators.submission import Targets, proposal
-from autothrottle.core.operators.submission_step import IN_SHADOW, obstacle_to_submissions
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
-from autothrottle.core.throttles.ramp_state import RampState
+from autothrottle.core.throttles.ramp import RampState
 from autothrottle.planner.calls import (
     CLUSTER_TIMEOUT,
     Applier,

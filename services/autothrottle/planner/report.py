@@ -19,11 +19,11 @@ from autothrottle.core import exported_metrics as exported
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.settings import PlannerSettings
+from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, ExportedMetric, MetricSample
 from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.stored_map import unreadable_entries
+from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.core.traffic.loads import Loads

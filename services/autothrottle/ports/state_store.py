@@ -10,9 +10,9 @@ from typing import Protocol, TypeVar
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
-from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.keys import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity

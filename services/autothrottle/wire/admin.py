@@ -15,7 +15,7 @@ from autothrottle.core.operators.overrides import (
     parse_etag,
     validate_rate,
 )
-from autothrottle.core.operators.stored_map import unreadable_entries
+from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.records import CatchUp, Estimate
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates, in_order, validate_request_quota_entity
 from autothrottle.v1 import admin_pb2

@@ -9,11 +9,23 @@ from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import validate_expire_time
 from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, name_or_default, validate_entity
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, parse_key, quota_etag
+from autothrottle.core.quotas.entities import (
+    ClientQuotaEntity,
+    ClientReading,
+    entity_of_path,
+    name_or_default,
+    validate_entity,
+)
+from autothrottle.core.quotas.keys import (
+    QuotaEdits,
+    QuotaKey,
+    QuotaValues,
+    TemporaryQuota,
+    TemporaryQuotas,
+    parse_key,
+    quota_etag,
+)
 from autothrottle.core.quotas.precedence import ClientQuotas, DecidingQuota
-from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import discovery_pb2, quotas_pb2

@@ -28,8 +28,8 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
+from autothrottle.core.cycle.input import PlannerSettings
+from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy

@@ -15,8 +15,7 @@ from autothrottle.adapters.zookeeper.codec import (
     format_ledger_entry,
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LedgerEntry, LedgerKey
 from autothrottle_lab.servers.zookeeper import Operation, Transaction
 from tests.chaos import checker
 from tests.chaos.checker import Subject, judge

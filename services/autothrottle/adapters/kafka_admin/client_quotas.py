@@ -16,8 +16,13 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path, is_valid_client_id
+from autothrottle.core.quotas.entities import (
+    DEFAULT,
+    ClientQuotaEntity,
+    ClientReading,
+    entity_of_path,
+    is_valid_client_id,
+)
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
 from autothrottle.core.quotas.precedence import ClientQuotas
 from autothrottle.ports.kafka import QuotaReading

@@ -36,8 +36,7 @@ from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, intended, validate_restored

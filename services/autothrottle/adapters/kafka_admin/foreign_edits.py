@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, parse_replicas
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    REPLICAS_KEYS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+    parse_replicas,
+)
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import Invalid
 

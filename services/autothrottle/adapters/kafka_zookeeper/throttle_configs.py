@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_entry, resource_of
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 
 

@@ -10,9 +10,8 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.audit import MemoryAudit
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.operators.audit import StoredAuditRecord
-from autothrottle.core.operators.audited_maps import MapKind, without_entry, without_purged
-from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.operators.audit import MapKind, StoredAuditRecord, without_entry, without_purged
+from autothrottle.core.operators.sources import StoredMap
 from autothrottle.ports.kafka import Watch
 
 K = TypeVar("K")

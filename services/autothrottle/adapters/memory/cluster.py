@@ -12,10 +12,16 @@ from typing import Any
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.memory.election import MemoryElectorate
 from autothrottle.adapters.memory.outages import Outages
-from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, THROTTLED_TYPES, ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    THROTTLE_KEYS,
+    THROTTLED_TYPES,
+    ConfigResource,
+    LedgerEntry,
+    ResourceType,
+)
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
@@ -30,8 +36,7 @@ from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments_with_lagging
 from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, entity_of_path
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, entity_of_path
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory

@@ -20,8 +20,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID, broker_id_of
-from autothrottle.core.cluster.configs import REPLICAS_KEYS, ConfigResource, ResourceType, parse_replicas
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import (
+    REPLICAS_KEYS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+    ResourceType,
+    parse_replicas,
+)
 from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, SharedValues
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord

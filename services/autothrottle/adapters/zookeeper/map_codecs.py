@@ -22,12 +22,11 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
-from autothrottle.core.operators import audited_maps
-from autothrottle.core.operators.audited_maps import MapKind
-from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.operators import audit
+from autothrottle.core.operators.audit import MapKind
+from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, validate_entity
-from autothrottle.core.quotas.keys import format_value, parse_key, parse_value
-from autothrottle.core.quotas.temporary import TemporaryQuota, TemporaryQuotas
+from autothrottle.core.quotas.keys import TemporaryQuota, TemporaryQuotas, format_value, parse_key, parse_value
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, validate_rule
 from autothrottle.core.records import CatchUp
 from autothrottle.core.request_quotas import (
@@ -146,7 +145,7 @@ def _format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> Mapping[str, Any]:
 
 
 CATCH_UPS = MapCodec(
-    audited_maps.CATCH_UPS,
+    audit.CATCH_UPS,
     "catch_ups",
     "brokers",
     _parse_catch_up,
@@ -190,7 +189,7 @@ def _format_temporary_quotas(quotas: TemporaryQuotas) -> Mapping[str, Any]:
 
 
 TEMPORARY_QUOTAS = MapCodec(
-    audited_maps.TEMPORARY_QUOTAS,
+    audit.TEMPORARY_QUOTAS,
     "temporary_quotas",
     "quotas",
     _parse_temporary_quota,
@@ -234,7 +233,7 @@ def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
 
 
 YIELD_RULES = MapCodec(
-    audited_maps.YIELD_RULES, "yield_rules", "rules", _parse_rule, lambda name, _: name, _format_rules
+    audit.YIELD_RULES, "yield_rules", "rules", _parse_rule, lambda name, _: name, _format_rules
 )
 
 
@@ -262,7 +261,7 @@ def _format_request_quotas(rates: RequestRates) -> Mapping[str, Any]:
 
 
 REQUEST_QUOTAS = MapCodec(
-    audited_maps.REQUEST_QUOTAS,
+    audit.REQUEST_QUOTAS,
     "request_quotas",
     "quotas",
     _parse_request_quota,

@@ -20,9 +20,8 @@ from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, committed
 from autothrottle.core.errors import Incomplete
-from autothrottle.core.operators.audit import StoredAuditRecord
-from autothrottle.core.operators.audited_maps import without_entry, without_purged
-from autothrottle.core.operators.stored_map import StoredMap
+from autothrottle.core.operators.audit import StoredAuditRecord, without_entry, without_purged
+from autothrottle.core.operators.sources import StoredMap
 from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)

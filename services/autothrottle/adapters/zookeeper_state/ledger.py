@@ -14,8 +14,7 @@ from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change

@@ -15,8 +15,7 @@ from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfi
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Unavailable
 

@@ -16,12 +16,10 @@ from autothrottle.adapters.zookeeper.bulk import read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import entity_of_path
+from autothrottle.core.quotas.entities import ClientReading, entity_of_path
 from autothrottle.ports.kafka import QuotaReading
 
 QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]

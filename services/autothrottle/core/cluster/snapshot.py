@@ -18,13 +18,13 @@ from typing import Any
 
 from autothrottle.core.cluster.configs import (
     ConfigResource,
+    LedgerEntry,
     ReplicaRole,
     ResourceType,
     format_replicas,
     limiting_rate,
 )
 from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides_of
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.units import BytesPerSecond
 
 TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
-from autothrottle.core.quotas.keys import format_value
-from autothrottle.core.quotas.temporary import TemporaryQuotas
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey
+from autothrottle.core.quotas.keys import TemporaryQuotas, format_value
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of
 from autothrottle.core.throttles.ownership import desired_rate

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import quote, unquote
 
@@ -162,3 +162,15 @@ def _node(name: Name) -> str:
 
 def _name(node: str) -> Name:
     return DEFAULT if node == DEFAULT.value else unquote(node)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReading:
+    """The clients that Kafka knows by name. It knows producers only by their quotas."""
+
+    entities: frozenset[ClientQuotaEntity] = frozenset()
+    """The entities that have quotas, and the default user with the client id of each member of a consumer group."""
+    plug_ins: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> its `client.quota.callback.class`, if it has one."""
+    warnings: tuple[str, ...] = ()
+    """What could not be read; one sentence each."""

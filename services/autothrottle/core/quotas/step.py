@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.cluster.ledger import LedgerEntry
-from autothrottle.core.cycle.contribution import Contribution, PurgeQuota, WakeUp
-from autothrottle.core.cycle.input import CycleInput
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import KnownSources
-from autothrottle.core.operators.stored_map import unreadable_entries
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
+from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
+from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState
+from autothrottle.core.operators.sources import KnownSources, unreadable_entries
 from autothrottle.core.quotas.changes import QuotaState, quota_changes
-from autothrottle.core.quotas.control_state import QuotaControlState
 from autothrottle.core.quotas.entities import entity_of_path
-from autothrottle.core.quotas.temporary import TemporaryQuotas
+from autothrottle.core.quotas.keys import TemporaryQuotas
 from autothrottle.core.quotas.yield_step import YieldDecision, yielding
 from autothrottle.core.quotas.yielding import YieldRules
 from autothrottle.core.throttles.changes import ChangeSet, recorded_first

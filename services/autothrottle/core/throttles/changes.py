@@ -15,12 +15,13 @@ from autothrottle.core.cluster.configs import (
     RATE_KEYS,
     REPLICAS_KEYS,
     ConfigResource,
+    LedgerEntry,
+    LedgerKey,
     ReplicaRole,
     ResourceType,
     parse_replicas,
 )
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value

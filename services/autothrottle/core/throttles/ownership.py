@@ -1,8 +1,8 @@
 """The owner of each current throttle (autothrottle, the reassignment's tool, or another party), and its desired value.
 
 A rate is taken over as a whole, and its earlier value is restored later. The entries of a replica list are owned one by
-one. Foreign values are not changed. `changes` applies this to a whole cluster; `ledger` records what we wrote. The type
-to know is `DesiredKey`.
+one. Foreign values are not changed. `changes` applies this to a whole cluster; the ledger records what we wrote. The
+type to know is `DesiredKey`; `ramp` tells why a rate rises in steps.
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import ceil
 
 from autothrottle.core.cluster.configs import (
     MAX_VALUE_BYTES,
     REPLICAS_KEYS,
     WILDCARD,
     ConfigResource,
+    LedgerEntry,
+    LedgerKey,
     ReplicaRole,
     format_replicas,
     limiting_rate,
     parse_replicas,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import ForeignThrottle
 from autothrottle.core.throttles.plan import DesiredReplicas
-from autothrottle.core.throttles.ramp import needs_ramp, step
+from autothrottle.core.units import BytesPerSecond
 
 _SHOWN_ENTRIES, _SHOWN_BYTES = 8, 70
 """How much of a list a finding shows."""
@@ -370,3 +372,51 @@ def _has_foreign_rate(snapshot: Snapshot, broker_id: int) -> bool:
     resource = ConfigResource.broker(broker_id)
     entry = snapshot.ledger.get(resource)
     return bool(snapshot.throttles.get(resource, {}).keys() - (entry.keys.keys() if entry else set()))
+
+
+RISE = timedelta(seconds=30)
+"""Duration of a ramp from 0 to the target; a raise to three times the rate takes two thirds of it.
+
+It is the shortest time with which a simulated meter lets through at most twice the new rate in any second, also if a
+new leader continues the ramp.
+"""
+
+PACE = timedelta(seconds=1)
+"""Time between two steps."""
+
+LONGEST_PACE = timedelta(seconds=5)
+"""Longest time between two steps, with few notifications left; a step is then a sixth of the target."""
+
+_SHARES = 10
+"""A raise by at most a tenth of the rate needs no ramp."""
+
+
+def needs_ramp(current: BytesPerSecond, target: BytesPerSecond) -> bool:
+    """Return whether a raise is large enough to need a ramp.
+
+    >>> needs_ramp(100, 110), needs_ramp(100, 111), needs_ramp(100, 20)
+    (False, True, False)
+    """
+    return (target - current) * _SHARES > current
+
+
+def step(current: BytesPerSecond, target: BytesPerSecond, elapsed: timedelta) -> BytesPerSecond:
+    """Return the next rate of a ramp, bytes/s.
+
+    `min(target, current + target * elapsed / RISE)` for a raise; a lowering is immediate.
+
+    Args:
+        current: the current rate, bytes/s, >= 0.
+        target: the rate at the end of the ramp, bytes/s, >= 0.
+        elapsed: time since the last step, at most the planned time between two steps; below `PACE / 2` the rate stays.
+
+    >>> second = timedelta(seconds=1)
+    >>> step(30, 90, second), step(88, 90, second), step(30, 90, LONGEST_PACE), step(90, 30, 0 * second)
+    (33, 90, 45, 30)
+    """
+    if target <= current:
+        return target
+    if elapsed < PACE / 2:
+        return current
+    # Rounded up: rounded down, a raise by 59 bytes/s would take 59 steps.
+    return min(target, current + ceil(target * (elapsed / RISE)))

@@ -16,8 +16,8 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
 )
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.operators.audited_maps import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
+from autothrottle.core.cycle.input import PlannerSettings
+from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.schedule import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.results import CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults
+from autothrottle.core.cycle.input import ControllerState, PlannerSettings
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.records import Pause, PauseMode
 from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report

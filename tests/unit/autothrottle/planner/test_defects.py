@@ -26,7 +26,7 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.operators.audited_maps import REQUEST_QUOTAS
+from autothrottle.core.operators.audit import REQUEST_QUOTAS
 from autothrottle.core.records import Outcome, OutcomeStatus, Reason
 from autothrottle.core.throttles.changes import Change
 from autothrottle.planner.servicer import PlannerServicer

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.records import Cycle
 from tests.unit.autothrottle.planner.bench import Bench

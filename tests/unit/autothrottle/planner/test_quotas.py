@@ -8,13 +8,11 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.memory import MemoryElectorate, MemoryOverrides
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import AutothrottleError, Incomplete, Unavailable
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
 from autothrottle.core.records import AuditAction, CatchUp, Pause, PauseMode
 from autothrottle.ports.kafka import Term
 from tests.builders import NOON

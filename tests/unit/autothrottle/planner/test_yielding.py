@@ -12,10 +12,8 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.temporary import TemporaryQuota
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
+from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
 from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule
 from autothrottle.core.records import CatchUp, Cycle, Pause, PauseMode

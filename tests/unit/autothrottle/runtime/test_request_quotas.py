@@ -20,7 +20,7 @@ from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.adapters.memory import MemoryAuditedMap, MemoryMetrics
 from autothrottle.core.access import Caller, Role
 from autothrottle.core.exported_metrics import REQUEST_RATE, REQUEST_THROTTLE_TIME
-from autothrottle.core.operators.audited_maps import REQUEST_QUOTAS
+from autothrottle.core.operators.audit import REQUEST_QUOTAS
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.runtime import request_quotas
 from autothrottle.runtime.access import Access, has_request_quota

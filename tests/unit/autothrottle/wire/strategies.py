@@ -6,9 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, ConfigResource, ReplicaRole
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    THROTTLE_KEYS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+    ReplicaRole,
+)
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicReassignment
 from autothrottle.core.records import (

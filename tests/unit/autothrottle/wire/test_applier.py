@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    ConfigResource,
+    LedgerEntry,
+)
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change

@@ -22,9 +22,10 @@ from autothrottle.core.cluster.configs import (
     LEADER_REPLICAS,
     RATE_KEYS,
     ConfigResource,
+    LedgerEntry,
+    LedgerKey,
     ReplicaRole,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
 from autothrottle.core.throttles.changes import Change, Edit

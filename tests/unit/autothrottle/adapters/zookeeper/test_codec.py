@@ -31,8 +31,7 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_topic,
 )
 from autothrottle.core.cluster.broker_ids import broker_id_of
-from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import SharedValues
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord

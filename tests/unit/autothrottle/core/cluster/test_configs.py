@@ -11,6 +11,7 @@ from autothrottle.core.cluster.configs import (
     LEADER_REPLICAS,
     THROTTLE_KEYS,
     ConfigResource,
+    LedgerKey,
     ReplicaRole,
     ResourceType,
     format_replicas,
@@ -18,7 +19,6 @@ from autothrottle.core.cluster.configs import (
     parse_rate,
     parse_replicas,
 )
-from autothrottle.core.cluster.ledger import LedgerKey
 from autothrottle.core.errors import Invalid
 
 numbers = st.integers(0, 2**31 - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.contribution import Contribution, WakeUp, merged
+from autothrottle.core.cycle.decision import Contribution, WakeUp, merged
 from autothrottle.core.errors import Conflict
 from autothrottle.core.records import Outcome, OutcomeStatus
 from tests import builders

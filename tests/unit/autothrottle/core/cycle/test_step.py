@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import CycleObservation, SnapshotRequest, SourceReadings, adopted
-from autothrottle.core.cycle.results import CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.settle import settle
-from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
-from autothrottle.core.cycle.step import step
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults
+from autothrottle.core.cycle.input import (
+    ControllerState,
+    CycleObservation,
+    KnownLoads,
+    PlannerSettings,
+    SnapshotRequest,
+)
+from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.records import Outcome, OutcomeStatus
@@ -168,7 +171,7 @@ def test_a_step_depends_on_its_input_alone(observation: CycleObservation, policy
 
 def test_more_overrides_than_a_request_can_hold_leave_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overrides on brokers with more than 100,000 partitions made discovery refuse the request of every cycle."""
-    monkeypatch.setattr("autothrottle.core.cycle.observation.MAX_ISR_PARTITIONS", 3)
+    monkeypatch.setattr("autothrottle.core.cycle.input.MAX_ISR_PARTITIONS", 3)
     snapshot = replace(
         builders.snapshot(builders.reassignment("t", {0: (1, [1], [2, 3], [])})),
         replicas={2: {"a": (0, 1), "b": (0, 1)}, 3: {"c": (5, 6)}},

@@ -10,20 +10,16 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.cluster.ledger import LedgerEntry
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
-from autothrottle.core.cycle.results import CycleResults
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.settle import settle
-from autothrottle.core.cycle.state import ControllerState, KnownLoads
-from autothrottle.core.cycle.step import step
+from autothrottle.core.cycle.decision import CycleResults
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
+from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.clients import ClientReading
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, Name, entity_of_path
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, Name, entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.precedence import fallbacks
 from autothrottle.core.quotas.step import quotas_needed

@@ -14,10 +14,11 @@ from autothrottle.core.cluster.configs import (
     LEADER_REPLICAS,
     MAX_VALUE_BYTES,
     ConfigResource,
+    LedgerEntry,
+    LedgerKey,
     ReplicaRole,
     parse_replicas,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Overrides, StoredOverride

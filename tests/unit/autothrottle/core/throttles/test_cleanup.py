@@ -8,13 +8,11 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.input import CycleInput, SnapshotViews
-from autothrottle.core.cycle.observation import AdoptedSources, CycleObservation
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import KnownLoads, KnownSources
+from autothrottle.core.cycle.input import CycleInput, CycleObservation, KnownLoads, PlannerSettings, SnapshotViews
 from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import AdoptedSources, KnownSources
 from autothrottle.core.records import Pause, PauseMode
-from autothrottle.core.throttles.cleanup import clean_up
+from autothrottle.core.throttles.decision import clean_up
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from tests import builders
 from tests.builders import NOON

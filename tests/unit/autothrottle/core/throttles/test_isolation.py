@@ -26,12 +26,11 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
 from autothrottle.core.cycle.decision import CycleDecision
-from autothrottle.core.cycle.observation import CycleObservation, SourceReadings, adopted
-from autothrottle.core.cycle.settings import PlannerSettings
-from autothrottle.core.cycle.state import ControllerState, KnownLoads, KnownSources
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
 from autothrottle.core.cycle.step import step
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.records import Decision

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource, ReplicaRole
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+    ReplicaRole,
+)
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress
-from autothrottle.core.cluster.ledger import LedgerEntry, LedgerKey
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,

@@ -22,11 +22,11 @@ from autothrottle.core.cluster.configs import (
     RATE_KEYS,
     REPLICAS_KEYS,
     ConfigResource,
+    LedgerEntry,
     ReplicaRole,
     format_replicas,
     parse_replicas,
 )
-from autothrottle.core.cluster.ledger import LedgerEntry
 from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, Problem, Snapshot, TopicReassignment
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.policy.limits import Limits

@@ -232,9 +232,7 @@ def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
     }
 
 
-YIELD_RULES = MapCodec(
-    audit.YIELD_RULES, "yield_rules", "rules", _parse_rule, lambda name, _: name, _format_rules
-)
+YIELD_RULES = MapCodec(audit.YIELD_RULES, "yield_rules", "rules", _parse_rule, lambda name, _: name, _format_rules)
 
 
 def _parse_request_quota_entity(_position: str, value: Any) -> RequestQuotaEntity:

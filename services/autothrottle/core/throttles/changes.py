@@ -7,9 +7,8 @@ single key. The type to know is `Change`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,
@@ -28,8 +27,9 @@ from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.ownership import (
     DesiredKey,
+    Pace,
     brokers_throttled_for_reassignment,
-    desired_rate,
+    desired_rates,
     desired_replicas,
     foreign_throttles,
 )
@@ -84,10 +84,6 @@ class ChangeSet:
     """Topics with a foreign replica list that no broker applies."""
 
 
-Pace = Callable[[int, ReplicaRole], timedelta]
-"""(Broker id, role) -> time that the next ramp step of its rate stands for; see `ramp.step`."""
-
-
 def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
     """Return the edits that apply the plan, and release every key that the plan does not need.
 
@@ -110,11 +106,13 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
         if problem := snapshot.unreadable_configs.get(resource):
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
             continue
-        keys = dict(_keys(plan, rates, of_reassignment, snapshot, resource, pace))
+        keys = _desired_keys(plan, rates, of_reassignment, snapshot, resource, pace)
         texts = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
         findings += [f"{resource}, {name}: {text}" for name, text in texts]
         invalid_lists += any(key.is_invalid for key in keys.values())
-        change = _change(snapshot, resource, keys, term, cycle)
+        change = change_of(
+            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), term, cycle
+        )
         if change is not None:
             done.append(change)
     return ChangeSet(tuple(done), tuple(refused), tuple(findings), invalid_lists)
@@ -186,8 +184,10 @@ def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace
         entry = snapshot.ledger.get(resource)
         if entry is None or all(key.target is None for key in entry.keys.values()):
             continue
-        keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, pace))
-        change = _change(snapshot, resource, keys, term, cycle)
+        keys = _desired_keys(plan, rates, frozenset(), snapshot, resource, pace)
+        change = change_of(
+            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), term, cycle
+        )
         steps += [change] if change is not None and change.edits else []
     return tuple(steps)
 
@@ -350,33 +350,28 @@ def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> Ledge
     return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
 
 
-def _keys(
+def _desired_keys(
     plan: Plan,
     rates: Mapping[ConfigResource, Mapping[str, int]],
     of_reassignment: frozenset[int],
     snapshot: Snapshot,
     resource: ConfigResource,
     pace: Pace | None,
-) -> Iterator[tuple[str, DesiredKey]]:
-    current = snapshot.throttles.get(resource, {})
-    entry = snapshot.ledger.get(resource)
-    ledger_keys = entry.keys if entry else {}
+) -> dict[str, DesiredKey]:
+    """Return the keys of one resource with their desired values."""
+    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    records = entry.keys if entry else {}
     if resource.type is ResourceType.BROKER:
-        belongs = resource.broker_id in of_reassignment
-        for role in ReplicaRole:
-            key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
-            elapsed = pace(resource.broker_id, role) if pace else None
-            is_held = plan.hold.rates_of(resource.broker_id)
-            yield key, desired_rate(desired, current.get(key), ledger_keys.get(key), belongs, is_held, elapsed)
-    else:
-        lists = plan.replicas.get(resource.name, DesiredReplicas())
-        for role in ReplicaRole:
-            key = role.replicas_key
-            is_held = plan.hold.lists_of(resource.name)
-            yield (
-                key,
-                desired_replicas(lists, role, current.get(key), ledger_keys.get(key), is_held, plan.hold.entries_of),
-            )
+        broker_id = resource.broker_id
+        is_taken_over, is_held = broker_id in of_reassignment, plan.hold.rates_of(broker_id)
+        return desired_rates(broker_id, rates.get(resource, {}), current, records, is_taken_over, is_held, pace)
+    lists, is_held = plan.replicas.get(resource.name, DesiredReplicas()), plan.hold.lists_of(resource.name)
+    return {
+        role.replicas_key: desired_replicas(
+            lists, role, current.get(role.replicas_key), records.get(role.replicas_key), is_held, plan.hold.entries_of
+        )
+        for role in ReplicaRole
+    }
 
 
 def change_of(
@@ -407,13 +402,6 @@ def change_of(
     if not edits and ledger == ledger_keys:
         return None
     return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
-
-
-def _change(
-    snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, DesiredKey], term: int, cycle: int
-) -> Change | None:
-    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
-    return change_of(resource, keys, current, entry, term, cycle)
 
 
 def _must_be_unchanged(name: str, key: DesiredKey, ledger_key: LedgerKey | None) -> bool:

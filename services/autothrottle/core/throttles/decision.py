@@ -15,8 +15,8 @@ from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
-from autothrottle.core.throttles.changes import ChangeSet, Pace, changes, recorded_first, removal_of_foreign
-from autothrottle.core.throttles.ownership import ForeignThrottles, foreign_throttles
+from autothrottle.core.throttles.changes import ChangeSet, changes, recorded_first, removal_of_foreign
+from autothrottle.core.throttles.ownership import ForeignThrottles, Pace, foreign_throttles
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan, had_reassignment, plan
 from autothrottle.core.throttles.throttle_effect import (
     EffectObservation,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from math import ceil
+from math import ceil, isinf
 
 from autothrottle.core.cluster.configs import (
     MAX_VALUE_BYTES,
@@ -24,6 +24,7 @@ from autothrottle.core.cluster.configs import (
     limiting_rate,
     parse_replicas,
 )
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import ForeignThrottle
@@ -132,6 +133,61 @@ def lost_finding(resource: ConfigResource) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the next steps of the rates that rise stand for."""
+
+    raised: Mapping[LinkSide, float]
+    """Rising link side -> monotonic time of its last step, in seconds."""
+    interval: float
+    """Planned time between two steps, seconds; infinite: no step is possible."""
+    now: float
+    """Monotonic time in seconds."""
+
+    def elapsed(self, side: LinkSide) -> timedelta:
+        """Return the time that the next step of a rate stands for, 0 while it must wait; see `step`."""
+        if isinf(self.interval):
+            return timedelta(0)
+        if (since := self.raised.get(side)) is None:
+            return PACE
+        # Wait for half of the interval, so that rates that started at different times rise together.
+        elapsed = self.now - since
+        return timedelta(seconds=min(elapsed, self.interval) if elapsed >= self.interval / 2 else 0)
+
+
+def desired_rates(
+    broker_id: int,
+    desired: Mapping[str, int],
+    current: Mapping[str, str],
+    records: Mapping[str, LedgerKey],
+    of_reassignment: bool,
+    hold: bool,
+    pace: Pace | None,
+) -> dict[str, DesiredKey]:
+    """Return rate key -> its new value, for one broker; the arguments are those of `desired_rate`, by key.
+
+    Args:
+        broker_id: the broker.
+        desired: the plan's rates.
+        current: the current values.
+        records: the ledger's records.
+        of_reassignment: whether foreign rates belong to the reassignment.
+        hold: whether nothing may be removed.
+        pace: time that the next ramp steps stand for; None: raise the rates at once.
+    """
+    return {
+        role.rate_key: desired_rate(
+            desired.get(role.rate_key),
+            current.get(role.rate_key),
+            records.get(role.rate_key),
+            of_reassignment,
+            hold,
+            pace.elapsed((broker_id, role)) if pace else None,
+        )
+        for role in ReplicaRole
+    }
+
+
 def desired_rate(
     desired: int | str | None,
     current: str | None,
@@ -152,6 +208,13 @@ def desired_rate(
     """
     if ledger_key is None:
         return _foreign_rate(desired, current, of_reassignment, hold, elapsed)
+    if (
+        desired is not None
+        and current == str(desired)
+        and ledger_key.written == current
+        and not (ledger_key.intent or ledger_key.target)
+    ):
+        return DesiredKey(current, ledger_key)
     edited = not ledger_key.is_ours(current)
     if desired is not None:
         value, target = _step(current, desired, elapsed, ledger_key.target is not None)

@@ -19,14 +19,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.records import Outcome, OutcomeStatus
-from autothrottle.core.throttles.changes import Change, Pace, next_steps, with_changes
-from autothrottle.core.throttles.ownership import LONGEST_PACE, PACE, RISE
+from autothrottle.core.throttles.changes import Change, next_steps, with_changes
+from autothrottle.core.throttles.ownership import LONGEST_PACE, PACE, RISE, Pace
 from autothrottle.core.throttles.plan import Plan
 
 BUDGET = 10_000
@@ -79,7 +78,7 @@ class RampState:
         This is the time since its last step, at most the planned time between two steps: a late step is not larger. The
         first step is due at once, also under a new leader.
         """
-        return partial(_elapsed, self.raised, self._interval(history, now), now)
+        return Pace(self.raised, self._interval(history, now), now)
 
     def steps(self, history: WriteHistory, now: float, fence: int, cycle: int) -> tuple[Change, ...]:
         """Return the changes of the steps that are due."""
@@ -140,18 +139,6 @@ def applied(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> tuple[Cha
     """Return the changes that were carried out."""
     done = {outcome.resource for outcome in outcomes if outcome.status is OutcomeStatus.APPLIED}
     return tuple(change for change in changes if change.resource in done)
-
-
-def _elapsed(
-    raised: Mapping[LinkSide, float], interval: float, now: float, broker_id: int, role: ReplicaRole
-) -> timedelta:
-    if math.isinf(interval):
-        return timedelta(0)
-    if (since := raised.get((broker_id, role))) is None:
-        return PACE
-    # Wait for half of the interval, so that rates that started at different times rise together.
-    elapsed = now - since
-    return timedelta(seconds=min(elapsed, interval) if elapsed >= interval / 2 else 0)
 
 
 def _raised(change: Change) -> list[LinkSide]:

@@ -357,7 +357,7 @@ def test_a_rate_waits_at_least_half_of_the_step_interval() -> None:
     for _ in range(4):
         ramping.seconds += 1
         pace = ramping.state.term.ramp.pace(ramping.state.written, ramping.seconds)
-        elapsed.append(pace(1, FOLLOWER).total_seconds())
+        elapsed.append(pace.elapsed((1, FOLLOWER)).total_seconds())
     assert elapsed == [0, 0, 3, 4]
 
 

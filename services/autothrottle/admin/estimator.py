@@ -79,10 +79,8 @@ class Estimator:
         transfer = transfers(proposed.reassignments, sizes, self.sizes.fetch_log_sizes(logs, deadline.remaining()))
         # Decide with all reassignments, like a cycle: a broker has one throttle for all of them.
         now = datetime.now(UTC)
-        limits, policy = (
-            self.schedule.limits(self.limits, now),
-            self.policy.observe(PolicyObservation(now, snapshot, loads)),
-        )
+        policy, window = self.policy.observe(PolicyObservation(now, snapshot, loads)), self.schedule.window(now)
+        limits = self.limits if window is None else window.limits(self.limits)
         # A goal sets the throttles: existing overrides would only hide the capacity of the links.
         overrides = self.overrides.read_overrides() if goal == Goal() else Overrides()
         decided = plan(with_proposed(snapshot, proposal_of_targets.start), loads, limits, overrides, policy=policy)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.cycle.decision import (
     Action,
     ActionResult,
@@ -175,9 +175,9 @@ class Watchdog:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_WATCHDOG_CLOSE_SECONDS)
 
-    def enter(self, part: str, partitions: int = 0) -> None:
-        """Note that the thread begins a part that computes; `partitions`: the size of its input."""
-        patience = PATIENCE.total_seconds()
+    def enter(self, part: str, reassignments: Iterable[TopicReassignment] = ()) -> None:
+        """Note that the thread begins a part that computes; its limit grows with the partitions in reassignment."""
+        patience, partitions = PATIENCE.total_seconds(), sum(len(r.partitions) for r in reassignments)
         self._part = _Part(part, patience, patience + partitions / _PARTITIONS_PER_CPU_SECOND)
 
     def rest(self) -> None:

@@ -244,12 +244,13 @@ def _findings(
     reported: Reported, findings: tuple[str, ...], decision: CycleDecision, settled: Settled
 ) -> tuple[str, ...]:
     """Return the findings of the decision and of its results."""
-    defaults = decision.view.to_throttle.default_throttles
+    defaults, guards = decision.view.to_throttle.default_throttles, decision.state.term.throttles.guards
     return (
         *findings,
         *default_lines(reported.defaults, defaults),
         *default_in_force_lines(defaults, decision.changes, settled.outcomes),
-        *decision.state.term.throttles.guards.findings,
+        *guards.stalled.values(),
+        *([guards.large_fetches] if guards.large_fetches else []),
     )
 
 
@@ -277,7 +278,9 @@ def _events(
     yield from change_events(decision.plan, decision.view.to_throttle, settled.applied, done)
     if decision.stalled:
         yield Event("Reassignment stalled", "\n".join(decision.stalled))
-    ineffective = [text for text in decision.state.term.throttles.effect.findings if text not in reported.findings]
+    ineffective = [
+        text for text in decision.state.term.throttles.effect.ineffective.values() if text not in reported.findings
+    ]
     if ineffective:
         yield Event("Throttle not in force", "\n".join(ineffective))
     if foreign and foreign != reported.foreign:

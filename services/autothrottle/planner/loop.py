@@ -437,7 +437,8 @@ class Planner:
         with self._contained(cycle):
             self._run_parts(term, cycle)
         with self._contained(cycle):
-            self._watchdog.enter("reporting", _size(cycle.decision))
+            decision = cycle.decision
+            self._watchdog.enter("reporting", decision.view.snapshot.reassignments if decision else ())
             report = cycle_report(self._settings, self._reporter.reported, self._outcome(cycle))
             self._report(report, cycle, trace_id)
         for bug in cycle.unlogged:
@@ -494,21 +495,21 @@ class Planner:
         if term.fence != self._state.term.fence:
             self._begin_term(term.fence)
         enter = self._watchdog.enter
-        enter("observing", sum(len(r.partitions) for r in self._copying))
+        enter("observing", self._copying)
         observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
-        self._unreadable = "" if isinstance(observation.snapshot, Snapshot) else str(observation.snapshot)
-        enter("deciding", _size(observation))
-        is_readable = isinstance(observation.snapshot, Snapshot)
-        with self._dependencies.tracer.span("plan") if is_readable else nullcontext():
+        snapshot = observation.snapshot if isinstance(observation.snapshot, Snapshot) else None
+        self._unreadable = "" if snapshot else str(observation.snapshot)
+        enter("deciding", snapshot.reassignments if snapshot else ())
+        with self._dependencies.tracer.span("plan") if snapshot else nullcontext():
             cycle.decision = decision = step(self._settings, self._state, observation)
         self._state = decision.state
         self._follow(decision, observation)
-        enter("applying", _size(decision))
+        enter("applying", decision.view.snapshot.reassignments)
         if decision.error is None:
             results = self._applier.apply(term, decision)
         else:
             results = CycleResults(observation.at, observation.clock, error=decision.error, are_written=False)
-        enter("settling", _size(decision))
+        enter("settling", decision.view.snapshot.reassignments)
         self._settle(cycle, decision, results)
         cycle.results = results
 
@@ -552,12 +553,6 @@ class Planner:
         """Request a cycle if partitions are below min.insync.replicas. Called from the reader's thread."""
         if below_min_isr(self._copying, self._reader.reading.settings):
             self._triggers.request("partitions are below min.insync.replicas", urgent=True)
-
-
-def _size(source: CycleObservation | CycleDecision | None) -> int:
-    """The number of partitions in reassignment."""
-    snapshot = source.snapshot if isinstance(source, CycleObservation) else source.view.snapshot if source else None
-    return sum(len(r.partitions) for r in snapshot.reassignments) if isinstance(snapshot, Snapshot) else 0
 
 
 def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:

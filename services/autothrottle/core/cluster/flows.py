@@ -20,6 +20,9 @@ from autothrottle.core.cluster.log_growth import LogGrowth
 LinkSide = tuple[int, ReplicaRole]
 """One direction of one broker's link: (broker id, role); a leader sends, a follower receives."""
 
+Intervals = Mapping[LinkSide, tuple[datetime, datetime]]
+"""Link side -> an interval (start, end), UTC."""
+
 
 class Flow(NamedTuple):
     """The replication traffic from one leader to one follower; a tuple, because a cycle looks up 100,000 of them."""

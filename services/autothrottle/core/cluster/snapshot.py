@@ -19,6 +19,7 @@ from typing import Any
 from autothrottle.core.cluster.configs import (
     ConfigResource,
     LedgerEntry,
+    LedgerKey,
     ReplicaRole,
     ResourceType,
     format_replicas,
@@ -385,18 +386,23 @@ class Snapshot:
         Usually it is the current rate. During a ramp it is the ramp's target. If another party edited our rate, it is
         the rate that we wrote, so that small edits are repaired, too.
         """
-        rates = dict(self.rates)
-        brokers = {r: entry.keys for r, entry in self.ledger.items() if r.type is ResourceType.BROKER}
-        for resource, keys in brokers.items():
-            current = self.throttles.get(resource, {})
-            for role in ReplicaRole:
-                record = keys.get(role.rate_key)
-                if record is None or (record.target is None and record.is_ours(current.get(role.rate_key))):
-                    continue
-                rate = limiting_rate((record.written if record.target is None else record.target) or "")
-                rates.pop(side := (resource.broker_id, role), None)
-                rates |= {} if rate is None else {side: rate}
-        return rates
+        rates: dict[LinkSide, BytesPerSecond | None] = dict(self.rates)
+        for (broker_id, role), record in self.rate_records.items():
+            current = self.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key)
+            if record.target is not None or not record.is_ours(current):
+                rates[broker_id, role] = limiting_rate(record.final_rate or "")
+        return {side: rate for side, rate in rates.items() if rate is not None}
+
+    @cached_property
+    def rate_records(self) -> Mapping[LinkSide, LedgerKey]:
+        """Link side -> the ledger's record of its rate; absent: the rate is not ours."""
+        return {
+            (resource.broker_id, role): entry.keys[role.rate_key]
+            for resource, entry in self.ledger.items()
+            if resource.type is ResourceType.BROKER
+            for role in ReplicaRole
+            if role.rate_key in entry.keys
+        }
 
     @cached_property
     def in_sync_followers(self) -> Mapping[int, float]:

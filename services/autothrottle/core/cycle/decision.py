@@ -5,10 +5,10 @@ The types to know are `Contribution`, `CycleDecision` and `CycleResults`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain
+from functools import cached_property
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import TopicPartition
@@ -83,27 +83,9 @@ class Contribution:
     """Why the reassignment that a caller waits for cannot be submitted."""
 
     @property
-    def changed(self) -> frozenset[ConfigResource]:
-        """The resources that are changed."""
-        return frozenset(change.resource for change in self.changes)
-
-    @property
     def resources(self) -> frozenset[ConfigResource]:
         """The resources that are changed, or whose change is refused."""
-        return self.changed.union(outcome.resource for outcome in self.refused)
-
-
-def merged(contributions: Iterable[Contribution]) -> Contribution:
-    """Return all contributions as one, in their order."""
-    parts = tuple(contributions)
-    return Contribution(
-        tuple(chain.from_iterable(part.changes for part in parts)),
-        tuple(chain.from_iterable(part.refused for part in parts)),
-        tuple(chain.from_iterable(part.actions for part in parts)),
-        tuple(chain.from_iterable(part.findings for part in parts)),
-        tuple(chain.from_iterable(part.wake_ups for part in parts)),
-        next((part.answer for part in parts if part.answer is not None), None),
-    )
+        return frozenset(change.resource for change in self.changes).union(o.resource for o in self.refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +117,9 @@ class CycleResults:
     """Whether the changes were tried; otherwise their outcomes are unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settled:
-    """What to report of a cycle, besides its decision."""
+    """What to report of a cycle, besides its decision. The class has no slots, so that `refused` is cached."""
 
     outcomes: tuple[Outcome, ...] = ()
     applied: Applied = Applied()  # noqa: RUF009 (frozen)
@@ -145,7 +127,7 @@ class Settled:
     answer: Submission | AutothrottleError | None = None
     """The result for the caller who waits for a reassignment; None: not yet."""
 
-    @property
+    @cached_property
     def refused(self) -> tuple[Outcome, ...]:
         """The outcomes of refused changes."""
         return tuple(outcome for outcome in self.outcomes if outcome.status is OutcomeStatus.REFUSED)

@@ -226,6 +226,8 @@ class SnapshotRequest:
 
         A partition beyond the limit counts as one whose ISR is unknown: the override of its broker lists it.
         """
+        if not self.replicas_of:
+            return frozenset()
         urgent = partitions_on(snapshot, self.catching_up)
         others = partitions_on(snapshot, self.with_known_isr(snapshot)) - urgent
         return urgent.union(islice(sorted(others), max(0, MAX_ISR_PARTITIONS - len(urgent))) if others else ())
@@ -262,15 +264,14 @@ class SnapshotViews:
     @cached_property
     def to_throttle(self) -> Snapshot:
         """The cluster as if every reassignment and catch-up had started: the input of the decisions."""
-        with_submissions = with_proposed(self.snapshot, {**self.unseen, **self.proposed})
-        if with_submissions is self.snapshot:
-            return self.copying
-        return with_lagging(with_submissions, self.lagging)
+        submissions = {**self.unseen, **self.proposed}
+        started = with_proposed(self.snapshot, submissions) if submissions else self.snapshot
+        return self.copying if started is self.snapshot else with_lagging(started, self.lagging)
 
     @cached_property
     def copying(self) -> Snapshot:
         """All that is being copied, or will be once the brokers run; without what is only proposed."""
-        return with_lagging(self.snapshot, self.lagging)
+        return with_lagging(self.snapshot, self.lagging) if any(self.lagging.values()) else self.snapshot
 
     @cached_property
     def may_be_exempt(self) -> tuple[TopicReassignment, ...]:

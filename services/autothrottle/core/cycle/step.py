@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 
-from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.decision import Contribution, CycleDecision, CycleResults, Settled, WakeUp, merged
+from autothrottle.core.cycle.decision import Contribution, CycleDecision, CycleResults, Settled, WakeUp
 from autothrottle.core.cycle.input import (
     ControllerState,
     CycleInput,
@@ -79,7 +80,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         term.submissions, cycle.view.snapshot, None if obstacle else observation.request, cycle.clock
     )
     cycle = replace(cycle, view=_view(cycle, submissions))
-    inputs = merged((operators, lost_records, Contribution(findings=_problems(cycle.view.snapshot), answer=refusal)))
+    inputs = merged(operators, lost_records, Contribution(findings=_problems(cycle.view.snapshot), answer=refusal))
     return replace(_decided(settings, begun, cycle, submissions, inputs), clock_change=clock_change)
 
 
@@ -170,12 +171,13 @@ def _decided(
     was_withdrawn = term.submissions.ticket not in (0, submissions.ticket) and term.submissions.in_vain
     throttle_state, throttles = decide_throttles(settings, term.throttles, cycle, pace, was_withdrawn)
     rates = throttles.contribution
-    cleanup = clean_up(settings, term.foreign_cycles, cycle, throttles.plan, rates.changed)
+    cleanup = clean_up(settings, term.foreign_cycles, cycle, throttles.plan, rates.changes)
     quota_state, ledger, quotas = control_quotas(settings, term.quotas, cycle, throttles)
-    needs = resources(view.snapshot, submissions.proposal.start)
+    start = submissions.proposal.start
+    needs = resources(view.snapshot, start) if start else frozenset[ConfigResource]()
     sent, submit = submission(submissions, needs, view.snapshot, cycle.clock)
-    writes = merged((rates, cleanup.contribution, quotas))
-    ended = ended_requests(settings, cycle, throttles.plan.finished_override, writes.resources)
+    writes = merged(rates, cleanup.contribution, quotas)
+    ended = ended_requests(settings, cycle, throttles.plan.finished_override, writes)
     unreadable = _unreadable(view.snapshot, writes)
     next_term = replace(
         term,
@@ -187,7 +189,7 @@ def _decided(
         submissions=sent,
         quotas=quota_state,
     )
-    total = merged((inputs, rates, cleanup.contribution, submit, ended, quotas, unreadable))
+    total = merged(inputs, rates, cleanup.contribution, submit, ended, quotas, unreadable)
     decision = _with_throttles(settings, replace(state, term=next_term), cycle, throttles, total)
     return replace(decision, foreign=cleanup.foreign, ticket=submissions.ticket, needs=needs)
 
@@ -222,6 +224,18 @@ def _with_throttles(
         stalled=throttles.stalled,
         wake_ups=total.wake_ups,
         answer=total.answer,
+    )
+
+
+def merged(*parts: Contribution) -> Contribution:
+    """Return all contributions as one, in their order."""
+    return Contribution(
+        tuple(chain.from_iterable(part.changes for part in parts)),
+        tuple(chain.from_iterable(part.refused for part in parts)),
+        tuple(chain.from_iterable(part.actions for part in parts)),
+        tuple(chain.from_iterable(part.findings for part in parts)),
+        tuple(chain.from_iterable(part.wake_ups for part in parts)),
+        next((part.answer for part in parts if part.answer is not None), None),
     )
 
 

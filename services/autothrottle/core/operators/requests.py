@@ -56,7 +56,7 @@ def requests(observation: CycleObservation, overrides: Overrides) -> Contributio
 
 
 def ended_requests(
-    settings: PlannerSettings, cycle: CycleInput, finished_override: bool, changed: frozenset[ConfigResource]
+    settings: PlannerSettings, cycle: CycleInput, finished_override: bool, writes: Contribution
 ) -> Contribution:
     """Return the removals of overrides and catch-ups that have ended; none while paused or in shadow mode.
 
@@ -64,14 +64,14 @@ def ended_requests(
         settings: the operator's configuration.
         cycle: the input of the cycle.
         finished_override: whether the cluster override has had its reassignment.
-        changed: the resources that this cycle changes. If one is refused, the cluster override stays.
+        writes: all changes of this cycle, and those refused. If one is refused, the cluster override stays.
     """
     if cycle.sources.pause is not None or settings.shadow:
         return Contribution()
     actions: list[Action] = []
     cluster = cycle.overrides.cluster
     if finished_override and cluster is not None:
-        actions.append(PurgeOverride(None, cluster.version, NOTHING_LEFT, changed))
+        actions.append(PurgeOverride(None, cluster.version, NOTHING_LEFT, writes.resources))
     return Contribution(actions=(*actions, *_purges(cycle), *_ended_catch_ups(cycle)))
 
 

@@ -217,7 +217,9 @@ class Experience:
         """
         traffic, copied = observation.loads.traffic, Replication(observation.snapshot.progress or Progress())
         few = len(self.counts.flows) <= _FEW_FLOWS
-        counted = copied.means({side: used for side, used in traffic.items() if few or not self._covers(side, used)})
+        counted = copied.means(
+            {s: (used.start, used.end) for s, used in traffic.items() if few or not self._covers(s, used)}
+        )
         return {side: counted.get(side) or self._from_series(side, used) for side, used in traffic.items()}
 
     def _covers(self, side: LinkSide, used: Utilization) -> bool:

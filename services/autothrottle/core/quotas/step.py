@@ -59,6 +59,8 @@ def control_quotas(
         is_due = quotas_needed(state, cycle.ledger, sources, cycle.clock) is not None
         if is_due or state.yields.are_quotas_fresh(sources.rules, cycle.clock):
             return _without_reading(settings, state, cycle)
+        if not (state.may_own_quotas or sources.rules or unreadable_entries(sources.quotas)):
+            return QuotaControlState(may_own_quotas=False), cycle.ledger, Contribution()
         reading = QuotaState()
     if not isinstance(reading, QuotaState):
         yields = state.yields.with_reading(cycle.observation.clients, cycle.clock)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.snapshot import Snapshot
@@ -15,7 +15,7 @@ from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
-from autothrottle.core.throttles.changes import ChangeSet, changes, recorded_first, removal_of_foreign
+from autothrottle.core.throttles.changes import Change, ChangeSet, changes, recorded_first, removal_of_foreign
 from autothrottle.core.throttles.ownership import ForeignThrottles, Pace, foreign_throttles
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan, had_reassignment, plan
 from autothrottle.core.throttles.throttle_effect import (
@@ -71,7 +71,7 @@ def decide_throttles(
     )
     effect = _effect(decided, cycle, throttles)
     contribution = throttles.contribution
-    contribution = replace(contribution, findings=(*contribution.findings, *effect.findings))
+    contribution = replace(contribution, findings=(*contribution.findings, *effect.ineffective.values()))
     next_state = replace(decided, guards=guard_state, effect=effect)
     return next_state, replace(throttles, stalled=stalled, contribution=contribution)
 
@@ -150,12 +150,12 @@ def _planned(
 ) -> tuple[ThrottleState, ThrottleDecision]:
     """Decide the rates and the replica lists, apply the guards, and compute the changes."""
     at, snapshot, observation = cycle.at, cycle.view.to_throttle, cycle.observation
-    limits = settings.schedule.limits(settings.limits, at)
+    window = settings.schedule.window(at)
+    limits = settings.limits if window is None else window.limits(settings.limits)
     planned_state, unguarded = _plan(settings, state, cycle, limits)
     exempt = guards.below_min_isr(cycle.view.may_be_exempt, observation.settings.settings)
-    in_window = settings.schedule.window(at) is not None
     guard_state, guarded = planned_state.guards.observe(cycle.view.snapshot.progress).apply(
-        unguarded, snapshot, limits, exempt, settings.finish_by, in_window, at
+        unguarded, snapshot, limits, exempt, settings.finish_by, window is not None, at
     )
     change_set = changes(guarded.plan, snapshot, cycle.fence, cycle.number, pace)
     contribution = _contribution(
@@ -184,7 +184,7 @@ def _plan(
 
 
 def _schedule_wake_ups(settings: PlannerSettings, cycle: CycleInput) -> tuple[WakeUp, ...]:
-    change = settings.schedule.next_change(cycle.at)
+    change = settings.schedule.next_change(cycle.at) if settings.schedule.windows else None
     if change is None:
         return ()
     return (WakeUp("the schedule changes the share of headroom", change - cycle.at),)
@@ -219,7 +219,7 @@ class Cleanup:
 
 
 def clean_up(
-    settings: PlannerSettings, foreign_cycles: int, cycle: CycleInput, plan: Plan, changed: frozenset[ConfigResource]
+    settings: PlannerSettings, foreign_cycles: int, cycle: CycleInput, plan: Plan, decided: Sequence[Change]
 ) -> Cleanup:
     """Return the foreign throttles, and their removal when that is due.
 
@@ -228,8 +228,8 @@ def clean_up(
         foreign_cycles: `Cleanup.cycles` of the last cycle.
         cycle: the input of the cycle.
         plan: what may not be removed.
-        changed: resources that the throttles of the cycle change. A resource gets one change per cycle, and the next
-            cycle removes its other foreign throttles.
+        decided: the changes of the throttles in this cycle. A resource gets one change per cycle, and the next cycle
+            removes its other foreign throttles.
     """
     if cycle.sources.pause is not None:
         return Cleanup(foreign_cycles)
@@ -242,5 +242,6 @@ def clean_up(
     if not settings.cleanup_foreign or cycles <= settings.cleanup_after:
         return Cleanup(cycles, foreign)
     removals = removal_of_foreign(snapshot, cycle.fence, cycle.number)
-    changes = tuple(change for change in removals if change.resource not in changed)
-    return Cleanup(cycles, foreign if settings.shadow else {}, Contribution(changes))
+    changed = {change.resource for change in decided}
+    rest = tuple(change for change in removals if change.resource not in changed)
+    return Cleanup(cycles, foreign if settings.shadow else {}, Contribution(rest))

@@ -481,11 +481,6 @@ class GuardState:
         )
         return after, new
 
-    @property
-    def findings(self) -> tuple[str, ...]:
-        """The findings that persist, a sentence each."""
-        return (*self.stalled.values(), *([self.large_fetches] if self.large_fetches else []))
-
 
 def _with_first_texts(old: Mapping[int, str], current: Mapping[int, str]) -> dict[int, str]:
     """The current findings; one that persists keeps its first text."""

@@ -208,12 +208,7 @@ def desired_rate(
     """
     if ledger_key is None:
         return _foreign_rate(desired, current, of_reassignment, hold, elapsed)
-    if (
-        desired is not None
-        and current == str(desired)
-        and ledger_key.written == current
-        and not (ledger_key.intent or ledger_key.target)
-    ):
+    if desired is not None and current == str(desired) == ledger_key.written and _is_final(ledger_key):
         return DesiredKey(current, ledger_key)
     edited = not ledger_key.is_ours(current)
     if desired is not None:
@@ -225,6 +220,10 @@ def desired_rate(
     if not edited or current == ledger_key.before:
         return DesiredKey(ledger_key.before, None)
     return DesiredKey(current, None, f"{_rate_edit(current, ledger_key)}; left unchanged")
+
+
+def _is_final(ledger_key: LedgerKey) -> bool:
+    return ledger_key.intent is None and ledger_key.target is None
 
 
 def _step(

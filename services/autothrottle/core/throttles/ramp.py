@@ -120,11 +120,8 @@ class RampState:
         sides = {(decision.broker_id, decision.role) for decision in self.plan.decisions}
         return {
             side
-            for resource, entry in self.snapshot.ledger.items()
-            if resource.type is ResourceType.BROKER and resource not in self.refused
-            for role in ReplicaRole
-            if (key := entry.keys.get(role.rate_key)) is not None and key.target is not None
-            if (side := (resource.broker_id, role)) in sides
+            for side, record in self.snapshot.rate_records.items()
+            if record.target is not None and side in sides and ConfigResource.broker(side[0]) not in self.refused
         }
 
     def _interval(self, history: WriteHistory, now: float) -> float:

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
 from autothrottle.core.cluster.fetch_settings import KAFKA_DEFAULTS, ClusterSettings
-from autothrottle.core.cluster.flows import LinkSide, LinkTraffic, Progress
+from autothrottle.core.cluster.flows import Intervals, LinkSide, LinkTraffic, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
@@ -57,11 +57,13 @@ class EffectObservation:
         own = self.settings.brokers.get(side[0], KAFKA_DEFAULTS)
         return max(THROTTLE_WINDOW, timedelta(seconds=own.window_seconds))
 
-    def highest_rate(self, side: LinkSide, start: datetime, end: datetime) -> BytesPerSecond | None:
-        """Return the highest rate that a throttle which is in force allows between two times; None: not throttled."""
-        throttle = self.history.highest(*side, start - self.window(side), end)
-        if not throttle:
-            return None
+    def highest_rates(self, intervals: Intervals) -> dict[LinkSide, BytesPerSecond]:
+        """Return link side -> the highest rate that a throttle in force allows; absent: not throttled all the time."""
+        quota_intervals = {side: (start - self.window(side), end) for side, (start, end) in intervals.items()}
+        throttles = self.history.highest(quota_intervals)
+        return {side: self._with_burst(side, throttle) for side, throttle in throttles.items()}
+
+    def _with_burst(self, side: LinkSide, throttle: BytesPerSecond) -> BytesPerSecond:
         own = self.settings.brokers.get(side[0], KAFKA_DEFAULTS)
         fetches = [own] if side[1] is ReplicaRole.FOLLOWER else self.settings.brokers.values() or [own]
         traffic = self.progress.link_traffic.get(side, LinkTraffic())
@@ -119,25 +121,20 @@ class ThrottleEffect:
     compared: datetime | None = None
     """When the bytes copied were last compared: for 10,000 flows it takes 0.4 s, so it is not done in each cycle."""
 
-    @property
-    def findings(self) -> tuple[str, ...]:
-        """One sentence for each throttle that is not in force."""
-        return tuple(self.ineffective.values())
-
     def observe(self, observation: EffectObservation) -> ThrottleEffect:
         """Return the state after a cycle."""
         since = {side: self.since.get(side, observation.at) for side in observation.sides}
         above: dict[LinkSide, datetime] = {}
         is_due = self.compared is None or observation.at - self.compared >= THROTTLE_WINDOW
         ineffective = {} if is_due else {side: text for side, text in self.ineffective.items() if side in since}
-        replication = Replication(observation.progress)
-        for side in sorted(since, key=lambda side: (side[0], side[1].value)):
-            rate = self._quota_excess(side, since[side], observation, above)
-            if rate is None and is_due:
-                rate = _copied_excess(side, since[side], observation, replication)
-            if rate is not None:
-                throttle = observation.history.highest(*side, observation.at, observation.at) or 0
-                ineffective[side] = self.ineffective.get(side) or _finding(side, rate, throttle)
+        ordered = sorted(since, key=lambda side: (side[0], side[1].value))
+        rates = {side: self._quota_excess(side, since[side], observation, above) for side in ordered}
+        if is_due:
+            rates |= _copied_excesses({side: since[side] for side in ordered if rates[side] is None}, observation)
+        excesses = {side: rate for side, rate in rates.items() if rate is not None}
+        throttles = observation.history.highest({side: (observation.at, observation.at) for side in excesses})
+        for side, rate in excesses.items():
+            ineffective[side] = self.ineffective.get(side) or _finding(side, rate, throttles.get(side, 0))
         return ThrottleEffect(since, above, ineffective, observation.at if is_due else self.compared)
 
     def _quota_excess(
@@ -148,37 +145,38 @@ class ThrottleEffect:
         window = observation.window(side)
         if measured is None or measured.start - window < since:
             return None
-        highest = observation.highest_rate(side, measured.start, measured.end)
+        highest = observation.highest_rates({side: (measured.start, measured.end)}).get(side)
         if highest is None or measured.rate - observation.in_sync.get(side, 0.0) <= highest:
             return None
         above[side] = self.above.get(side, measured.end)
         return measured.rate if measured.end - above[side] >= window else None
 
 
-def _copied_excess(
-    side: LinkSide, since: datetime, observation: EffectObservation, replication: Replication
-) -> BytesPerSecond | None:
-    """Return the rate at which bytes were copied if it is above the throttle for two windows."""
-    end, window = observation.progress.at, observation.window(side)
+def _copied_excesses(
+    since: Mapping[LinkSide, datetime], observation: EffectObservation
+) -> dict[LinkSide, BytesPerSecond]:
+    """Return link side -> the rate at which bytes were copied, if it is above the throttle for two windows."""
+    end, excesses = observation.progress.at, dict[LinkSide, BytesPerSecond]()
     if end is None or len(observation.progress.flows) > _MOST_FLOWS:
-        return None
+        return {}
+    windows = {side: observation.window(side) for side in since}
     for length in _LENGTHS:
-        span = length * window
-        if end - 2 * span - window < since:
-            break
-        newest = _excess(side, end - span, span, observation, replication)
-        if newest and (earlier := _excess(side, end - 2 * span, span, observation, replication)):
-            return min(newest, earlier)
-    return None
+        spans = {
+            side: length * window
+            for side, window in windows.items()
+            if side not in excesses and end - 2 * length * window - window >= since[side]
+        }
+        newest = _excesses({side: (end - span, end) for side, span in spans.items()}, observation)
+        earlier = _excesses({side: (end - 2 * spans[side], end - spans[side]) for side in newest}, observation)
+        excesses |= {side: min(newest[side], rate) for side, rate in earlier.items()}
+    return excesses
 
 
-def _excess(
-    side: LinkSide, start: datetime, span: timedelta, observation: EffectObservation, replication: Replication
-) -> BytesPerSecond:
-    """Return the rate at which bytes were copied if it is certainly above the throttle; 0: it is not."""
-    mean = replication.mean(*side, start, start + span)
-    highest = observation.highest_rate(side, start, start + span) if mean else None
-    return 0 if mean is None or highest is None or mean.rate - mean.off <= highest else mean.rate
+def _excesses(intervals: Intervals, observation: EffectObservation) -> dict[LinkSide, BytesPerSecond]:
+    """Return link side -> the rate at which bytes were copied, if it is certainly above the throttle."""
+    means = Replication(observation.progress).means(intervals)
+    highest = observation.highest_rates({side: intervals[side] for side in means})
+    return {side: mean.rate for side, mean in means.items() if side in highest and mean.rate - mean.off > highest[side]}
 
 
 def _finding(side: LinkSide, rate: BytesPerSecond, throttle: BytesPerSecond) -> str:

@@ -14,9 +14,8 @@ from math import sqrt
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LinkTraffic, Progress
+from autothrottle.core.cluster.flows import Flow, FlowProgress, Intervals, LinkSide, LinkTraffic, Progress
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicReassignment
-from autothrottle.core.traffic.loads import Utilization
 from autothrottle.core.units import BytesPerSecond
 
 LONGEST_STRETCH = timedelta(seconds=60)
@@ -85,9 +84,10 @@ class Replication:
     def _counts(self, broker_id: int, role: ReplicaRole) -> Sequence[FlowProgress]:
         return self.progress.link_traffic.get((broker_id, role), LinkTraffic()).counts
 
-    def means(self, traffic: Mapping[LinkSide, Utilization]) -> Mapping[LinkSide, MeanRate | None]:
-        """Return link side -> its mean replication rate over the interval of a measurement; None: unknown."""
-        return {side: self.mean(*side, used.start, used.end) for side, used in traffic.items()}
+    def means(self, intervals: Intervals) -> dict[LinkSide, MeanRate]:
+        """Return link side -> its mean replication rate over an interval; absent: unknown."""
+        means = {side: self.mean(*side, start, end) for side, (start, end) in intervals.items()}
+        return {side: mean for side, mean in means.items() if mean is not None}
 
     def mean(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> MeanRate | None:
         """Return the mean replication rate of a link side over an interval; None: unknown.

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.flows import Intervals, LinkSide
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import BytesPerSecond
 
@@ -119,11 +119,15 @@ class ThrottleHistory:
         total = sum(_value_at(steps, since) * (until - since).total_seconds() for since, until in pairwise(edges))
         return round(total / (end - start).total_seconds())
 
-    def highest(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond | None:
-        """Return the highest throttle of a link side between two times, bytes/s; None: it had none at some time."""
-        steps = self.steps.get((broker_id, role), ())
-        rates = [_value_at(steps, start), *(rate for when, rate in steps if start < when <= end)] if steps else [0]
-        return max(rates) if all(rates) else None
+    def highest(self, intervals: Intervals) -> dict[LinkSide, BytesPerSecond]:
+        """Return link side -> its highest throttle in an interval, bytes/s; absent: it had none at some time."""
+        highest = {}
+        for side, (start, end) in intervals.items():
+            steps = self.steps.get(side)
+            rates = [_value_at(steps, start), *(rate for at, rate in steps if start < at <= end)] if steps else [0]
+            if all(rates):
+                highest[side] = max(rates)
+        return highest
 
     def doubt(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond:
         """Return how far replication's mean over an interval may lie below the mean throttle, bytes/s.

@@ -15,6 +15,7 @@ from autothrottle.core.cycle.step import ramp_steps, step
 from autothrottle.planner import calls, loop
 from autothrottle.planner.calls import Watchdog
 from autothrottle.planner.loop import Planner
+from tests import builders
 from tests.builders import eventually
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
 
@@ -59,8 +60,11 @@ def compute(seconds: float) -> None:
         pass
 
 
+LARGE = builders.reassignment("t", {n: (1, [1], [2], []) for n in range(100_000)})
+
+
 def compute_for_a_large_cluster(watched: Watchdog) -> None:
-    watched.enter("a part", partitions=100_000)
+    watched.enter("a part", [LARGE])
     compute(2 * PATIENCE)
 
 

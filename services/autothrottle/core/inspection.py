@@ -110,7 +110,7 @@ def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
 def _free(load: BrokerLoad, limits: Limits) -> Mapping[ReplicaRole, BytesPerSecond]:
     """Return the rates of the original's formula, for a load without replication."""
     return {
-        role: headroom(load.of(role).rate, 0, load.capacity.of(role), limits.max_ratio(role), limits.floor)
+        role: headroom(load.of(role).rate, 0, load.capacity.of(role), limits.max_ratio[role], limits.floor)
         for role in ReplicaRole
     }
 

@@ -438,7 +438,7 @@ def _basis(decision: Decision, limits: Limits) -> str:
         case Reason.HEADROOM | Reason.UNCHANGED:
             if decision.basis is Basis.STATIC:
                 return "static"
-            return f"based on a {limits.max_ratio(decision.role) * 100:g}% max free capacity utilization"
+            return f"based on a {limits.max_ratio[decision.role] * 100:g}% max free capacity utilization"
 
 
 def _client_load(decision: Decision) -> list[str]:

@@ -55,7 +55,7 @@ def headroom_rate(
         replication: recently copied bytes; None: log sizes are not read.
     """
     broker_id, role = side_input.side
-    ratio, floor, previous = limits.max_ratio(role), limits.floor, side_input.previous
+    ratio, floor, previous = limits.max_ratio[role], limits.floor, side_input.previous
     estimate = _estimate(history, replication, broker_id, role, side_input.used, side_input.current)
     measured = headroom(estimate.utilization, estimate.likely, side_input.capacity, ratio, floor)
     if previous is not None and measured > previous:

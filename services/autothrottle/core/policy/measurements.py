@@ -6,15 +6,16 @@ rebuilds it within a few cycles. All values are floats, in bytes and seconds (of
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import PolicyObservation
-from autothrottle.core.policy.margin import ErrorSpread
 from autothrottle.core.policy.series import (
     KEPT_SECONDS,
     LATE_SECONDS,
@@ -26,6 +27,56 @@ from autothrottle.core.policy.series import (
 from autothrottle.core.records import Basis
 from autothrottle.core.traffic.loads import Utilization
 from autothrottle.core.traffic.replication import MeanRate, Replication
+
+_BUCKET = 0.005
+"""Relative error that one bucket spans."""
+_BUCKETS = 81
+_MIDDLE = _BUCKETS // 2
+_DECAY = 0.95
+"""Factor on older weights for each metric interval: about 20 intervals count, by default 40 minutes."""
+_PRIOR_SPREAD, _PRIOR_WEIGHT = 0.04, 5.0
+"""The prior spread (relative error), and its weight in intervals."""
+_QUANTILE = 0.84
+"""One standard deviation of a normal error. It is a quantile, because few outliers would dominate a mean square."""
+LEAST, MOST = 0.01, 0.15
+"""Bounds of the spread."""
+
+
+def _prior() -> tuple[float, ...]:
+    weights = [math.exp(-(((i - _MIDDLE) * _BUCKET / _PRIOR_SPREAD) ** 2) / 2) for i in range(_BUCKETS)]
+    return tuple(_PRIOR_WEIGHT * weight / sum(weights) for weight in weights)
+
+
+_PRIOR = _prior()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSpread:
+    """The distribution of relative errors, in which recent ones weigh most; immutable."""
+
+    weights: tuple[float, ...] = (0.0,) * _BUCKETS
+
+    def observe(self, errors: Collection[float]) -> ErrorSpread:
+        """Return the spread with the errors of one more interval; each is `(measured - forecast) / forecast`."""
+        if not errors:
+            return self
+        weights = [weight * _DECAY for weight in self.weights]
+        for error in errors:
+            bucket = _MIDDLE + round(error / _BUCKET)
+            weights[min(max(bucket, 0), _BUCKETS - 1)] += 1 / len(errors)
+        return ErrorSpread(tuple(weights))
+
+    @property
+    def sigma(self) -> float:
+        """One standard deviation of the client load above its forecast, relative, in [LEAST, MOST].
+
+        >>> 0.035 <= ErrorSpread().sigma <= 0.045
+        True
+        """
+        sums = list(accumulate(w + prior for w, prior in zip(self.weights, _PRIOR, strict=True)))
+        bucket = next(i for i, total in enumerate(sums) if total >= _QUANTILE * sums[-1])
+        return min(max((bucket - _MIDDLE) * _BUCKET, LEAST), MOST)
+
 
 _FEW_FLOWS = 1000
 """Up to this number of flows, every cycle sums the earlier counts of each flow."""

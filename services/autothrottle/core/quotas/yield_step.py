@@ -362,7 +362,7 @@ def _client_load(decision: Decision, limits: Limits | None) -> BytesPerSecond | 
         return None
     # The original's formula: the headroom is the operator's share of what clients leave.
     return max(
-        decision.capacity_bytes_per_second - int(decision.headroom_bytes_per_second / limits.max_ratio(decision.role)),
+        decision.capacity_bytes_per_second - int(decision.headroom_bytes_per_second / limits.max_ratio[decision.role]),
         0,
     )
 

@@ -247,7 +247,7 @@ def _decision_record(
         bytes_left=bytes_left,
         eta=record.eta,
         policy=settings.policy,
-        max_ratio=limits.max_ratio(decision.role),
+        max_ratio=limits.max_ratio[decision.role],
         min_rate=limits.floor,
         change_threshold=limits.change_threshold,
         failure_threshold=limits.failure_threshold,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,
@@ -118,9 +119,9 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
     return ChangeSet(tuple(done), tuple(refused), tuple(findings), invalid_lists)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Applied:
-    """The changes of a cycle that were carried out."""
+    """The changes of a cycle that were carried out. The class has no slots, so that `reported` is cached."""
 
     rates: Mapping[LinkSide, int | None] = field(default_factory=dict)
     """(broker id, role) -> new rate in bytes/s; None: the throttle was removed or restored."""
@@ -129,7 +130,7 @@ class Applied:
     steps: frozenset[LinkSide] = frozenset()
     """New rates that are later steps of a ramp, whose start was already logged."""
 
-    @property
+    @cached_property
     def reported(self) -> frozenset[LinkSide]:
         """Link sides whose new rate is logged. Of a ramp only the first step is."""
         return frozenset(side for side, rate in self.rates.items() if rate is not None) - self.steps

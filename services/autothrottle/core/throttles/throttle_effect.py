@@ -167,6 +167,8 @@ def _copied_excesses(
             if side not in excesses and end - 2 * length * window - window >= since[side]
         }
         newest = _excesses({side: (end - span, end) for side, span in spans.items()}, observation)
+        if not newest:
+            continue
         earlier = _excesses({side: (end - 2 * spans[side], end - spans[side]) for side in newest}, observation)
         excesses |= {side: min(newest[side], rate) for side, rate in earlier.items()}
     return excesses

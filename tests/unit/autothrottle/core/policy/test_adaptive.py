@@ -14,11 +14,10 @@ import pytest
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.log_growth import LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning
+from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning, Work, needs
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
-from autothrottle.core.policy.margin import LEAST, MOST
-from autothrottle.core.policy.required_rates import Work, needs
+from autothrottle.core.policy.measurements import LEAST, MOST
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.throttles.plan import plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.policy.margin import LEAST, MOST, ErrorSpread
+from autothrottle.core.policy.measurements import LEAST, MOST, ErrorSpread
 
 
 def seen(*intervals: list[float]) -> ErrorSpread:

@@ -13,9 +13,8 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.log_growth import LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.adaptive import AdaptivePolicy, Work, needs
 from autothrottle.core.policy.interface import PolicyObservation
-from autothrottle.core.policy.required_rates import Work, needs
 from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory

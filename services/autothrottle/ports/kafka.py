@@ -37,7 +37,6 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """End the subscription; no callback runs afterwards. Idempotent."""
-        ...
 
 
 class SnapshotSource(Protocol):
@@ -67,14 +66,12 @@ class SnapshotSource(Protocol):
             Unavailable: the cluster does not answer in time, or not at `min_version`.
             Incomplete: the reassignments cannot be read, so the caller must not conclude anything.
         """
-        ...
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         """Call `notify` for every event from now on.
 
         The call comes from another thread and must not block.
         """
-        ...
 
 
 class BrokerRegistry(Protocol):
@@ -86,7 +83,6 @@ class BrokerRegistry(Protocol):
         Raises:
             Unavailable: the cluster does not answer in time.
         """
-        ...
 
     def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
         """Return broker id -> the hosts in its registration, for all registered brokers.
@@ -94,7 +90,6 @@ class BrokerRegistry(Protocol):
         Raises:
             Unavailable: the cluster does not answer in time.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +123,6 @@ class ConfigWriter(Protocol):
             NotLeader: the term is over; the remaining changes were not written.
             Unavailable: no change could be tried.
         """
-        ...
 
 
 class Reassigner(Protocol):
@@ -150,7 +144,6 @@ class Reassigner(Protocol):
             Invalid: the request is too large for the backend; nothing was done.
             Unavailable: it is unknown whether the request took effect.
         """
-        ...
 
     def cancel_reassignments(
         self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta
@@ -167,7 +160,6 @@ class Reassigner(Protocol):
             Invalid: the backend cannot cancel; nothing was done.
             Unavailable: it is unknown whether the request took effect.
         """
-        ...
 
 
 class FetchSettingsSource(Protocol):
@@ -181,7 +173,6 @@ class FetchSettingsSource(Protocol):
         Raises:
             Unavailable: no broker can be queried.
         """
-        ...
 
 
 class PermissionSource(Protocol):
@@ -197,7 +188,6 @@ class PermissionSource(Protocol):
             Incomplete: the resources do not exist.
             Invalid: it refuses the request or our credentials.
         """
-        ...
 
 
 class LogSizeSource(Protocol):
@@ -215,7 +205,6 @@ class LogSizeSource(Protocol):
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
-        ...
 
 
 class AllLogsSource(Protocol):
@@ -227,7 +216,6 @@ class AllLogsSource(Protocol):
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
-        ...
 
     def fetch_all_log_sizes(self, broker_ids: Collection[int], timeout: timedelta) -> LogSizes:
         """Return the sizes of all logs, with the time of each broker's answer.
@@ -241,7 +229,6 @@ class AllLogsSource(Protocol):
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
-        ...
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
         """Return partition -> broker id of its leader, or -1 without a leader, for all partitions of these topics.
@@ -251,7 +238,6 @@ class AllLogsSource(Protocol):
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +264,6 @@ class QuotaSource(Protocol):
             Unavailable: Kafka or the ledger does not answer in time.
             Invalid: Kafka refuses the request or our credentials.
         """
-        ...
 
     def fetch_clients(self, timeout: timedelta) -> ClientReading:
         """Return the users and client ids that Kafka knows by name.
@@ -287,7 +272,6 @@ class QuotaSource(Protocol):
             Unavailable: Kafka does not answer in time.
             Invalid: Kafka refuses the request or our credentials.
         """
-        ...
 
 
 class ClientQuotaStore(Protocol):
@@ -300,7 +284,6 @@ class ClientQuotaStore(Protocol):
             Unavailable: Kafka does not answer in time.
             Invalid: Kafka refuses the request or our credentials.
         """
-        ...
 
     def alter_quota(
         self,
@@ -329,4 +312,3 @@ class ClientQuotaStore(Protocol):
             Invalid: Kafka refuses the edits.
             Unavailable: Kafka does not answer in time; it is unknown whether the quota was changed.
         """
-        ...

@@ -81,7 +81,6 @@ class ClusterSource(Protocol):
             Unavailable: the cluster does not answer in time.
             Incomplete: a part of it cannot be read.
         """
-        ...
 
     def fetch_readable_cluster(self, timeout: timedelta) -> PlacementCluster:
         """Return the parts of the cluster that can be read, and the problems of the others.
@@ -89,7 +88,6 @@ class ClusterSource(Protocol):
         Raises:
             Unavailable: the cluster does not answer in time.
         """
-        ...
 
 
 class StorageMetricsSource(Protocol):
@@ -103,7 +101,6 @@ class StorageMetricsSource(Protocol):
             Missing: it has no sample.
             Invalid: the sample cannot be parsed.
         """
-        ...
 
 
 class StorageMetricsStore(StorageMetricsSource, Protocol):
@@ -121,4 +118,3 @@ class StorageMetricsStore(StorageMetricsSource, Protocol):
             Invalid: the sample is empty, or larger than the store accepts.
             Unavailable: the store does not answer; it is unknown whether the sample was replaced.
         """
-        ...

@@ -20,11 +20,9 @@ class LeadingPlanner(Protocol):
 
     def run_cycle(self, reason: str, timeout: timedelta) -> None:
         """Request a cycle and return without waiting for it."""
-        ...
 
     def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
         """Return the leader's state, or another planner's if the leader is unknown or does not answer."""
-        ...
 
     def submit_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submission:
         """Set the throttles of a reassignment and then submit it to Kafka. Idempotent.
@@ -40,7 +38,6 @@ class LeadingPlanner(Protocol):
                 submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
             Unavailable: the request timed out, or it is unknown whether Kafka accepted it.
         """
-        ...
 
     def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
         """Cancel reassignments; return the partitions whose cancellation Kafka refused -> why.
@@ -51,4 +48,3 @@ class LeadingPlanner(Protocol):
             Conflict: the planner is in shadow mode.
             Unavailable: it is unknown whether the request took effect.
         """
-        ...

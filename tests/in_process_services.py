@@ -36,7 +36,7 @@ from autothrottle.placement import PlacementServicer
 from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.request_quotas import RequestQuotas

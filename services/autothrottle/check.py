@@ -36,7 +36,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
-from autothrottle.ports.placement import ClusterSource, PlacementCluster
+from autothrottle.ports.services import ClusterSource, PlacementCluster
 from autothrottle.ports.telemetry import LoadSource
 from autothrottle.runtime.configuration import PolicyName
 

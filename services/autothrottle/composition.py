@@ -86,7 +86,7 @@ from autothrottle.ports.kafka import (
     SnapshotSource,
     Term,
 )
-from autothrottle.ports.placement import ClusterSource, StorageMetricsSource
+from autothrottle.ports.services import ClusterSource, StorageMetricsSource
 from autothrottle.ports.state_store import CatchUpStore, RequestQuotaStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.ports.telemetry import DecisionSink, LoadSource, NoLoads
 from autothrottle.runtime.access import Access, AccessInterceptor

@@ -15,7 +15,7 @@ from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, St
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.steps import steps
-from autothrottle.ports.placement import ClusterSource, PlacementCluster, StorageMetricsSource
+from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc

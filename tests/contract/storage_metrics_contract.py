@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.ports.placement import StorageMetrics, StorageMetricsStore
+from autothrottle.ports.services import StorageMetrics, StorageMetricsStore
 
 TIMEOUT = timedelta(seconds=10)
 SAMPLE = StorageMetrics(

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
 from autothrottle.core.errors import Invalid
-from autothrottle.ports.placement import StorageMetrics, StorageMetricsStore
+from autothrottle.ports.services import StorageMetrics, StorageMetricsStore
 from tests.contract.storage_metrics_contract import SAMPLE, TIMEOUT, StorageMetricsContract
 
 

@@ -21,7 +21,7 @@ from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity, Loads
-from autothrottle.ports.placement import StorageMetrics
+from autothrottle.ports.services import StorageMetrics
 from tests.fuzz import hostile
 from tests.fuzz.exporter_texts import NOW, canned, check_loads
 from tests.fuzz.hostile import Choices

@@ -18,7 +18,7 @@ from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, ordered
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 
 _MAX_BYTES = 2**63 - 1
 

@@ -27,7 +27,7 @@ from autothrottle.core.placement.plan import (
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.steps import steps
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.options import (
     DecommissionCommandOptions,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from autothrottle import __version__
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.ports.placement import StorageMetrics
+from autothrottle.ports.services import StorageMetrics
 from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options

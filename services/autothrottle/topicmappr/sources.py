@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.ports.placement import (
+from autothrottle.ports.services import (
     ClusterSource,
     PlacementCluster,
     StorageMetrics,

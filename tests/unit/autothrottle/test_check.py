@@ -19,7 +19,7 @@ from autothrottle.core.inspection import Finding
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.traffic.loads import BrokerLoad
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 from tests import builders
 from tests.builders import limits, mb
 

@@ -11,7 +11,7 @@ import pytest
 
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.placement import PlacementCluster, StorageMetrics
+from autothrottle.ports.services import PlacementCluster, StorageMetrics
 from autothrottle.v1 import placement_pb2
 from autothrottle.wire.placement import MAX_BROKERS
 from autothrottle_client.reassignments import parse_reassignment

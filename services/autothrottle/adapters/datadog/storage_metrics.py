@@ -24,7 +24,7 @@ from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.loads import is_byte_count
-from autothrottle.ports.placement import StorageMetrics
+from autothrottle.ports.services import StorageMetrics
 
 _TOPIC_OF_OFFSETS = "_consumer_offsets"
 """Datadog's integration strips the first underscore of `__consumer_offsets`."""

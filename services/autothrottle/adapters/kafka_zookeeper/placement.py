@@ -19,7 +19,7 @@ from autothrottle.core.cluster.broker_ids import broker_id_of
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 
 _Name = TypeVar("_Name")
 _Value = TypeVar("_Value")

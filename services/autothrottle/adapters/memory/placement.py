@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from autothrottle.adapters.memory.outages import Outages
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.ports.placement import PlacementCluster, StorageMetrics
+from autothrottle.ports.services import PlacementCluster, StorageMetrics
 
 
 class MemoryPlacementCluster(Outages):

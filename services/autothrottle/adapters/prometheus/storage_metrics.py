@@ -19,7 +19,7 @@ from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.exporters import FREE_STORAGE_QUERY, PARTITION_SIZE_QUERY
 from autothrottle.core.traffic.loads import is_byte_count
-from autothrottle.ports.placement import StorageMetrics
+from autothrottle.ports.services import StorageMetrics
 
 _MAX_BODY_BYTES = 256 * 1024 * 1024
 """Limit of a response: the series of a million partitions, in the process of metricsfetcher alone."""

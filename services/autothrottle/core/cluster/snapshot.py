@@ -124,6 +124,10 @@ class Copying:
     """The adding replicas outside the ISR."""
 
 
+ReassignmentRow = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""(leader, isr, adding replicas, removing replicas) of one partition in reassignment."""
+
+
 @dataclass(frozen=True)
 class TopicReassignment:
     """The partitions of one topic that are being reassigned, as columns of equal length.
@@ -142,6 +146,17 @@ class TopicReassignment:
     """Broker ids that each partition adds; empty if the reassignment only removes or reorders."""
     removing_replicas: tuple[tuple[int, ...], ...]
     """Broker ids that each partition removes."""
+
+    @staticmethod
+    def of_partitions(topic: str, rows: Mapping[int, ReassignmentRow]) -> TopicReassignment:
+        """Return the reassignment of a topic from partition -> its row, at least one."""
+        leaders, isr, adding, removing = zip(*(rows[partition] for partition in sorted(rows)), strict=True)
+        return TopicReassignment(topic, tuple(sorted(rows)), leaders, isr, adding, removing)
+
+    def by_partition(self) -> dict[int, ReassignmentRow]:
+        """Return partition -> its row."""
+        columns = zip(self.leaders, self.isr, self.adding_replicas, self.removing_replicas, strict=True)
+        return dict(zip(self.partitions, columns, strict=True))
 
     def rows(self) -> Iterator[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
         """Yield (partition, leader, isr, pending); pending are the adding replicas outside the ISR."""

@@ -193,19 +193,8 @@ def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:
 
 def _merged(topic: str, real: TopicReassignment | None, proposed: Mapping[int, Assignment]) -> TopicReassignment:
     """Return the topic's actual reassignment merged with the proposed one; for each partition the actual one wins."""
-    columns_of_rows = {p: (a.leader, a.isr, a.adding_replicas, a.removing_replicas) for p, a in proposed.items()}
-    if real is not None:
-        columns = zip(real.leaders, real.isr, real.adding_replicas, real.removing_replicas, strict=True)
-        columns_of_rows.update(zip(real.partitions, columns, strict=True))
-    rows = [columns_of_rows[partition] for partition in sorted(columns_of_rows)]
-    return TopicReassignment(
-        topic=topic,
-        partitions=tuple(sorted(columns_of_rows)),
-        leaders=tuple(row[0] for row in rows),
-        isr=tuple(row[1] for row in rows),
-        adding_replicas=tuple(row[2] for row in rows),
-        removing_replicas=tuple(row[3] for row in rows),
-    )
+    rows = {p: (a.leader, a.isr, a.adding_replicas, a.removing_replicas) for p, a in proposed.items()}
+    return TopicReassignment.of_partitions(topic, rows | (real.by_partition() if real else {}))
 
 
 def unseen(snapshot: Snapshot, submitted: Targets) -> Targets:

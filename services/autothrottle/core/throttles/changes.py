@@ -24,6 +24,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
+from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.ownership import (
@@ -34,7 +35,7 @@ from autothrottle.core.throttles.ownership import (
     desired_replicas,
     foreign_throttles,
 )
-from autothrottle.core.throttles.plan import DesiredReplicas, Plan
+from autothrottle.core.throttles.plan import DesiredReplicas, Plan, hold, replica_lists
 from autothrottle.core.units import MAX_RATE
 
 
@@ -414,3 +415,26 @@ def _must_be_unchanged(name: str, key: DesiredKey, ledger_key: LedgerKey | None)
     if key.ledger is None:
         return ledger_key is not None and ledger_key.intent is not None
     return name in RATE_KEYS and ledger_key is None
+
+
+def release_of_ours(snapshot: Snapshot, term: int, cycle: int = 0) -> ChangeSet:
+    """Return the edits that restore the earlier value of each of our throttles, even during reassignments.
+
+    Throttles that another party set for a reassignment are not ours and stay.
+    """
+    return changes(Plan(), replace(snapshot, reassignments=()), term, cycle)
+
+
+def stale_lists(snapshot: Snapshot, overrides: Overrides, keep_throttles: bool = False) -> tuple[str, ...]:
+    """Return the topics whose replica lists would change without the pause, by name.
+
+    In these topics, new reassignments run without a throttle, or finished ones are still in the lists.
+
+    Args:
+        snapshot: the cluster with its current throttles.
+        overrides: the overrides; brokers with an override have list entries of their own.
+        keep_throttles: whether throttles would stay after the last reassignment.
+    """
+    lists = Plan(replicas=replica_lists(snapshot, overrides), hold=hold(snapshot, overrides, keep_throttles))
+    change_set = changes(lists, snapshot, term=0)
+    return tuple(c.resource.name for c in change_set.changes if c.resource.type is ResourceType.TOPIC and c.edits)

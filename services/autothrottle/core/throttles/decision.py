@@ -10,12 +10,19 @@ from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.decision import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, SettingsReading, ThrottleState
-from autothrottle.core.operators.pause import release_of_ours, stale_lists
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
-from autothrottle.core.throttles.changes import Change, ChangeSet, changes, recorded_first, removal_of_foreign
+from autothrottle.core.throttles.changes import (
+    Change,
+    ChangeSet,
+    changes,
+    recorded_first,
+    release_of_ours,
+    removal_of_foreign,
+    stale_lists,
+)
 from autothrottle.core.throttles.ownership import ForeignThrottles, Pace, foreign_throttles
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan, had_reassignment, plan
 from autothrottle.core.throttles.throttle_effect import (

@@ -9,7 +9,7 @@ import pytest
 
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.ports.placement import PlacementCluster
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.command_line import main
 from autothrottle_client import AdminClient, Submission, Unavailable

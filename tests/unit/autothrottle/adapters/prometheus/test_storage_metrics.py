@@ -17,7 +17,7 @@ from autothrottle.adapters.prometheus.storage_metrics import PrometheusStorageMe
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.exporters import EXPORTERS
-from autothrottle.ports.placement import StorageMetrics
+from autothrottle.ports.services import StorageMetrics
 from autothrottle_lab.emulators.exporter import ExporterEmulator
 
 TIMEOUT = timedelta(seconds=20)

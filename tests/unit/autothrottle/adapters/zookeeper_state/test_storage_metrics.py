@@ -7,7 +7,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryStorageMetrics
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
 from autothrottle.core.errors import Invalid
-from autothrottle.ports.placement import StorageMetricsStore
+from autothrottle.ports.services import StorageMetricsStore
 from tests.contract.storage_metrics_contract import StorageMetricsContract
 
 

@@ -10,8 +10,8 @@ import pytest
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
-from autothrottle.core.operators.pause import release_of_ours, stale_lists
 from autothrottle.core.records import Pause, PauseMode
+from autothrottle.core.throttles.changes import release_of_ours, stale_lists
 from tests import builders
 
 REASSIGNMENT = builders.reassignment("t1", {0: (1001, (1001, 1002), (1003,), (1002,))})

@@ -82,7 +82,7 @@ class Reported:
         return Reported(lagging=self.lagging, window=self.window)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CycleOutcome:
     """What one cycle has done, as far as it went."""
 
@@ -102,8 +102,9 @@ class CycleOutcome:
     """None: the decision was not carried out to its end."""
     failure: AutothrottleError | None = None
     """An expected error that ended it."""
-    bugs: tuple[Exception, ...] = ()
-    """Unexpected errors."""
+    bugs: list[Exception] = field(default_factory=list)
+    """Unexpected errors that the log does not have yet."""
+    has_failed_unexpectedly: bool = False
     error: str = ""
     """Why it failed; "": it did not."""
 

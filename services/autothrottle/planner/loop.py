@@ -9,12 +9,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
-from autothrottle.core.cycle.decision import CycleDecision, CycleResults, Settled, WakeUp
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults, WakeUp
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings
 from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
@@ -66,23 +66,6 @@ _REST = timedelta(minutes=1)
 
 _STOP_SECONDS = 3.0
 """How long `stop` waits for the current cycle; calls to other services are cancelled before."""
-
-
-@dataclass(slots=True)
-class _Cycle:
-    """The parts of the current cycle, as far as they are done."""
-
-    trigger: Trigger
-    start: datetime
-    decision: CycleDecision | None = None
-    results: CycleResults | None = None
-    settled: Settled = Settled()  # noqa: RUF009 (frozen)
-    error: AutothrottleError | None = None
-    failure: AutothrottleError | None = None
-    """The error, if it was expected."""
-    unlogged: list[Exception] = field(default_factory=list)
-    """Unexpected errors that the log does not have yet."""
-    failed_unexpectedly: bool = False
 
 
 class Planner:
@@ -433,70 +416,58 @@ class Planner:
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:
-        cycle, report = _Cycle(trigger, self._now()), None
+        now, report = self._now(), None
+        cycle = CycleOutcome(self._state, now, now, trigger.reason, trigger.scheduled)
         with self._contained(cycle):
             self._run_parts(term, cycle)
         with self._contained(cycle):
             decision = cycle.decision
             self._watchdog.enter("reporting", decision.view.snapshot.reassignments if decision else ())
-            report = cycle_report(self._settings, self._reporter.reported, self._outcome(cycle))
+            cycle.state, cycle.end = self._state, self._now()
+            report = cycle_report(self._settings, self._reporter.reported, cycle)
             self._report(report, cycle, trace_id)
-        for bug in cycle.unlogged:
+        for bug in cycle.bugs:
             log.error("The cycle failed unexpectedly", exc_info=bug)
-        if cycle.failed_unexpectedly or cycle.error is None:
-            self._failures["cycles"] = self._failures["cycles"] + 1 if cycle.failed_unexpectedly else 0
+        if cycle.has_failed_unexpectedly or cycle.failure is None:
+            self._failures["cycles"] = self._failures["cycles"] + 1 if cycle.has_failed_unexpectedly else 0
         if troubles := max(self._state.term.troubles, self._failures["cycles"]):
             wait = back_off(troubles, self._settings.interval, self._chance())
             self._triggers.request("retrying after a failure", wait)
         if report is None:
-            report = cycle_report(self._settings, Reported(), self._outcome(_Cycle(trigger, cycle.start)))
+            unreported = CycleOutcome(self._state, now, self._now(), trigger.reason, trigger.scheduled)
+            report = cycle_report(self._settings, Reported(), unreported)
         record = report.record
-        return replace(record, error=str(cycle.error), sentence="") if cycle.failed_unexpectedly else record
+        return replace(record, error=cycle.error, sentence="") if cycle.has_failed_unexpectedly else record
 
     @contextmanager
-    def _contained(self, cycle: _Cycle) -> Iterator[None]:
+    def _contained(self, cycle: CycleOutcome) -> Iterator[None]:
         """Let an unexpected error fail this cycle only: no other planner can lead while we hold the term."""
         try:
             yield
         except Exception as error:
-            is_counted = cycle.decision is not None or cycle.failed_unexpectedly
-            cycle.error = AutothrottleError(f"unexpected {type(error).__name__}; the log has the traceback")
-            cycle.unlogged.append(error)
-            cycle.failed_unexpectedly = True
+            is_counted = cycle.decision is not None or cycle.has_failed_unexpectedly
+            cycle.error = f"unexpected {type(error).__name__}; the log has the traceback"
+            cycle.bugs.append(error)
+            cycle.has_failed_unexpectedly = True
             self._state = self._state.after_bug(is_counted)
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
 
-    def _outcome(self, cycle: _Cycle) -> CycleOutcome:
-        return CycleOutcome(
-            state=self._state,
-            start=cycle.start,
-            end=self._now(),
-            reason=cycle.trigger.reason,
-            is_scheduled=cycle.trigger.scheduled,
-            decision=cycle.decision,
-            settled=cycle.settled,
-            results=cycle.results,
-            failure=cycle.failure,
-            bugs=tuple(cycle.unlogged),
-            error=str(cycle.error) if cycle.error else "",
-        )
-
-    def _report(self, report: CycleReport, cycle: _Cycle, trace_id: str) -> None:
+    def _report(self, report: CycleReport, cycle: CycleOutcome, trace_id: str) -> None:
         """Write a report to the log, the events, the metrics and the decision log."""
         self._reporter.report(report)
-        cycle.unlogged.clear()
+        cycle.bugs.clear()
         self._metrics.note_cycle(report)
         record = report.record
         log.debug("Cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         self._journal.write(report, trace_id)
 
-    def _run_parts(self, term: Term, cycle: _Cycle) -> None:
+    def _run_parts(self, term: Term, cycle: CycleOutcome) -> None:
         """Observe, decide, apply and settle."""
         if term.fence != self._state.term.fence:
             self._begin_term(term.fence)
         enter = self._watchdog.enter
         enter("observing", self._copying)
-        observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
+        observation = self._observer.observe(self._state.term, cycle.is_scheduled, self._newest_event)
         snapshot = observation.snapshot if isinstance(observation.snapshot, Snapshot) else None
         self._unreadable = "" if snapshot else str(observation.snapshot)
         enter("deciding", snapshot.reassignments if snapshot else ())
@@ -524,13 +495,13 @@ class Planner:
             snapshot = decision.view.to_throttle
             self._reader.want(snapshot.participants.keys(), snapshot.topics)
 
-    def _settle(self, cycle: _Cycle, decision: CycleDecision, results: CycleResults) -> None:
+    def _settle(self, cycle: CycleOutcome, decision: CycleDecision, results: CycleResults) -> None:
         """Record what became of a decision, answer its caller, and request the cycles that follow."""
         self._state, cycle.settled = settle(self._settings, decision, results)
         if decision.ticket and cycle.settled.answer is not None:
             self._submissions.answer(decision.ticket, cycle.settled.answer)
         if results.error is not None:
-            cycle.error = cycle.failure = results.error
+            cycle.error, cycle.failure = str(results.error), results.error
             is_over = isinstance(results.error, NotLeader)
             self._submissions.fail(results.error if is_over else Unavailable(f"nothing was submitted: {results.error}"))
         if results.are_written and not self._settings.shadow:

@@ -33,7 +33,7 @@ from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import Cycle
 from autothrottle.core.units import MEGABYTE
-from autothrottle.planner.triggers import SPACING
+from autothrottle.planner.loop import SPACING
 from autothrottle.v1.planner_pb2 import WatchCyclesRequest
 from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle.wire.planner import cycle_from_message

@@ -11,8 +11,7 @@ import pytest
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_common.log_growth_reader import INTERVAL
-from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.log_growth import rate_after_rise
+from autothrottle.core.cluster.flows import Progress, rate_after_rise
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.loop import Trigger
 from autothrottle.ports.kafka import Term
 from autothrottle.runtime.tracing import Tracing, configure_tracing
 from tests import builders

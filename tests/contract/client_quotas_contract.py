@@ -9,8 +9,7 @@ import pytest
 
 from autothrottle.core.errors import Conflict
 from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import CLIENT_KEYS, QuotaKey, QuotaValues, keys_of, quota_etag
-from autothrottle.core.quotas.precedence import levels, levels_of_ip
+from autothrottle.core.quotas.keys import CLIENT_KEYS, QuotaKey, QuotaValues, keys_of, levels, levels_of_ip, quota_etag
 from autothrottle.ports.kafka import ClientQuotaStore
 
 TIMEOUT = timedelta(seconds=30)

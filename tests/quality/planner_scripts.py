@@ -42,8 +42,7 @@ from autothrottle.core.quotas import entities
 from autothrottle.core.quotas.entities import DEFAULT
 from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
-from autothrottle.planner.loop import Planner
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import Event
 from tests import builders

@@ -23,8 +23,7 @@ from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQ
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey, QuotaValues, keys_of
-from autothrottle.core.quotas.precedence import effective_quotas, levels, levels_of_ip
+from autothrottle.core.quotas.keys import QuotaKey, QuotaValues, effective_quotas, keys_of, levels, levels_of_ip
 from autothrottle.ports.kafka import ClientQuotaStore
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster

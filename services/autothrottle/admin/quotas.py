@@ -12,6 +12,7 @@ from autothrottle.core.errors import Conflict, Invalid, Missing
 from autothrottle.core.operators.sources import readable, unreadable_entries
 from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
+    DecidingQuota,
     QuotaEdits,
     QuotaKey,
     QuotaValues,
@@ -19,17 +20,14 @@ from autothrottle.core.quotas.keys import (
     TemporaryQuotas,
     check_etag,
     edited,
-    format_value,
-    keys_of,
-    quota_sentence,
-    validate_edits,
-)
-from autothrottle.core.quotas.precedence import (
-    DecidingQuota,
     effective_quotas,
     effective_quotas_of_ip,
+    format_value,
+    keys_of,
     levels,
     levels_of_ip,
+    quota_sentence,
+    validate_edits,
 )
 from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction

@@ -2,7 +2,7 @@
 
 Any number of planners run. The election chooses the leader; the others wait. The type to know is `Planner`.
 
-- `loop` runs the cycles, and `triggers` decides when.
+- `loop` decides when a cycle runs, and runs it.
 - `calls` has the ports: it reads a cycle's input, and carries out what `core.cycle.step` has decided.
 - `cycle_report` makes the report of a cycle, with its texts. `report` writes it to the log, the events, the trace, the
   exported metrics and the decision log.

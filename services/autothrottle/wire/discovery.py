@@ -15,8 +15,15 @@ from typing import Any
 from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
-from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
+from autothrottle.core.cluster.flows import (
+    CopiedMark,
+    Flow,
+    FlowProgress,
+    GrowthMark,
+    LogGrowth,
+    Progress,
+    TopicProgress,
+)
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
     Assignment,

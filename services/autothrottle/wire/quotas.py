@@ -17,6 +17,8 @@ from autothrottle.core.quotas.entities import (
     validate_entity,
 )
 from autothrottle.core.quotas.keys import (
+    ClientQuotas,
+    DecidingQuota,
     QuotaEdits,
     QuotaKey,
     QuotaValues,
@@ -25,7 +27,6 @@ from autothrottle.core.quotas.keys import (
     parse_key,
     quota_etag,
 )
-from autothrottle.core.quotas.precedence import ClientQuotas, DecidingQuota
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter
 from autothrottle.v1 import discovery_pb2, quotas_pb2

@@ -36,8 +36,7 @@ from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.planner.calls import PlannerDependencies
-from autothrottle.planner.loop import Planner
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle_lab.simulation.client_traffic import ClientTraffic

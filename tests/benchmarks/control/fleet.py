@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LogGrowth, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.forecast.eta import forecast_all
 from autothrottle.core.forecast.progress import WINDOW

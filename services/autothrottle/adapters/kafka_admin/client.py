@@ -31,8 +31,7 @@ from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_ra
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaEdits
-from autothrottle.core.quotas.precedence import ClientQuotas
+from autothrottle.core.quotas.keys import ClientQuotas, QuotaEdits
 
 T = TypeVar("T")
 

@@ -23,8 +23,15 @@ from autothrottle.core.quotas.entities import (
     entity_of_path,
     is_valid_client_id,
 )
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
-from autothrottle.core.quotas.precedence import ClientQuotas
+from autothrottle.core.quotas.keys import (
+    ClientQuotas,
+    QuotaEdits,
+    QuotaKey,
+    QuotaValues,
+    check_etag,
+    format_value,
+    parse_value,
+)
 from autothrottle.ports.kafka import QuotaReading
 
 _POLL_SECONDS = 0.05

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.leaders import Leaders
-from autothrottle.core.cluster.log_growth import LogGrowth, rate_after_rise
+from autothrottle.core.cluster.flows import LogGrowth, rate_after_rise
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import TopicReassignment
 from autothrottle.core.errors import AutothrottleError

@@ -25,10 +25,9 @@ from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import ClientReading
-from autothrottle.core.quotas.yield_state import YieldState
-from autothrottle.core.throttles.guards import GuardState
+from autothrottle.core.quotas.yielding import YieldState
+from autothrottle.core.throttles.guards import GuardState, ThrottleEffect
 from autothrottle.core.throttles.ramp import RampState, WriteHistory
-from autothrottle.core.throttles.throttle_effect import ThrottleEffect
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 

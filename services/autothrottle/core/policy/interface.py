@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.flows import LinkSide, LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.log_growth import (
+from autothrottle.core.cluster.flows import (
     BEFORE_RISE,
     LEAST_RISE,
     RISE,
     RISE_SAMPLES,
+    Flow,
+    FlowProgress,
     GrowthMark,
+    LinkSide,
     LogGrowth,
+    Progress,
     shows_rise,
 )
 

@@ -22,8 +22,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.quotas.changes import DesiredQuotas, QuotaState
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
-from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, YieldState, YieldTarget
-from autothrottle.core.quotas.yielding import YieldRules
+from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldState, YieldTarget
 from autothrottle.core.records import Basis, Decision
 from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.throttles.plan import Plan

@@ -23,14 +23,14 @@ from autothrottle.core.throttles.changes import (
     removal_of_foreign,
     stale_lists,
 )
-from autothrottle.core.throttles.ownership import ForeignThrottles, Pace, foreign_throttles
-from autothrottle.core.throttles.plan import HOLD_ALL, Plan, had_reassignment, plan
-from autothrottle.core.throttles.throttle_effect import (
+from autothrottle.core.throttles.guards import (
     EffectObservation,
     ThrottleEffect,
     in_sync_rates,
     throttled_link_sides,
 )
+from autothrottle.core.throttles.ownership import ForeignThrottles, Pace, foreign_throttles
+from autothrottle.core.throttles.plan import HOLD_ALL, Plan, had_reassignment, plan
 from autothrottle.core.traffic.loads import Loads
 
 

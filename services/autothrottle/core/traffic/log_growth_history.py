@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
+from autothrottle.core.cluster.flows import GrowthMark, LogGrowth
 from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, LogSizes
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
 from autothrottle.core.traffic.loads import MAX_LINK_RATE

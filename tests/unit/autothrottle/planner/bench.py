@@ -25,8 +25,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Cycle
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.calls import PlannerDependencies
-from autothrottle.planner.loop import Planner
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import UNTRACED, DecisionSink, Event, Tracer
 from tests import builders

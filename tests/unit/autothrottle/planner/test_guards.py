@@ -15,7 +15,7 @@ from autothrottle.core.operators.schedule import Schedule, ScheduleWindow, parse
 from autothrottle.core.retries import SETTINGS
 from autothrottle.planner import calls
 from autothrottle.planner.calls import SettingsReader
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.loop import Trigger
 from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import NOON, eventually, mb

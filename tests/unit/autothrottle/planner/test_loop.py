@@ -17,8 +17,7 @@ from autothrottle.core.cluster.snapshot import Problem, Snapshot
 from autothrottle.core.errors import NotLeader
 from autothrottle.core.records import AuditAction, Cycle, ForeignThrottle, OutcomeStatus, Reason
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.planner.loop import Planner
-from autothrottle.planner.triggers import SPACING
+from autothrottle.planner.loop import SPACING, Planner
 from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import AT_ONCE, at_once, eventually, mb

@@ -10,7 +10,7 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict
 from autothrottle.core.records import Pause, PauseMode, Reason
-from autothrottle.planner.triggers import SPACING
+from autothrottle.planner.loop import SPACING
 from autothrottle.ports.kafka import Term
 from tests.builders import AT_ONCE, NOON, at_once, eventually, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench

@@ -8,7 +8,7 @@ import pytest
 
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.planner import cycle_report
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.loop import Trigger
 from tests.builders import NOON
 from tests.unit.autothrottle.planner.bench import Bench
 

@@ -21,7 +21,7 @@ from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, 
 from autothrottle.core.throttles import ramp
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from autothrottle.core.throttles.ramp import BUDGET, BUDGET_SPAN, WriteHistory
-from autothrottle.planner.triggers import Trigger, Triggers
+from autothrottle.planner.loop import Trigger, Triggers
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.simulation.link import ThrottleMeter
 from tests import builders

@@ -12,8 +12,8 @@ from autothrottle.adapters.memory import MemoryDecisions, MemoryTracer
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.records import CatchUp
 from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, DecisionRecord
+from autothrottle.planner.loop import Trigger
 from autothrottle.planner.report import EventPoster
-from autothrottle.planner.triggers import Trigger
 from autothrottle.ports.telemetry import Event
 from tests.builders import NOON, eventually, mb
 from tests.unit.autothrottle.planner.bench import Bench

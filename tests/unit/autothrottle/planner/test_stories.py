@@ -32,8 +32,7 @@ from autothrottle.core.cluster.snapshot import NO_LEADER, Problem
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, Pause, PauseMode
 from autothrottle.core.throttles.changes import Change, intended
-from autothrottle.planner.loop import Planner
-from autothrottle.planner.triggers import Trigger
+from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
 from tests.builders import mb
 from tests.examples import examples

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.planner.triggers import Trigger, Triggers
+from autothrottle.planner.loop import Trigger, Triggers
 from tests.builders import eventually
 
 MINUTE = timedelta(minutes=1)

@@ -14,8 +14,7 @@ from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
 from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
-from autothrottle.core.quotas.yield_state import MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY
-from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule
+from autothrottle.core.quotas.yielding import BYTE_RATES, MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY, YieldRule
 from autothrottle.core.records import CatchUp, Cycle, Pause, PauseMode
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import Term

@@ -14,8 +14,15 @@ from autothrottle.core.cluster.configs import (
     LedgerKey,
     ReplicaRole,
 )
-from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
+from autothrottle.core.cluster.flows import (
+    CopiedMark,
+    Flow,
+    FlowProgress,
+    GrowthMark,
+    LogGrowth,
+    Progress,
+    TopicProgress,
+)
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, TopicReassignment
 from autothrottle.core.records import (
     Basis,

@@ -13,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, ConfigResource
-from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth
+from autothrottle.core.cluster.flows import (
+    CopiedMark,
+    Flow,
+    FlowProgress,
+    GrowthMark,
+    LogGrowth,
+    Progress,
+    TopicProgress,
+)
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import Incomplete
 from autothrottle.v1 import discovery_pb2

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LogGrowth, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.records import Decision

@@ -11,8 +11,7 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, LogGrowth, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning, Work, needs
 from autothrottle.core.policy.headroom import HeadroomPolicy

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.log_growth import LogGrowth
+from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LogGrowth, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Work, needs
 from autothrottle.core.policy.interface import PolicyObservation

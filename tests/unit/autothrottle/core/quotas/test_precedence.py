@@ -7,8 +7,7 @@ from itertools import product
 import pytest
 
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.precedence import effective_quotas, effective_quotas_of_ip
+from autothrottle.core.quotas.keys import QuotaKey, effective_quotas, effective_quotas_of_ip
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 

@@ -20,11 +20,9 @@ from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, Name, entity_of_path
-from autothrottle.core.quotas.keys import QuotaKey
-from autothrottle.core.quotas.precedence import fallbacks
+from autothrottle.core.quotas.keys import QuotaKey, fallbacks
 from autothrottle.core.quotas.step import quotas_needed
-from autothrottle.core.quotas.yield_state import QUOTA_WINDOW
-from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, matches
+from autothrottle.core.quotas.yielding import BYTE_RATES, QUOTA_WINDOW, YieldRule, matches
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.traffic.loads import Loads
 from tests import builders

@@ -13,13 +13,13 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSetti
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.throttles.changes import Change, Edit
-from autothrottle.core.throttles.plan import DesiredReplicas, Plan
-from autothrottle.core.throttles.throttle_effect import (
+from autothrottle.core.throttles.guards import (
     EffectObservation,
     ThrottleEffect,
     in_sync_rates,
     throttled_link_sides,
 )
+from autothrottle.core.throttles.plan import DesiredReplicas, Plan
 from autothrottle.core.traffic.loads import Capacity, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle_lab.simulate.virtual_time import (

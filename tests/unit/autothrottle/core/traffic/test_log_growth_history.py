@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.log_growth import GrowthMark, LogGrowth, rate_after_rise
+from autothrottle.core.cluster.flows import GrowthMark, LogGrowth, rate_after_rise
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.traffic.log_growth_history import Copied, CopyingReplicas, GrowthHistory

@@ -12,21 +12,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from autothrottle.core import exported_metrics as exported
 from autothrottle.core.cluster.configs import ResourceType
-from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, ExportedMetric, MetricSample
-from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
-from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.calls import LONGEST_METRICS_WAIT
 from autothrottle.planner.cycle_report import CycleReport, Reported
 from autothrottle.ports.telemetry import Attribute, DecisionSink, Event, EventSink, Span
@@ -163,20 +160,6 @@ class Journal:
         sink.append(decisions, ended)
 
 
-@dataclass(frozen=True, slots=True)
-class _LastCycle:
-    """The parts of the last cycle without an error that are exported."""
-
-    record: Cycle
-    loads: Loads
-    overrides: Overrides
-    failures: Mapping[int, int]
-    produced: Mapping[LinkSide, float]
-    stalled: int
-    ineffective: int
-    invalid: Mapping[str, int]
-
-
 class PlannerMetrics:
     """The metrics of one planner. Its thread notes cycles and writes; any thread reads samples, without waiting."""
 
@@ -186,7 +169,8 @@ class PlannerMetrics:
         self._writes = Counter({(resource, status): 0 for resource in ResourceType for status in OutcomeStatus})
         self._succeeded_at = clock()
         self._duration = timedelta(0)
-        self._last: _LastCycle | None = None
+        self._last: CycleReport | None = None
+        """The last cycle without an error."""
 
     def note_idle(self) -> None:
         """Note that no cycle is due: a term begins, or this planner does not lead."""
@@ -194,23 +178,13 @@ class PlannerMetrics:
 
     def note_cycle(self, report: CycleReport) -> None:
         """Note a finished cycle. A failed one leaves the throttles in place, so the earlier ones remain exported."""
-        record, decision = report.record, report.decision
+        record = report.record
         self._cycles["failed" if record.error else "ok"] += 1
         self._duration = record.end_time - record.start_time
         self.note_writes(record.outcomes)
         if record.error:
             return
-        throttles, invalid = report.term.throttles, _invalid_resources(decision)
-        self._last = _LastCycle(
-            record,
-            decision.loads,
-            decision.overrides,
-            throttles.failures,
-            produced=throttles.guards.growth,
-            stalled=len(throttles.guards.stalled),
-            ineffective=len(throttles.effect.ineffective),
-            invalid=invalid,
-        )
+        self._last = report
         self._succeeded_at = self._clock()
 
     def note_writes(self, outcomes: Iterable[Outcome]) -> None:
@@ -239,16 +213,16 @@ class PlannerMetrics:
             yield from _of_brokers(last, self._now())
 
 
-def _of_cycle(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
-    record, overrides = last.record, last.overrides
+def _of_cycle(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
+    record, overrides, throttles = last.record, last.decision.overrides, last.term.throttles
     yield exported.PAUSED.sample(record.pause is not None)
     yield exported.OVERRIDES.sample(overrides.cluster is not None, "cluster")
     yield exported.OVERRIDES.sample(len(overrides.brokers), "broker")
     yield exported.FOREIGN_THROTTLES.sample(len(record.foreign_throttles))
     yield exported.TOPICS.sample(len(record.topics))
-    yield exported.STALLED.sample(last.stalled)
-    yield exported.INEFFECTIVE.sample(last.ineffective)
-    for kind, count in last.invalid.items():
+    yield exported.STALLED.sample(len(throttles.guards.stalled))
+    yield exported.INEFFECTIVE.sample(len(throttles.effect.ineffective))
+    for kind, count in _invalid_resources(last.decision).items():
         yield exported.INVALID_RESOURCES.sample(count, kind)
     if record.bytes_left is not None:
         yield exported.BYTES_LEFT.sample(record.bytes_left)
@@ -271,34 +245,37 @@ def _invalid_resources(decision: CycleDecision) -> Mapping[str, int]:
     }
 
 
-def _of_brokers(last: _LastCycle, now: datetime) -> Iterator[MetricSample]:
+def _of_brokers(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
     for decision in last.record.decisions:
         broker_id, role = decision.broker_id, decision.role.value
         for metric, value in _of_side(decision, last):
             if value is not None:
                 yield metric.sample(value, broker_id, role)
     for broker_id in dict.fromkeys(decision.broker_id for decision in last.record.decisions):
-        yield exported.METRICS_FAILURES.sample(last.failures.get(broker_id, 0), broker_id)
-        if load := last.loads.brokers.get(broker_id):
+        yield exported.METRICS_FAILURES.sample(last.term.throttles.failures.get(broker_id, 0), broker_id)
+        if load := last.decision.loads.brokers.get(broker_id):
             oldest = min(load.outbound.end, load.inbound.end)
             yield exported.METRICS_AGE.sample(_seconds(now - oldest), broker_id)
 
 
-def _of_side(decision: Decision, last: _LastCycle) -> Iterator[tuple[ExportedMetric, float | None]]:
+def _of_side(decision: Decision, last: CycleReport) -> Iterator[tuple[ExportedMetric, float | None]]:
     """The values of a link side; None: unknown."""
-    load, role = last.loads.brokers.get(decision.broker_id), decision.role
+    load, role = last.decision.loads.brokers.get(decision.broker_id), decision.role
     yield (
         exported.THROTTLE,
         decision.current_rate_bytes_per_second if last.record.shadow else decision.rate_bytes_per_second,
     )
-    quota_rate = last.loads.quota_rates.get((decision.broker_id, role))
+    quota_rate = last.decision.loads.quota_rates.get((decision.broker_id, role))
     yield exported.QUOTA_RATE, quota_rate.rate if quota_rate else None
     yield exported.CAPACITY, load.capacity.of(role) if load else None
     yield exported.UTILIZATION, load.of(role).rate if load else None
     yield exported.HEADROOM, decision.headroom_bytes_per_second
     yield exported.CLIENT_LOAD, decision.client_bytes_per_second
     is_read = last.record.bytes_left is not None
-    yield exported.PRODUCE_RATE, last.produced.get((decision.broker_id, role), 0.0) if is_read else None
+    yield (
+        exported.PRODUCE_RATE,
+        last.term.throttles.guards.growth.get((decision.broker_id, role), 0.0) if is_read else None,
+    )
 
 
 def _seconds(time: timedelta) -> float:

@@ -10,12 +10,12 @@ concern needs the result of another one, that result is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
 
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.decision import Contribution, CycleDecision, CycleResults, Settled, WakeUp
 from autothrottle.core.cycle.input import (
@@ -60,7 +60,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     begun, pause = replace(state, term=term), term.sources.pause
     overrides = (term.sources.overrides or Overrides()).acting(observation.at)
     obstacle = obstacle_to_submissions(settings.shadow, pause) if observation.request else None
-    operators = replace(requests(observation, overrides), answer=obstacle)
+    operators = requests(observation, overrides)
     snapshot = observation.sources.error or observation.snapshot
     if isinstance(snapshot, AutothrottleError):
         return CycleDecision(
@@ -75,12 +75,25 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
             clock_change=clock_change,
             error=snapshot,
         )
-    cycle, lost_records = _with_ledger(settings, term, observation, overrides, snapshot)
-    submissions, refusal = awaited_submission(
-        term.submissions, cycle.view.snapshot, None if obstacle else observation.request, cycle.clock
+    snapshot, ledger, lost = _with_ledger(settings, term, snapshot)
+    request = None if obstacle else observation.request
+    submissions, refusal = awaited_submission(term.submissions, snapshot, request, observation.clock)
+    lags = lagging(snapshot.assignments, term.sources.catch_ups)
+    cycle = CycleInput(
+        observation,
+        observation.at,
+        observation.clock,
+        term.fence,
+        term.cycles,
+        term.sources,
+        overrides,
+        term.loads,
+        SnapshotViews(snapshot, submissions.proposal.start, submissions.submitted, lags),
+        ledger,
+        lost,
     )
-    cycle = replace(cycle, view=_view(cycle, submissions))
-    inputs = merged(operators, lost_records, Contribution(findings=_problems(cycle.view.snapshot), answer=refusal))
+    findings = (*operators.findings, *_findings(snapshot, lost))
+    inputs = replace(operators, findings=findings, answer=obstacle or refusal)
     return replace(_decided(settings, begun, cycle, submissions, inputs), clock_change=clock_change)
 
 
@@ -105,49 +118,23 @@ def _begun(term: TermState, observation: CycleObservation) -> tuple[TermState, t
 
 
 def _with_ledger(
-    settings: PlannerSettings,
-    term: TermState,
-    observation: CycleObservation,
-    overrides: Overrides,
-    snapshot: Snapshot,
-) -> tuple[CycleInput, Contribution]:
-    """Return the input of the cycle. It includes the records of this term that the stored ledger has lost."""
-    cycle = CycleInput(
-        observation,
-        observation.at,
-        observation.clock,
-        term.fence,
-        term.cycles,
-        term.sources,
-        overrides,
-        term.loads,
-        SnapshotViews(snapshot),
-        term.ledger,
-    )
+    settings: PlannerSettings, term: TermState, snapshot: Snapshot
+) -> tuple[Snapshot, Mapping[ConfigResource, LedgerEntry], frozenset[ConfigResource]]:
+    """Return the snapshot, the ledger and the resources whose records of this term the stored ledger has lost."""
     if settings.shadow:
-        return cycle, Contribution()
+        return snapshot, term.ledger, frozenset()
     quotas = {resource: entry for resource, entry in term.ledger.items() if resource.type is ResourceType.QUOTA}
     throttles = {resource: entry for resource, entry in term.ledger.items() if resource not in quotas}
     ledger, lost = with_lost_records(snapshot.ledger, throttles, snapshot.throttles, snapshot.unreadable_configs)
     if len(ledger) > len(snapshot.ledger) or lost:
         snapshot = replace(snapshot, ledger=ledger)
-    findings = tuple(lost_finding(resource) for resource in sorted(lost, key=lambda resource: resource.order))
-    completed = replace(cycle, view=SnapshotViews(snapshot), ledger={**ledger, **quotas}, lost=lost)
-    return completed, Contribution(findings=findings)
+    return snapshot, {**ledger, **quotas}, lost
 
 
-def _view(cycle: CycleInput, submissions: SubmissionState) -> SnapshotViews:
-    snapshot = cycle.view.snapshot
-    return SnapshotViews(
-        snapshot,
-        submissions.proposal.start,
-        submissions.submitted,
-        lagging(snapshot.assignments, cycle.sources.catch_ups),
-    )
-
-
-def _problems(snapshot: Snapshot) -> tuple[str, ...]:
-    return tuple(f"{problem.path}: {problem.reason}" for problem in snapshot.problems)
+def _findings(snapshot: Snapshot, lost: Collection[ConfigResource]) -> tuple[str, ...]:
+    """Report the lost records, and what cannot be read of the cluster."""
+    lost_records = map(lost_finding, sorted(lost, key=lambda resource: resource.order))
+    return (*lost_records, *(f"{problem.path}: {problem.reason}" for problem in snapshot.problems))
 
 
 def _decided(

@@ -93,59 +93,56 @@ class AdoptedSources:
 
 def adopted(latest: KnownSources, readings: SourceReadings) -> AdoptedSources:
     """Return the sources that apply: what was read, and for the rest the last known values."""
-    pauses = _with_pause(latest, readings.pause)
-    if pauses.error is not None:
-        return pauses
-    overrides = _with_overrides(pauses.latest, readings.overrides)
-    if overrides.error is not None:
-        return replace(overrides, findings=pauses.findings)
-    catch_ups = _with_catch_ups(overrides.latest, readings.catch_ups)
-    quotas = _with_temporary_quotas(catch_ups.latest, readings.quotas)
-    rules = _with_rules(quotas.latest, readings.rules)
-    return AdoptedSources(rules.latest, (*pauses.findings, *catch_ups.findings, *quotas.findings, *rules.findings))
-
-
-def _with_pause(latest: KnownSources, pause: Pause | AutothrottleError | None) -> AdoptedSources:
+    pause, overrides, findings = readings.pause, readings.overrides, tuple[str, ...]()
     if not isinstance(pause, AutothrottleError):
-        return AdoptedSources(replace(latest, pause=pause, pause_is_known=True))
-    if not latest.pause_is_known:
+        latest = replace(latest, pause=pause, pause_is_known=True)
+    elif latest.pause_is_known:
+        findings = (f"the pause cannot be read; the last known state applies: {pause}",)
+    else:
         return AdoptedSources(latest, error=pause)
-    return AdoptedSources(latest, (f"the pause cannot be read; the last known state applies: {pause}",))
+    if latest.overrides is None and isinstance(overrides, AutothrottleError):
+        return AdoptedSources(latest, findings, overrides)
+    catch_ups, catch_up_findings = _catch_ups(latest, readings.catch_ups)
+    quotas, quota_findings = _entries("temporary quotas", latest.quotas, readings.quotas, lambda entity: entity.path)
+    rules, rule_findings = _entries("yield rules", latest.rules, readings.rules, str)
+    sources = KnownSources(
+        latest.pause,
+        latest.pause_is_known,
+        _overrides(latest.overrides or Overrides(), overrides),
+        {} if catch_ups is None else catch_ups,
+        catch_ups is not None,
+        quotas,
+        rules,
+    )
+    return AdoptedSources(sources, (*findings, *catch_up_findings, *quota_findings, *rule_findings))
 
 
-def _with_overrides(latest: KnownSources, overrides: Overrides | AutothrottleError) -> AdoptedSources:
+def _overrides(last: Overrides, overrides: Overrides | AutothrottleError) -> Overrides:
     if isinstance(overrides, AutothrottleError):
-        if latest.overrides is None:
-            return AdoptedSources(latest, error=overrides)
         reason = f"the overrides cannot be read; the last known ones apply: {overrides}"
-        overrides = Overrides(unreadable={None: reason, **{b: reason for b in latest.overrides.brokers}})
-    return AdoptedSources(replace(latest, overrides=overrides.keeping_unreadable(latest.overrides or Overrides())))
+        overrides = Overrides(unreadable={None: reason, **{b: reason for b in last.brokers}})
+    return overrides.keeping_unreadable(last)
 
 
-def _with_catch_ups(latest: KnownSources, catch_ups: Mapping[int, CatchUp] | AutothrottleError) -> AdoptedSources:
-    if isinstance(catch_ups, AutothrottleError):
-        effect = (
-            "the last known ones stay" if latest.catch_ups_are_known else "nothing is removed until they can be read"
-        )
-        return AdoptedSources(latest, (f"the catch-ups cannot be read; {effect}: {catch_ups}",))
-    problems = tuple(unreadable_entries(catch_ups).values())
-    return AdoptedSources(replace(latest, catch_ups=catch_ups, catch_ups_are_known=True), problems)
+def _catch_ups(
+    latest: KnownSources, reading: Mapping[int, CatchUp] | AutothrottleError
+) -> tuple[Mapping[int, CatchUp] | None, tuple[str, ...]]:
+    """Return the catch-ups (None: never read) and findings. A catch-up that cannot be read any more does not stay."""
+    if not isinstance(reading, AutothrottleError):
+        return reading, tuple(unreadable_entries(reading).values())
+    last = latest.catch_ups if latest.catch_ups_are_known else None
+    return last, (_unread("catch-ups", "nothing is removed", last, reading),)
 
 
-def _with_temporary_quotas(latest: KnownSources, quotas: TemporaryQuotas | AutothrottleError) -> AdoptedSources:
-    if isinstance(quotas, AutothrottleError):
-        return AdoptedSources(latest, (_unread("temporary quotas", latest.quotas is None, quotas),))
-    merged = keeping_unreadable(quotas, latest.quotas or {}, lambda entity: entity.path)
-    return AdoptedSources(replace(latest, quotas=merged), tuple(unreadable_entries(quotas).values()))
+def _entries(
+    what: str, last: Mapping[K, V] | None, reading: Mapping[K, V] | AutothrottleError, name: Callable[[K], str]
+) -> tuple[Mapping[K, V] | None, tuple[str, ...]]:
+    """Return the entries (None: never read) and findings. An entry that cannot be read any more stays."""
+    if isinstance(reading, AutothrottleError):
+        return last, (_unread(what, "no quota changes", last, reading),)
+    return keeping_unreadable(reading, last or {}, name), tuple(unreadable_entries(reading).values())
 
 
-def _with_rules(latest: KnownSources, rules: YieldRules | AutothrottleError) -> AdoptedSources:
-    if isinstance(rules, AutothrottleError):
-        return AdoptedSources(latest, (_unread("yield rules", latest.rules is None, rules),))
-    merged = keeping_unreadable(rules, latest.rules or {}, str)
-    return AdoptedSources(replace(latest, rules=merged), tuple(unreadable_entries(rules).values()))
-
-
-def _unread(source: str, is_first: bool, error: AutothrottleError) -> str:
-    effect = "no quota changes until they can be read" if is_first else "the last known ones stay"
-    return f"the {source} cannot be read; {effect}: {error}"
+def _unread(what: str, effect: str, last: object | None, error: AutothrottleError) -> str:
+    effect = f"{effect} until they can be read" if last is None else "the last known ones stay"
+    return f"the {what} cannot be read; {effect}: {error}"

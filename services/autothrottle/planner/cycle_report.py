@@ -220,7 +220,8 @@ def _of_results(
     texts = (
         *((done_line(done),) if done else ()),
         *_progress_texts(reported, decision, announced),
-        *_rate_texts(settings, decision, settled),
+        *rate_lines(decision.plan, settled.applied, decision.limits or settings.limits),
+        *removal_lines(decision.plan, settled.applied),
         *(would if would != reported.would else ()),
     )
     lines = (
@@ -261,11 +262,6 @@ def _progress_texts(reported: Reported, decision: CycleDecision, announced: tupl
         yield from progress_lines(decision.remainder)
     if decision.view.snapshot.topics and not reported.topics and decision.view.snapshot.progress is None:
         yield UNKNOWN_PROGRESS
-
-
-def _rate_texts(settings: PlannerSettings, decision: CycleDecision, settled: Settled) -> Iterator[str]:
-    yield from rate_lines(decision.plan, settled.applied, decision.limits or settings.limits)
-    yield from removal_lines(decision.plan, settled.applied)
 
 
 def _events(

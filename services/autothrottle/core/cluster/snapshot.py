@@ -201,7 +201,8 @@ class TopicReassignment:
         sizes = set(map(len, self.adding_replicas))
         if sizes == {1}:  # the usual case, without a step of Python for each of 1,000,000 partitions
             return not any(map(contains, self.isr, chain.from_iterable(self.adding_replicas)))
-        return 0 not in sizes and not any(b in synced for b, synced in self._additions())
+        rows = zip(self.adding_replicas, self.isr, strict=True)
+        return 0 not in sizes and not any(b in synced for adding, synced in rows for b in adding)
 
     @property
     def _pending_columns(self) -> _PendingColumns:
@@ -210,10 +211,6 @@ class TopicReassignment:
             return self.partitions, self.leaders, self.isr, self.adding_replicas
         rows = [row for row in self.rows() if row[3]]
         return tuple(zip(*rows, strict=True)) if rows else ((), (), (), ())  # type: ignore[return-value]
-
-    def _additions(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield each adding replica with the ISR of its partition."""
-        return ((b, isr) for adding, isr in zip(self.adding_replicas, self.isr, strict=True) for b in adding)
 
     @cached_property
     def flows(self) -> Mapping[Flow, int]:

@@ -45,13 +45,10 @@ def lagging(
     found: dict[int, set[TopicPartition]] = {broker_id: set() for broker_id in broker_ids}
     for row, assignment in assignments.items():
         for broker_id in found.keys() & set(assignment.replicas):
-            if broker_id not in assignment.isr and broker_id not in _in_reassignment(assignment):
+            moving = (*assignment.adding_replicas, *assignment.removing_replicas)
+            if broker_id not in assignment.isr and broker_id not in moving:
                 found[broker_id].add(row)
     return {broker_id: frozenset(rows) for broker_id, rows in found.items()}
-
-
-def _in_reassignment(assignment: Assignment) -> tuple[int, ...]:
-    return (*assignment.adding_replicas, *assignment.removing_replicas)
 
 
 def with_lagging(snapshot: Snapshot, lags: Lagging) -> Snapshot:

@@ -361,7 +361,8 @@ class YieldState:
         )
 
     def _with_known(self) -> YieldState:
-        return replace(self, entities=self.reading.entities | _entities(self.ledger_resources))
+        ours = (entity_of_path(resource.path) for resource in self.ledger_resources)
+        return replace(self, entities=self.reading.entities.union(entity for entity in ours if entity is not None))
 
     def requested(self, rules: YieldRules | None) -> tuple[YieldTarget, ...]:
         """Return the entities whose quotas a cycle reads for the rules; none before a recovery was seen."""
@@ -381,7 +382,3 @@ class YieldState:
         """Return all entities that match."""
         are_known = self.read_at is not None and not self.error
         return yield_targets(tuple(rules[name] for name in sorted(rules)), self.entities, are_known)
-
-
-def _entities(resources: Collection[ConfigResource]) -> frozenset[ClientQuotaEntity]:
-    return frozenset(entity for resource in resources if (entity := entity_of_path(resource.path)) is not None)

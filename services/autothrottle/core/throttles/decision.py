@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.decision import Contribution, WakeUp
-from autothrottle.core.cycle.input import CycleInput, PlannerSettings, SettingsReading, ThrottleState
+from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import PauseMode
@@ -69,12 +67,13 @@ def decide_throttles(
         decided, throttles = observed, _paused(settings, cycle)
     else:
         decided, throttles = _planned(settings, _measured(settings, observed, cycle), cycle, pace)
-    snapshot = cycle.view.to_throttle
+    snapshot, reading = cycle.view.to_throttle, cycle.observation.settings
+    participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
     guard_state, stalled = decided.guards.watch(
         throttles.plan,
         snapshot,
         cycle.observation.scheduled,
-        _complete_settings(cycle.observation.settings, snapshot),
+        reading.settings if reading.complete_for == participating else None,
     )
     effect = _effect(decided, cycle, throttles)
     contribution = throttles.contribution
@@ -206,12 +205,6 @@ def _contribution(
         findings=(*findings, *change_set.findings),
         wake_ups=wake_ups,
     )
-
-
-def _complete_settings(reading: SettingsReading, snapshot: Snapshot) -> ClusterSettings | None:
-    """The settings, if they were read for all participants."""
-    participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
-    return reading.settings if reading.complete_for == participating else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -483,16 +483,11 @@ class GuardState:
         after = replace(
             self,
             stalls=stalls,
-            stalled=_with_first_texts(self.stalled, stalled),
+            stalled={follower: self.stalled.get(follower, sentence) for follower, sentence in stalled.items()},
             large_fetches=large,
             checked_fetches=checked,
         )
         return after, new
-
-
-def _with_first_texts(old: Mapping[int, str], current: Mapping[int, str]) -> dict[int, str]:
-    """The current findings; one that persists keeps its first text."""
-    return {broker_id: old.get(broker_id, sentence) for broker_id, sentence in current.items()}
 
 
 def _ineffective_deadline(snapshot: Snapshot, finish_by: datetime | None, now: datetime) -> str:

@@ -20,7 +20,7 @@ from autothrottle.core.cluster.configs import (
     parse_replicas,
 )
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicPartition
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
@@ -293,7 +293,10 @@ def replica_lists(snapshot: Snapshot, overrides: Overrides) -> dict[str, Desired
 
 
 def _replica_lists(snapshot: Snapshot, overridden: frozenset[int]) -> dict[str, DesiredReplicas]:
-    desired = {r.topic: _of_reassignment(r) for r in snapshot.reassignments}
+    desired = {
+        r.topic: DesiredReplicas(r.copying.leader_replicas, r.copying.follower_replicas, _moving(r.partitions))
+        for r in snapshot.reassignments
+    }
     recovering: dict[str, set[str]] = {}
     for broker_id in overridden:
         for topic, partitions in snapshot.replicas.get(broker_id, {}).items():
@@ -319,11 +322,6 @@ def _may_recover(snapshot: Snapshot, row: TopicPartition, broker_id: int) -> boo
         return True
     assignment = snapshot.assignments.get(row)
     return assignment is None or broker_id not in assignment.isr
-
-
-def _of_reassignment(reassignment: TopicReassignment) -> DesiredReplicas:
-    copying = reassignment.copying
-    return DesiredReplicas(copying.leader_replicas, copying.follower_replicas, _moving(reassignment.partitions))
 
 
 @lru_cache(maxsize=256)  # most topics have the partitions 0 to n - 1, and a set of them takes 64 bytes each

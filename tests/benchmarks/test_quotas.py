@@ -34,9 +34,9 @@ from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas.changes import QuotaState, quota_changes
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState
 from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
+from autothrottle.core.quotas.step import quota_changes
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import with_changes

@@ -50,8 +50,7 @@ from autothrottle.core.cycle.input import (
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionRequest, Targets
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import ClientReading
+from autothrottle.core.quotas.entities import ClientReading, QuotaState
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
 from autothrottle.core.retries import SETTINGS

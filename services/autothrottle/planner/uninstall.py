@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.errors import Conflict
-from autothrottle.core.quotas.changes import quota_changes
+from autothrottle.core.quotas.step import quota_changes
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import release_of_ours
 from autothrottle.ports.kafka import ConfigWriter, QuotaSource, SnapshotSource, Term

@@ -12,8 +12,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import ClientQuotaEntity, ClientReading
+from autothrottle.core.quotas.entities import ClientQuotaEntity, ClientReading, QuotaState
 from autothrottle.core.quotas.keys import ClientQuotas, QuotaEdits, QuotaValues
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change

@@ -8,10 +8,10 @@ from datetime import datetime
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import validate_expire_time
-from autothrottle.core.quotas.changes import QuotaState
 from autothrottle.core.quotas.entities import (
     ClientQuotaEntity,
     ClientReading,
+    QuotaState,
     entity_of_path,
     name_or_default,
     validate_entity,

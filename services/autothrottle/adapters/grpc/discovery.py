@@ -16,8 +16,7 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import ClientReading
+from autothrottle.core.quotas.entities import ClientReading, QuotaState
 from autothrottle.core.retries import CALL
 from autothrottle.ports.kafka import SnapshotEvent
 from autothrottle.v1 import discovery_pb2

@@ -35,8 +35,7 @@ from autothrottle.core.cluster.snapshot import (
 from autothrottle.core.errors import Conflict, Incomplete, Invalid, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.catch_up import Lagging, lagging, reassignments_with_lagging
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, entity_of_path
+from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState, entity_of_path
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory

@@ -18,8 +18,7 @@ from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import ClientReading, entity_of_path
+from autothrottle.core.quotas.entities import ClientReading, QuotaState, entity_of_path
 from autothrottle.ports.kafka import QuotaReading
 
 QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]

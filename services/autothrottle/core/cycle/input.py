@@ -23,8 +23,7 @@ from autothrottle.core.operators.submission import SubmissionRequest, Submission
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import ClientReading
+from autothrottle.core.quotas.entities import ClientReading, QuotaState
 from autothrottle.core.quotas.yielding import YieldState
 from autothrottle.core.throttles.guards import GuardState, ThrottleEffect
 from autothrottle.core.throttles.ramp import RampState, WriteHistory

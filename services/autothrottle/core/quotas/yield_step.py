@@ -20,7 +20,7 @@ from autothrottle.core.cycle.decision import WakeUp
 from autothrottle.core.cycle.input import CycleInput
 from autothrottle.core.errors import Invalid
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.quotas.changes import DesiredQuotas, QuotaState
+from autothrottle.core.quotas.entities import QuotaState
 from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
 from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldState, YieldTarget
 from autothrottle.core.records import Basis, Decision
@@ -28,6 +28,9 @@ from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+DesiredQuotas = Mapping[ConfigResource, Mapping[str, str]]
+"""Quota entity -> key -> text of its value."""
 
 _NOTHING: Mapping[str, str] = {}
 

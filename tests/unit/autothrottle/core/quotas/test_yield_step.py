@@ -18,8 +18,14 @@ from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas.changes import QuotaState
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, Name, entity_of_path
+from autothrottle.core.quotas.entities import (
+    DEFAULT,
+    ClientQuotaEntity,
+    ClientReading,
+    Name,
+    QuotaState,
+    entity_of_path,
+)
 from autothrottle.core.quotas.keys import QuotaKey, fallbacks
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.quotas.yielding import BYTE_RATES, QUOTA_WINDOW, YieldRule, matches

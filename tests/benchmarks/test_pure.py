@@ -12,7 +12,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import CopiedMark, FlowProgress, Progress
-from autothrottle.core.cluster.snapshot import Snapshot, flows
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.limits import Limits
@@ -123,7 +123,7 @@ def test_cost_of_plan_with_the_adaptive_policy(figures: Figures) -> None:
     """95,000 flows with new log sizes in every cycle. Each cycle calls `observe` before `plan`."""
     history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
     base, policy = reassigning_snapshot(), AdaptivePolicy()
-    pairs, since = list(flows(base)), NOW - timedelta(hours=1)
+    pairs, since = list(base.flows), NOW - timedelta(hours=1)
     observing, planning = [], []
     for number in range(RUNS + 1):
         now = NOW + timedelta(seconds=30 * number)
@@ -149,7 +149,7 @@ def test_cost_of_plan_with_the_adaptive_policy(figures: Figures) -> None:
 def test_cost_of_plan_with_log_sizes(figures: Figures, earlier: int) -> None:
     """95,000 flows with new log sizes in every cycle; each flow has `earlier` counts from the last minutes."""
     history, base = ThrottleHistory().observe(NOW - timedelta(hours=1), {}), reassigning_snapshot()
-    pairs, since = list(flows(base)), NOW - timedelta(hours=1)
+    pairs, since = list(base.flows), NOW - timedelta(hours=1)
     ages = [timedelta(seconds=30 * number) for number in range(earlier, 0, -1)]
 
     def count(run: int) -> FlowProgress:

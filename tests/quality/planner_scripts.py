@@ -65,7 +65,14 @@ Pause = _moved("Pause", "records", "operators.pause", "control.pause")
 PauseMode = _moved("PauseMode", "records", "operators.pause", "control.pause")
 CatchUp = _moved("CatchUp", "records", "operators.catch_up", "control.catch_up")
 ClientQuotaEntity = getattr(entities, "ClientQuotaEntity", None) or getattr(entities, "QuotaEntity")  # noqa: B009
-StoredMap = _moved("StoredMap", "cluster.stored_map", "cycle.stored_map", "operators.stored_map", "control.stored_map")
+StoredMap = _moved(
+    "StoredMap",
+    "operators.sources",
+    "cluster.stored_map",
+    "cycle.stored_map",
+    "operators.stored_map",
+    "control.stored_map",
+)
 parse_schedule = _moved("parse_schedule", "operators.schedule", "control.schedule")
 
 TOPICS = ("t1", "t2", "t3")

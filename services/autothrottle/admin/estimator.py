@@ -12,13 +12,7 @@ from threading import Lock, Thread
 
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import (
-    Snapshot,
-    SnapshotRequest,
-    TopicPartition,
-    link_sides_of_reassignments,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.forecast.estimate import Goal, estimate, restricted_to, sizes_needed, transfers
 from autothrottle.core.operators.overrides import Overrides
@@ -87,10 +81,8 @@ class Estimator:
         transfer = transfers(proposed.reassignments, sizes, self.sizes.fetch_log_sizes(logs, deadline.remaining()))
         # Decide with all reassignments, like a cycle: a broker has one throttle for all of them.
         now = datetime.now(UTC)
-        limits, policy = (
-            self.schedule.limits(self.limits, now),
-            self.policy.observe(PolicyObservation(now, snapshot, loads)),
-        )
+        policy, window = self.policy.observe(PolicyObservation(now, snapshot, loads)), self.schedule.window(now)
+        limits = self.limits if window is None else window.limits(self.limits)
         # A goal sets the throttles: existing overrides would only hide the capacity of the links.
         overrides = self.overrides.read_overrides() if goal == Goal() else Overrides()
         decided = plan(with_proposed(snapshot, proposal_of_targets.start), loads, limits, overrides, policy=policy)
@@ -141,7 +133,7 @@ class Estimator:
     def _settings(self, snapshot: Snapshot, deadline: _Deadline) -> ClusterSettings:
         """The fetch settings of the participants; none if they cannot be read."""
         try:
-            return self.settings.fetch_settings(participants(snapshot).keys(), (), deadline.remaining() / 2)
+            return self.settings.fetch_settings(snapshot.participants.keys(), (), deadline.remaining() / 2)
         except AutothrottleError:
             return ClusterSettings()
 
@@ -160,7 +152,7 @@ def _link_sides_of_others(snapshot: Snapshot, own: Collection[TopicPartition]) -
         for partition in reassignment.partitions
     }
     others = replace(snapshot, reassignments=restricted_to(snapshot.reassignments, rows.difference(own)))
-    return link_sides_of_reassignments(others)
+    return others.link_sides
 
 
 def _which(broker_ids: Collection[int]) -> str:

@@ -93,7 +93,7 @@ def _load(load: BrokerLoad, limits: Limits, now: datetime) -> Iterator[Finding]:
     yield Finding(subject, f"capacity {_both({role: load.capacity.of(role) for role in ReplicaRole})}{_origin(load)}")
     # The original's formula, for a load without replication.
     free = {
-        role: headroom(rate, 0, load.capacity.of(role), limits.max_ratio(role), limits.floor)
+        role: headroom(rate, 0, load.capacity.of(role), limits.max_ratio[role], limits.floor)
         for role, rate in rates.items()
     }
     yield Finding(subject, f"if this is the load of clients, replication gets {_both(free)}")

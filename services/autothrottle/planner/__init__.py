@@ -2,10 +2,9 @@
 
 Any number of planners run. The election chooses the leader; the others wait. The type to know is `Planner`.
 
-- `loop` runs the cycles, `triggers` decides when, `dependencies` has the ports.
-- `observe` reads a cycle's input, `core.cycle.step` decides, `apply` carries out the decision.
-- `cycle_report` makes the report of a cycle, and `narration` has its texts. `report` logs it, posts its events and
-  writes the decision log, `traces` describes it in traces, `exposition` has the exported metrics.
-- `submissions` has the callers that wait for a reassignment to be submitted.
+- `loop` decides when a cycle runs, and runs it.
+- `calls` has the ports: it reads a cycle's input, and carries out what `core.cycle.step` has decided.
+- `cycle_report` makes the report of a cycle, with its texts. `report` writes it to the log, the events, the trace, the
+  exported metrics and the decision log.
 - `servicer` is the gRPC API, `uninstall` restores everything that was ever written.
 """

@@ -1,15 +1,19 @@
 """The report of a cycle as one value, from what the cycle decided and what became of it. `CycleReport` is the type.
 
-`narration` has the texts. Log, events, trace, metrics and decision log each write a part of the report.
+Log, events, trace, metrics and decision log each write a part of the report. Lines that the original program has too
+keep its wording, including "source" and "destination".
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import islice
 
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.decision import (
     ActionResult,
     CycleDecision,
@@ -20,15 +24,30 @@ from autothrottle.core.cycle.decision import (
     Settled,
 )
 from autothrottle.core.cycle.input import ControllerState, PlannerSettings, TermState
-from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
+from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.overrides import override_owner
 from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
 from autothrottle.core.operators.schedule import ScheduleWindow
 from autothrottle.core.operators.submission import SubmissionRequest
-from autothrottle.core.records import Cycle, ForeignThrottle, Pause, Submission
+from autothrottle.core.policy.adaptive import OLD_SECONDS
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.records import (
+    Basis,
+    Cycle,
+    Decision,
+    ForeignThrottle,
+    Outcome,
+    OutcomeStatus,
+    Pause,
+    Reason,
+    Submission,
+)
 from autothrottle.core.texts import capitalized
+from autothrottle.core.throttles.changes import Applied, Change
 from autothrottle.core.throttles.ownership import shown_foreign
-from autothrottle.planner import narration
+from autothrottle.core.throttles.plan import Plan
+from autothrottle.core.units import MEGABYTE
 from autothrottle.ports.telemetry import Event
 
 
@@ -63,7 +82,7 @@ class Reported:
         return Reported(lagging=self.lagging, window=self.window)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CycleOutcome:
     """What one cycle has done, as far as it went."""
 
@@ -83,8 +102,9 @@ class CycleOutcome:
     """None: the decision was not carried out to its end."""
     failure: AutothrottleError | None = None
     """An expected error that ended it."""
-    bugs: tuple[Exception, ...] = ()
-    """Unexpected errors."""
+    bugs: list[Exception] = field(default_factory=list)
+    """Unexpected errors that the log does not have yet."""
+    has_failed_unexpectedly: bool = False
     error: str = ""
     """Why it failed; "": it did not."""
 
@@ -154,8 +174,8 @@ def _of_decision(settings: PlannerSettings, reported: Reported, decision: CycleD
     if decision.error is None:
         lagging = {broker_id: len(rows) for broker_id, rows in decision.view.lagging.items() if rows}
         lines += _catch_up_lines(reported.lagging, lagging)
-    stale = (narration.stale_line(decision.stale),) if decision.stale else ()
-    foreign = (narration.foreign_line(decision.foreign, settings.cleanup_foreign),) if decision.foreign else ()
+    stale = (stale_line(decision.stale),) if decision.stale else ()
+    foreign = (foreign_line(decision.foreign, settings.cleanup_foreign),) if decision.foreign else ()
     return _ReportPart(
         replace(reported, pause=decision.pause, window=window, lagging=lagging),
         tuple(lines),
@@ -189,18 +209,19 @@ def _of_results(
 ) -> _ReportPart:
     """Report what was written and done."""
     reported, snapshot = opening.reported, decision.view.snapshot
-    topics, announced = frozenset(snapshot.topics), tuple(narration.topic_lines(decision.view.to_throttle))
+    topics, announced = frozenset(snapshot.topics), tuple(topic_lines(decision.view.to_throttle))
     done = sorted(reported.topics - topics)
     would: tuple[str, ...] = ()
     if settings.shadow:
-        would = tuple(narration.would_lines(decision.plan, decision.would, settings.limits))
+        would = tuple(would_lines(decision.plan, decision.would, settings.limits))
     findings = _findings(reported, opening.findings, decision, settled)
     shown = (*findings, *(f"{o.resource}: not written: {o.reason}" for o in settled.refused))
     foreign = shown_foreign(decision.foreign) if decision.foreign else ()
     texts = (
-        *((narration.done_line(done),) if done else ()),
+        *((done_line(done),) if done else ()),
         *_progress_texts(reported, decision, announced),
-        *_rate_texts(settings, decision, settled),
+        *rate_lines(decision.plan, settled.applied, decision.limits or settings.limits),
+        *removal_lines(decision.plan, settled.applied),
         *(would if would != reported.would else ()),
     )
     lines = (
@@ -225,26 +246,22 @@ def _findings(
     reported: Reported, findings: tuple[str, ...], decision: CycleDecision, settled: Settled
 ) -> tuple[str, ...]:
     """Return the findings of the decision and of its results."""
-    defaults = decision.view.to_throttle.default_throttles
+    defaults, guards = decision.view.to_throttle.default_throttles, decision.state.term.throttles.guards
     return (
         *findings,
-        *narration.default_lines(reported.defaults, defaults),
-        *narration.default_in_force_lines(defaults, decision.changes, settled.outcomes),
-        *decision.state.term.throttles.guards.findings,
+        *default_lines(reported.defaults, defaults),
+        *default_in_force_lines(defaults, decision.changes, settled.outcomes),
+        *guards.stalled.values(),
+        *([guards.large_fetches] if guards.large_fetches else []),
     )
 
 
 def _progress_texts(reported: Reported, decision: CycleDecision, announced: tuple[str, ...]) -> Iterator[str]:
     if announced != reported.announced or decision.scheduled:
         yield from announced
-        yield from narration.progress_lines(decision.remainder)
+        yield from progress_lines(decision.remainder)
     if decision.view.snapshot.topics and not reported.topics and decision.view.snapshot.progress is None:
-        yield narration.UNKNOWN_PROGRESS
-
-
-def _rate_texts(settings: PlannerSettings, decision: CycleDecision, settled: Settled) -> Iterator[str]:
-    yield from narration.rate_lines(decision.plan, settled.applied, decision.limits or settings.limits)
-    yield from narration.removal_lines(decision.plan, settled.applied)
+        yield UNKNOWN_PROGRESS
 
 
 def _events(
@@ -255,18 +272,20 @@ def _events(
     done: Sequence[str],
     foreign: tuple[ForeignThrottle, ...],
 ) -> Iterator[Event]:
-    yield from narration.events(decision.plan, decision.view.to_throttle, settled.applied, done)
+    yield from change_events(decision.plan, decision.view.to_throttle, settled.applied, done)
     if decision.stalled:
         yield Event("Reassignment stalled", "\n".join(decision.stalled))
-    ineffective = [text for text in decision.state.term.throttles.effect.findings if text not in reported.findings]
+    ineffective = [
+        text for text in decision.state.term.throttles.effect.ineffective.values() if text not in reported.findings
+    ]
     if ineffective:
         yield Event("Throttle not in force", "\n".join(ineffective))
     if foreign and foreign != reported.foreign:
-        yield narration.foreign_event(foreign, settings.cleanup_foreign)
+        yield foreign_event(foreign, settings.cleanup_foreign)
 
 
 def _action_texts(decision: CycleDecision, settled: Settled, results: CycleResults) -> Iterator[str]:
-    yield from narration.quota_lines(decision.changes, settled.outcomes)
+    yield from quota_lines(decision.changes, settled.outcomes)
     for result in results.actions:
         if text := _action_text(result, settled):
             yield text
@@ -303,8 +322,8 @@ def _record(
         sentence="" if outcome.error else _sentence(settings, decision, settled),
         topics=decision.view.to_throttle.topics,
         decisions=decision.plan.decisions,
-        outcomes=narration.limited_reasons(settled.outcomes),
-        findings=narration.limited_findings(findings),
+        outcomes=limited_reasons(settled.outcomes),
+        findings=limited_findings(findings),
         error=outcome.error,
         bytes_left=remainder.bytes_left if remainder else None,
         eta=remainder.eta if remainder else None,
@@ -320,7 +339,358 @@ def _record(
 def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settled) -> str:
     snapshot, remainder = decision.view.to_throttle, decision.remainder
     if settings.shadow:
-        sentence = narration.shadow_sentence(snapshot, decision.would, remainder)
+        sentence = shadow_sentence(snapshot, decision.would, remainder)
     else:
-        sentence = narration.sentence(snapshot, decision.changes, settled.outcomes, remainder)
-    return sentence if decision.pause is None else narration.paused_sentence(decision.pause, sentence)
+        sentence = written_sentence(snapshot, decision.changes, settled.outcomes, remainder)
+    return sentence if decision.pause is None else paused_sentence(decision.pause, sentence)
+
+
+GIGABYTE = 1000 * MEGABYTE
+
+_KNOWN_BY = {
+    Basis.GROWTH: "current, from log growth",
+    Basis.COUNTED: "mean of the metric's interval, replication measured",
+    Basis.GUESSED: "mean of the metric's interval, replication assumed at the throttle",
+}
+"""How the client load was determined."""
+
+_ITEMS_SHOWN = 5_000
+"""Maximum number of topics, brokers or rates in a line or an event."""
+
+_FINDINGS_SHOWN = 1_000
+"""Maximum number of findings, and of reasons of refused changes, in the record of a cycle."""
+
+_CUT = "the log has the reason"
+
+_TOPICS_SHOWN = 20
+"""Maximum number of topics in a finding."""
+
+_FOREIGN_FOUND = "Foreign throttles, not set by autothrottle, exist while there are no reassignments:"
+
+_FOREIGN_SHOWN = 20
+"""Maximum number of foreign throttles in an event."""
+
+
+def megabytes(rate: int) -> str:
+    """Return a rate in MB/s with two decimals.
+
+    >>> megabytes(139_830_000)
+    '139.83'
+    """
+    return f"{rate / MEGABYTE:.2f}"
+
+
+def _bracketed(items: Collection[object]) -> str:
+    return f"[{' '.join(str(item) for item in islice(items, _ITEMS_SHOWN))}{_more(items, ' ')}]"
+
+
+def _more(items: Collection[object], separator: str) -> str:
+    """Say how many items are not shown; "": all are. The names of 100,000 topics do not fit into an event."""
+    return f"{separator}and {len(items) - _ITEMS_SHOWN} more" if len(items) > _ITEMS_SHOWN else ""
+
+
+def topic_lines(snapshot: Snapshot) -> list[str]:
+    """Return the lines that list the topics in reassignment, and their leaders and followers."""
+    if not snapshot.reassignments:
+        return ["No topics undergoing reassignment"]
+    roles = snapshot.participants
+    leaders = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.LEADER in roles_of_broker)
+    followers = sorted(b for b, roles_of_broker in roles.items() if ReplicaRole.FOLLOWER in roles_of_broker)
+    rest = f"; {snapshot.unread_partitions} more partitions are being read" if snapshot.unread_partitions else ""
+    return [
+        f"Topics with ongoing reassignments: {_bracketed(snapshot.topics)}{rest}",
+        f"Source brokers participating in replication: {_bracketed(leaders)}",
+        f"Destination brokers participating in replication: {_bracketed(followers)}",
+    ]
+
+
+def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
+    """Return the lines that list the written rates and the reason of each."""
+    reported, lines = applied.reported, []
+    for decision in plan.decisions:
+        if (decision.broker_id, decision.role) in reported:
+            where = f"broker {decision.broker_id} [{decision.role.value}]"
+            rate = f"{megabytes(decision.rate_bytes_per_second)}MB/s"
+            lines.append(f"Replication throttle rate for {where} ({_basis(decision, limits)}): {rate}")
+            lines.append(f"Updated throttle on {where}")
+            lines += [f"Client load of {where}: {load}" for load in _client_load(decision)]
+    return lines
+
+
+def _basis(decision: Decision, limits: Limits) -> str:
+    match decision.reason:
+        case Reason.BROKER_OVERRIDE:
+            return "broker override"
+        case Reason.CLUSTER_OVERRIDE:
+            return "override"
+        case Reason.MINIMUM:
+            return "no metrics: minimum rate"
+        case Reason.OVER_CAPACITY:
+            return "clients need the link: below the minimum rate"
+        case Reason.KEPT:
+            return "no metrics: current rate"
+        case Reason.FINISH_BY:
+            return "twice the rate that the deadline needs"
+        case Reason.STARVATION:
+            return "raised above the produce rate, or replication would never finish"
+        case Reason.HEADROOM | Reason.UNCHANGED:
+            if decision.basis is Basis.STATIC:
+                return "static"
+            return f"based on a {limits.max_ratio[decision.role] * 100:g}% max free capacity utilization"
+
+
+def _client_load(decision: Decision) -> list[str]:
+    """The client load behind a rate, and how it was determined; empty if the rate has another reason."""
+    of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
+    if not of_headroom or decision.basis not in _KNOWN_BY:
+        return []
+    load = "" if decision.client_bytes_per_second is None else f"{megabytes(decision.client_bytes_per_second)}MB/s, "
+    age = decision.client_age_seconds or 0
+    return [f"{load}{_KNOWN_BY[decision.basis]}" + (f", {age}s old" if age > OLD_SECONDS else "")]
+
+
+def removal_lines(plan: Plan, applied: Applied) -> list[str]:
+    """Return the lines for removed throttles, one per broker and topic."""
+    lines = [f"Throttle removed on broker {broker_id}" for broker_id in _unthrottled(plan, applied)]
+    return lines + [f"Throttled replicas removed on topic {topic}" for topic in applied.topics_cleared]
+
+
+def _unthrottled(plan: Plan, applied: Applied) -> list[int]:
+    throttled = {decision.broker_id for decision in plan.decisions}
+    return sorted({b for (b, _), rate in applied.rates.items() if rate is None} - throttled)
+
+
+def limited_findings(findings: Sequence[str]) -> tuple[str, ...]:
+    """Return the first findings, and how many more there are: every response with the cycle contains them."""
+    more = len(findings) - _FINDINGS_SHOWN
+    return (*findings[:_FINDINGS_SHOWN], *([f"and {more} more findings, in the log"] if more > 0 else []))
+
+
+def limited_reasons(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Return the outcomes; only the first refused ones keep their whole reason."""
+    shown, limited = 0, []
+    for outcome in outcomes:
+        shown += outcome.status is OutcomeStatus.REFUSED
+        is_cut = outcome.status is OutcomeStatus.REFUSED and shown > _FINDINGS_SHOWN
+        limited.append(replace(outcome, reason=_CUT) if is_cut else outcome)
+    return tuple(limited)
+
+
+def done_line(done: Sequence[str]) -> str:
+    """Return the line that lists the topics whose reassignment is done."""
+    return f"Topics done reassigning: {_bracketed(done)}"
+
+
+def change_events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequence[str]) -> list[Event]:
+    """Return the events of a cycle; none if it changed no rate and no reassignment ended."""
+    events = [Event("Topics done reassigning", done_line(done))] if done else []
+    roles = snapshot.participants
+    written = applied.reported
+    in_reassignment = [d for d in plan.decisions if d.role in roles.get(d.broker_id, ())]
+    out_of_band = [d for d in plan.decisions if d.role not in roles.get(d.broker_id, ())]
+    if any((d.broker_id, d.role) in written for d in in_reassignment):
+        text = (
+            "Replication throttles changes for brokers [ID, role, rate]: "
+            f"{_listed(in_reassignment)}\nTopics currently undergoing replication: {_bracketed(snapshot.topics)}"
+        )
+        events.append(Event("Broker replication throttle set", text))
+    if any((d.broker_id, d.role) in written for d in out_of_band):
+        text = f"Replication throttle overrides for brokers [ID, role, rate]: {_listed(out_of_band)}"
+        events.append(Event("Broker level throttle override(s) configured", text))
+    brokers = _unthrottled(plan, applied)
+    if brokers or (applied.topics_cleared and not snapshot.reassignments):
+        text = (
+            f"Replication throttle removed on the following brokers: {_bracketed(brokers)}\n"
+            f"Throttled replicas removed on the following topics: {_bracketed(applied.topics_cleared)}"
+        )
+        events.append(Event("Broker replication throttle removed", text))
+    return events
+
+
+def _listed(decisions: Sequence[Decision]) -> str:
+    shown = (f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate_bytes_per_second)}]" for d in decisions[:_ITEMS_SHOWN])
+    return ", ".join(shown) + _more(decisions, ", ")
+
+
+_UP_TO_DATE = "throttles are up to date"
+
+UNKNOWN_PROGRESS = (
+    "Bytes left to copy are unknown, since log sizes are unknown; in ZooKeeper mode set --bootstrap-servers"
+)
+
+
+def written_sentence(
+    snapshot: Snapshot, changes: Sequence[Change], outcomes: Sequence[Outcome], remainder: Remainder | None = None
+) -> str:
+    """Return what a cycle did and, if known, the bytes left, in one sentence."""
+    count = {status: sum(o.status is status for o in outcomes) for status in OutcomeStatus}
+    status = _status(snapshot, remainder)
+    if not changes and not outcomes:
+        return f"{status}; {_UP_TO_DATE}"
+    refused = f", {count[OutcomeStatus.REFUSED]} refused" if count[OutcomeStatus.REFUSED] else ""
+    return f"{status}; {count[OutcomeStatus.APPLIED]} of {len(changes)} changes written{refused}"
+
+
+def _status(snapshot: Snapshot, remainder: Remainder | None) -> str:
+    topics = f"{len(snapshot.topics)} topics in reassignment" if snapshot.topics else "no reassignments"
+    return topics if remainder is None else f"{topics}, left: {progress_words(remainder)}"
+
+
+def quota_lines(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> list[str]:
+    """Return one line for each entity whose client quotas were set or restored."""
+    done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
+    lines = []
+    for change in changes:
+        edits = [edit for edit in change.edits if edit.writes]
+        if change.resource.type is ResourceType.QUOTA and change.resource in done and edits:
+            verb = "restored" if change.ledger is None else "set"
+            values = (f"{edit.key} {'not set' if edit.value is None else edit.value}" for edit in edits)
+            lines.append(f"Quota of {change.resource} {verb}: {', '.join(values)}")
+    return lines
+
+
+def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], remainder: Remainder | None = None) -> str:
+    """Return what a cycle in shadow mode would have done, in one sentence."""
+    action = f"{len(would)} changes would be written" if would else _UP_TO_DATE
+    return f"shadow: {_status(snapshot, remainder)}; {action}"
+
+
+def paused_sentence(pause: Pause, sentence: str) -> str:
+    """Return what a cycle did while paused, in one sentence."""
+    return f"paused ({pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
+
+
+def stale_line(topics: Sequence[str]) -> str:
+    """Return the line that lists topics whose replica lists are stale because of a pause."""
+    more = f" and {len(topics) - _TOPICS_SHOWN} more" if len(topics) > _TOPICS_SHOWN else ""
+    return (
+        f"Paused: the throttled replicas of topics {_bracketed(topics[:_TOPICS_SHOWN])}{more} do not match the "
+        "reassignments. Unlisted replicas are unthrottled, completed ones are still throttled; resume to update them"
+    )
+
+
+def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str]:
+    """Return the lines that list what a cycle in shadow mode would have written."""
+    outcomes = [Outcome(change.resource, OutcomeStatus.APPLIED) for change in would]
+    done, lines = Applied.of(would, outcomes), []
+    for decision in plan.decisions:
+        if done.rates.get((decision.broker_id, decision.role)) is not None:
+            where = f"broker {decision.broker_id} [{decision.role.value}]"
+            rate = megabytes(decision.rate_bytes_per_second)
+            lines.append(f"Shadow: would throttle {where} ({_basis(decision, limits)}) to {rate}MB/s")
+    lines += [f"Shadow: would remove the throttle on broker {b}" for b in _unthrottled(plan, done)]
+    for change in would:
+        if change.resource.type is ResourceType.TOPIC:
+            verb = "remove" if change.ledger is None else "set"
+            lines.append(f"Shadow: would {verb} the throttled replicas on topic {change.resource.name}")
+    lines += [f"Shadow: would write: {line}" for line in quota_lines(would, outcomes)]
+    return lines
+
+
+def progress_words(remainder: Remainder) -> str:
+    """Return the bytes left to copy and the remaining time, in words.
+
+    >>> from datetime import UTC, datetime, timedelta
+    >>> noon = datetime(2026, 11, 2, 12, tzinfo=UTC)
+    >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon))
+    '41.20 GB, about 12 min'
+    >>> low, high = noon + timedelta(minutes=11), noon + timedelta(minutes=14)
+    >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon, low, high))
+    '41.20 GB, about 12 min (11 min to 14 min)'
+    >>> progress_words(Remainder(41_200_000_000, 0, noon + timedelta(minutes=12), noon, eta_is_static=True))
+    '41.20 GB, about 12 min at these throttles'
+    """
+    if remainder.unknown_flows:
+        return f"at least {gigabytes(remainder.bytes_left)} ({remainder.unknown_flows} flows unknown)"
+    return gigabytes(remainder.bytes_left) + (
+        "" if remainder.eta is None else f", about {_duration(remainder.eta - remainder.at)}{_eta_interval(remainder)}"
+    )
+
+
+def _eta_interval(remainder: Remainder) -> str:
+    """The interval of the ETA, or its assumption."""
+    if remainder.eta_is_static:
+        return " at these throttles"
+    if remainder.eta_low is None:
+        return ""
+    latest = "unknown" if remainder.eta_high is None else _duration(remainder.eta_high - remainder.at)
+    return f" ({_duration(remainder.eta_low - remainder.at)} to {latest})"
+
+
+def progress_lines(remainder: Remainder | None) -> list[str]:
+    """Return the line with the bytes left to copy; none if unknown."""
+    return [] if remainder is None else [f"Bytes left to copy: {progress_words(remainder)}"]
+
+
+def gigabytes(size: int) -> str:
+    """Return a size with two decimals in GB, or in MB below 1 GB.
+
+    >>> gigabytes(1_500_000_000), gigabytes(999_999_999)
+    ('1.50 GB', '1000.00 MB')
+    """
+    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE else f"{size / MEGABYTE:.2f} MB"
+
+
+def _duration(time: timedelta) -> str:
+    minutes = round(time.total_seconds() / 60)
+    if minutes < 2:
+        return f"{max(0, round(time.total_seconds()))} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def default_lines(old_defaults: Mapping[str, str], defaults: Mapping[str, str]) -> list[str]:
+    """Return the lines on changes of the throttles at Kafka's `<default>` level since the last cycle."""
+    lines = []
+    for role in ReplicaRole:
+        old, new = old_defaults.get(role.rate_key), defaults.get(role.rate_key)
+        if new is not None and new != old:
+            lines.append(
+                f"Kafka's <default> {role.value} throttle is {_shown_rate(new)}: it limits brokers without their own "
+                "throttle, and autothrottle does not change it; remove it with kafka-configs --entity-default if it is "
+                "not needed"
+            )
+        elif new is None and old is not None:
+            lines.append(f"Kafka's <default> {role.value} throttle of {_shown_rate(old)} was removed")
+    return lines
+
+
+def default_in_force_lines(
+    defaults: Mapping[str, str], changes: Sequence[Change], outcomes: Sequence[Outcome]
+) -> list[str]:
+    """Return the lines that name brokers to which Kafka's `<default>` applies again, since our throttle was removed."""
+    done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
+    return [
+        f"broker {change.resource.broker_id} [{role.value}]: its own throttle was removed, so Kafka's <default> of "
+        f"{_shown_rate(defaults[role.rate_key])} applies again"
+        for change in changes
+        if change.resource in done and change.resource.type is ResourceType.BROKER
+        for role in ReplicaRole
+        if role.rate_key in defaults and any(e.key == role.rate_key and e.value is None for e in change.edits)
+    ]
+
+
+def _shown_rate(value: str) -> str:
+    """A foreign rate. It may be malformed: Kafka does not validate values in ZooKeeper."""
+    try:
+        return f"{megabytes(parse_rate(value))}MB/s"
+    except Invalid:
+        return repr(value)
+
+
+def foreign_line(foreign: Mapping[ConfigResource, Mapping[str, str]], cleanup: bool) -> str:
+    """Return the line that reports foreign throttles while there are no reassignments."""
+    return f"{_FOREIGN_FOUND} {_bracketed(foreign)}; {_cleanup_policy(cleanup)}"
+
+
+def foreign_event(foreign: Sequence[ForeignThrottle], cleanup: bool) -> Event:
+    """Return the event that reports new or changed foreign throttles."""
+    shown = [f"{throttle.resource}, {throttle.key}: {throttle.value}" for throttle in foreign[:_FOREIGN_SHOWN]]
+    more = [f"and {len(foreign) - _FOREIGN_SHOWN} more"] if len(foreign) > _FOREIGN_SHOWN else []
+    text = "\n".join([_FOREIGN_FOUND, *shown, *more, _cleanup_policy(cleanup)])
+    return Event("Foreign throttles found", text)
+
+
+def _cleanup_policy(cleanup: bool) -> str:
+    if cleanup:
+        return "they are removed after --cleanup-after intervals"
+    return "they stay; --cleanup-foreign removes them"

@@ -1,4 +1,7 @@
-"""The planner's loop. Each cycle observes, decides, applies, settles and reports; `core.cycle.step` decides."""
+"""The planner's loop. Each cycle observes, decides, applies, settles and reports; `core.cycle.step` decides.
+
+A cycle runs once per interval, and immediately on events; `Triggers` collects the requests.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import NamedTuple
 
-from autothrottle.core.cluster.snapshot import (
-    Snapshot,
-    SnapshotRequest,
-    TopicPartition,
-    TopicReassignment,
-    participants,
-)
-from autothrottle.core.cycle.decision import CycleDecision, CycleResults, Settled, WakeUp
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults, WakeUp
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings
 from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
@@ -32,7 +30,6 @@ from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import LogSettings
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.core.throttles.ramp import RampState
-from autothrottle.planner import traces
 from autothrottle.planner.calls import (
     CLUSTER_TIMEOUT,
     Applier,
@@ -43,11 +40,148 @@ from autothrottle.planner.calls import (
     Watchdog,
 )
 from autothrottle.planner.cycle_report import CycleOutcome, CycleReport, Reported, cycle_report
-from autothrottle.planner.loop import Trigger, Triggers
-from autothrottle.planner.report import Journal, PlannerMetrics, Reporter
+from autothrottle.planner.report import Journal, PlannerMetrics, Reporter, describe_cycle
 from autothrottle.ports.kafka import SnapshotEvent, Term
 from autothrottle.ports.state_store import Leader
+from autothrottle.ports.telemetry import Origin
 from autothrottle.runtime.shutdown import places
+
+SPACING = timedelta(seconds=1)
+"""Minimum time between the starts of two event cycles."""
+
+URGENT_SPACING = timedelta(seconds=0.2)
+"""`SPACING` while bytes move unthrottled: a controller starts a reassignment partition by partition."""
+
+_MAX_ORIGINS = 32
+"""Maximum number of links in the trace of a cycle."""
+
+_MAX_REASON = 200
+"""Longest reason, in characters."""
+
+_MAX_REQUESTS = 8
+"""Immediate requests to keep with their own reason. More of them share one."""
+
+_MORE = "and more requests"
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Why a cycle runs."""
+
+    reason: str
+    """What happened, or `interval`."""
+    scheduled: bool
+    """Whether this is the regular cycle of an interval. Only those count failures and idle intervals."""
+    origins: tuple[Origin, ...] = ()
+    """The newest traced calls that requested the cycle."""
+    step: bool = False
+    """Whether only the next ramp step is due, not a cycle."""
+
+
+class _Request(NamedTuple):
+    due: float
+    urgent: bool
+    origins: tuple[Origin, ...] = ()
+
+
+class Triggers:
+    """Collects requests for cycles; one thread waits for them. Thread-safe; `request` never blocks."""
+
+    def __init__(self, interval: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = interval.total_seconds()
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._requests: dict[str, _Request] = {}
+        self._next_scheduled = clock()
+        self._last_event = clock() - SPACING.total_seconds()
+        self._step_due: float | None = None
+        self._stopped = False
+
+    def request(
+        self,
+        reason: str,
+        after: timedelta = timedelta(0),
+        urgent: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
+        """Request a cycle now or after a delay. Requests that are due together share one cycle.
+
+        Any number of callers takes bounded memory: a reason is cut, and beyond a few reasons they share one. A delayed
+        request is the planner's own and keeps its time.
+        """
+        due = self._clock() + after.total_seconds()
+        origins = () if origin is None else (origin,)
+        reason = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 3]}..."
+        with self._condition:
+            if not after and reason not in self._requests and len(self._requests) >= _MAX_REQUESTS:
+                reason = _MORE
+            known = self._requests.get(reason)
+            if known is not None:
+                due, urgent = min(due, known.due), urgent or known.urgent
+                origins = (*known.origins, *origins)[-_MAX_ORIGINS:]
+            self._requests[reason] = _Request(due, urgent, origins)
+            self._condition.notify_all()
+
+    def step_in(self, delay: timedelta | None) -> None:
+        """Schedule the next ramp step, replacing any other; None: no step."""
+        with self._condition:
+            self._step_due = None if delay is None else self._clock() + delay.total_seconds()
+            self._condition.notify_all()
+
+    def restart(self) -> None:
+        """Make a scheduled cycle due at once, and drop all earlier requests."""
+        with self._condition:
+            self._requests.clear()
+            self._step_due = None
+            self._next_scheduled = self._clock()
+            self._condition.notify_all()
+
+    def stop(self) -> None:
+        """Make `wait` return None from now on."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+
+    def poll(self) -> Trigger | None:
+        """Return the trigger that is due now, as `wait` does; None: nothing is due."""
+        with self._condition:
+            return self._due(self._clock())
+
+    def wait(self) -> Trigger | None:
+        """Block until a cycle is due; None: stopped."""
+        with self._condition:
+            while not self._stopped:
+                now = self._clock()
+                if (trigger := self._due(now)) is not None:
+                    return trigger
+                self._condition.wait(max(0.0, self._next_due() - now))
+        return None
+
+    def _due(self, now: float) -> Trigger | None:
+        due = [reason for reason, request in self._requests.items() if request.due <= now]
+        scheduled = self._next_scheduled <= now
+        if scheduled:
+            # From now, not from the due time: otherwise two cycles run back to back after a long one.
+            self._next_scheduled = now + self._interval
+        elif any(self._earliest(self._requests[reason]) <= now for reason in due):
+            self._last_event = now
+        elif self._step_due is not None and self._step_due <= now:
+            self._step_due = None
+            return Trigger("ramp step", scheduled=False, step=True)
+        else:
+            return None
+        origins = [origin for reason in due for origin in self._requests.pop(reason).origins]
+        return Trigger("; ".join(due) or "interval", scheduled, tuple(origins[-_MAX_ORIGINS:]))
+
+    def _earliest(self, request: _Request) -> float:
+        """The earliest time at which the requested cycle may run."""
+        spacing = URGENT_SPACING if request.urgent else SPACING
+        return max(request.due, self._last_event + spacing.total_seconds())
+
+    def _next_due(self) -> float:
+        steps = [] if self._step_due is None else [self._step_due]
+        return min([self._next_scheduled, *steps, *map(self._earliest, self._requests.values())])
+
 
 log = logging.getLogger(__name__)
 
@@ -73,23 +207,6 @@ _REST = timedelta(minutes=1)
 
 _STOP_SECONDS = 3.0
 """How long `stop` waits for the current cycle; calls to other services are cancelled before."""
-
-
-@dataclass(slots=True)
-class _Cycle:
-    """The parts of the current cycle, as far as they are done."""
-
-    trigger: Trigger
-    start: datetime
-    decision: CycleDecision | None = None
-    results: CycleResults | None = None
-    settled: Settled = Settled()  # noqa: RUF009 (frozen)
-    error: AutothrottleError | None = None
-    failure: AutothrottleError | None = None
-    """The error, if it was expected."""
-    unlogged: list[Exception] = field(default_factory=list)
-    """Unexpected errors that the log does not have yet."""
-    failed_unexpectedly: bool = False
 
 
 class Planner:
@@ -436,86 +553,75 @@ class Planner:
         """Run one cycle: decide on one consistent input, and write only what differs from the plan."""
         with self._dependencies.tracer.span("cycle", trigger.origins) as span:
             record = self._run_traced(term, trigger, span.trace_id)
-            traces.describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
+            describe_cycle(span, record, trigger.scheduled, self._settings.cluster)
         return record
 
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:
-        cycle, report = _Cycle(trigger, self._now()), None
+        now, report = self._now(), None
+        cycle = CycleOutcome(self._state, now, now, trigger.reason, trigger.scheduled)
         with self._contained(cycle):
             self._run_parts(term, cycle)
         with self._contained(cycle):
-            self._watchdog.enter("reporting", _size(cycle.decision))
-            report = cycle_report(self._settings, self._reporter.reported, self._outcome(cycle))
+            decision = cycle.decision
+            self._watchdog.enter("reporting", decision.view.snapshot.reassignments if decision else ())
+            cycle.state, cycle.end = self._state, self._now()
+            report = cycle_report(self._settings, self._reporter.reported, cycle)
             self._report(report, cycle, trace_id)
-        for bug in cycle.unlogged:
+        for bug in cycle.bugs:
             log.error("The cycle failed unexpectedly", exc_info=bug)
-        if cycle.failed_unexpectedly or cycle.error is None:
-            self._failures["cycles"] = self._failures["cycles"] + 1 if cycle.failed_unexpectedly else 0
+        if cycle.has_failed_unexpectedly or cycle.failure is None:
+            self._failures["cycles"] = self._failures["cycles"] + 1 if cycle.has_failed_unexpectedly else 0
         if troubles := max(self._state.term.troubles, self._failures["cycles"]):
             wait = back_off(troubles, self._settings.interval, self._chance())
             self._triggers.request("retrying after a failure", wait)
         if report is None:
-            report = cycle_report(self._settings, Reported(), self._outcome(_Cycle(trigger, cycle.start)))
+            unreported = CycleOutcome(self._state, now, self._now(), trigger.reason, trigger.scheduled)
+            report = cycle_report(self._settings, Reported(), unreported)
         record = report.record
-        return replace(record, error=str(cycle.error), sentence="") if cycle.failed_unexpectedly else record
+        return replace(record, error=cycle.error, sentence="") if cycle.has_failed_unexpectedly else record
 
     @contextmanager
-    def _contained(self, cycle: _Cycle) -> Iterator[None]:
+    def _contained(self, cycle: CycleOutcome) -> Iterator[None]:
         """Let an unexpected error fail this cycle only: no other planner can lead while we hold the term."""
         try:
             yield
         except Exception as error:
-            is_counted = cycle.decision is not None or cycle.failed_unexpectedly
-            cycle.error = AutothrottleError(f"unexpected {type(error).__name__}; the log has the traceback")
-            cycle.unlogged.append(error)
-            cycle.failed_unexpectedly = True
+            is_counted = cycle.decision is not None or cycle.has_failed_unexpectedly
+            cycle.error = f"unexpected {type(error).__name__}; the log has the traceback"
+            cycle.bugs.append(error)
+            cycle.has_failed_unexpectedly = True
             self._state = self._state.after_bug(is_counted)
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
 
-    def _outcome(self, cycle: _Cycle) -> CycleOutcome:
-        return CycleOutcome(
-            state=self._state,
-            start=cycle.start,
-            end=self._now(),
-            reason=cycle.trigger.reason,
-            is_scheduled=cycle.trigger.scheduled,
-            decision=cycle.decision,
-            settled=cycle.settled,
-            results=cycle.results,
-            failure=cycle.failure,
-            bugs=tuple(cycle.unlogged),
-            error=str(cycle.error) if cycle.error else "",
-        )
-
-    def _report(self, report: CycleReport, cycle: _Cycle, trace_id: str) -> None:
+    def _report(self, report: CycleReport, cycle: CycleOutcome, trace_id: str) -> None:
         """Write a report to the log, the events, the metrics and the decision log."""
         self._reporter.report(report)
-        cycle.unlogged.clear()
+        cycle.bugs.clear()
         self._metrics.note_cycle(report)
         record = report.record
         log.debug("Cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
         self._journal.write(report, trace_id)
 
-    def _run_parts(self, term: Term, cycle: _Cycle) -> None:
+    def _run_parts(self, term: Term, cycle: CycleOutcome) -> None:
         """Observe, decide, apply and settle."""
         if term.fence != self._state.term.fence:
             self._begin_term(term.fence)
         enter = self._watchdog.enter
-        enter("observing", sum(len(r.partitions) for r in self._copying))
-        observation = self._observer.observe(self._state.term, cycle.trigger.scheduled, self._newest_event)
-        self._unreadable = "" if isinstance(observation.snapshot, Snapshot) else str(observation.snapshot)
-        enter("deciding", _size(observation))
-        is_readable = isinstance(observation.snapshot, Snapshot)
-        with self._dependencies.tracer.span("plan") if is_readable else nullcontext():
+        enter("observing", self._copying)
+        observation = self._observer.observe(self._state.term, cycle.is_scheduled, self._newest_event)
+        snapshot = observation.snapshot if isinstance(observation.snapshot, Snapshot) else None
+        self._unreadable = "" if snapshot else str(observation.snapshot)
+        enter("deciding", snapshot.reassignments if snapshot else ())
+        with self._dependencies.tracer.span("plan") if snapshot else nullcontext():
             cycle.decision = decision = step(self._settings, self._state, observation)
         self._state = decision.state
         self._follow(decision, observation)
-        enter("applying", _size(decision))
+        enter("applying", decision.view.snapshot.reassignments)
         if decision.error is None:
             results = self._applier.apply(term, decision)
         else:
             results = CycleResults(observation.at, observation.clock, error=decision.error, are_written=False)
-        enter("settling", _size(decision))
+        enter("settling", decision.view.snapshot.reassignments)
         self._settle(cycle, decision, results)
         cycle.results = results
 
@@ -528,15 +634,15 @@ class Planner:
         if decision.limits is not None:
             self._copying = decision.view.copying.reassignments
             snapshot = decision.view.to_throttle
-            self._reader.want(participants(snapshot).keys(), snapshot.topics)
+            self._reader.want(snapshot.participants.keys(), snapshot.topics)
 
-    def _settle(self, cycle: _Cycle, decision: CycleDecision, results: CycleResults) -> None:
+    def _settle(self, cycle: CycleOutcome, decision: CycleDecision, results: CycleResults) -> None:
         """Record what became of a decision, answer its caller, and request the cycles that follow."""
         self._state, cycle.settled = settle(self._settings, decision, results)
         if decision.ticket and cycle.settled.answer is not None:
             self._submissions.answer(decision.ticket, cycle.settled.answer)
         if results.error is not None:
-            cycle.error = cycle.failure = results.error
+            cycle.error, cycle.failure = str(results.error), results.error
             is_over = isinstance(results.error, NotLeader)
             self._submissions.fail(results.error if is_over else Unavailable(f"nothing was submitted: {results.error}"))
         if results.are_written and not self._settings.shadow:
@@ -559,12 +665,6 @@ class Planner:
         """Request a cycle if partitions are below min.insync.replicas. Called from the reader's thread."""
         if below_min_isr(self._copying, self._reader.reading.settings):
             self._triggers.request("partitions are below min.insync.replicas", urgent=True)
-
-
-def _size(source: CycleObservation | CycleDecision | None) -> int:
-    """The number of partitions in reassignment."""
-    snapshot = source.snapshot if isinstance(source, CycleObservation) else source.view.snapshot if source else None
-    return sum(len(r.partitions) for r in snapshot.reassignments) if isinstance(snapshot, Snapshot) else 0
 
 
 def back_off(troubles: int, interval: timedelta, chance: float) -> timedelta:

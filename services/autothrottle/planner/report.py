@@ -1,6 +1,6 @@
-"""The last part of a cycle: writes its report to the log, the events and the decision log.
+"""The last part of a cycle: writes its report to the log, the events, the trace, the metrics and the decision log.
 
-`cycle_report` makes the report. The types to know are `Reporter` and `Journal`.
+`cycle_report` makes the report. The types to know are `Reporter`, `PlannerMetrics` and `Journal`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ import contextvars
 import logging
 import queue
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from autothrottle.core import exported_metrics as exported
+from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.exported_metrics import QUEUE_LENGTH, MetricSample
+from autothrottle.core.exported_metrics import QUEUE_LENGTH, ExportedMetric, MetricSample
+from autothrottle.core.operators.sources import unreadable_entries
+from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.planner.calls import LONGEST_METRICS_WAIT
 from autothrottle.planner.cycle_report import CycleReport, Reported
-from autothrottle.ports.telemetry import DecisionSink, Event, EventSink
+from autothrottle.ports.telemetry import Attribute, DecisionSink, Event, EventSink, Span
 
 log = logging.getLogger(__name__)
 
@@ -151,3 +158,152 @@ class Journal:
             self._cancelled = False
         decisions = decision_records(cycle, self._settings, self._moving.reassignment_id)
         sink.append(decisions, ended)
+
+
+class PlannerMetrics:
+    """The metrics of one planner. Its thread notes cycles and writes; any thread reads samples, without waiting."""
+
+    def __init__(self, interval: timedelta, now: Callable[[], datetime], clock: Callable[[], float]) -> None:
+        self._interval, self._now, self._clock = interval, now, clock
+        self._cycles = Counter({"ok": 0, "failed": 0})
+        self._writes = Counter({(resource, status): 0 for resource in ResourceType for status in OutcomeStatus})
+        self._succeeded_at = clock()
+        self._duration = timedelta(0)
+        self._last: CycleReport | None = None
+        """The last cycle without an error."""
+
+    def note_idle(self) -> None:
+        """Note that no cycle is due: a term begins, or this planner does not lead."""
+        self._succeeded_at, self._last = self._clock(), None
+
+    def note_cycle(self, report: CycleReport) -> None:
+        """Note a finished cycle. A failed one leaves the throttles in place, so the earlier ones remain exported."""
+        record = report.record
+        self._cycles["failed" if record.error else "ok"] += 1
+        self._duration = record.end_time - record.start_time
+        self.note_writes(record.outcomes)
+        if record.error:
+            return
+        self._last = report
+        self._succeeded_at = self._clock()
+
+    def note_writes(self, outcomes: Iterable[Outcome]) -> None:
+        """Count the outcomes of config changes."""
+        self._writes.update((outcome.resource.type, outcome.status) for outcome in outcomes)
+
+    def samples(self, fence: int) -> Iterator[MetricSample]:
+        """Return the current samples.
+
+        Args:
+            fence: number of the term that this planner leads; 0: it does not lead.
+        """
+        yield exported.LEADER.sample(fence > 0)
+        for result, count in self._cycles.items():
+            yield exported.CYCLES.sample(count, result)
+        for (resource, status), count in self._writes.items():
+            yield exported.CONFIG_WRITES.sample(count, resource.value, status.value)
+        if fence:
+            yield exported.TERM.sample(fence)
+            yield exported.CYCLE_INTERVAL.sample(self._interval.total_seconds())
+            yield exported.CYCLE_AGE.sample(self._clock() - self._succeeded_at)
+        last = self._last
+        if fence and last is not None and last.record.term == fence:
+            yield exported.CYCLE_DURATION.sample(self._duration.total_seconds())
+            yield from _of_cycle(last, self._now())
+            yield from _of_brokers(last, self._now())
+
+
+def _of_cycle(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
+    record, overrides, throttles = last.record, last.decision.overrides, last.term.throttles
+    yield exported.PAUSED.sample(record.pause is not None)
+    yield exported.OVERRIDES.sample(overrides.cluster is not None, "cluster")
+    yield exported.OVERRIDES.sample(len(overrides.brokers), "broker")
+    yield exported.FOREIGN_THROTTLES.sample(len(record.foreign_throttles))
+    yield exported.TOPICS.sample(len(record.topics))
+    yield exported.STALLED.sample(len(throttles.guards.stalled))
+    yield exported.INEFFECTIVE.sample(len(throttles.effect.ineffective))
+    for kind, count in _invalid_resources(last.decision).items():
+        yield exported.INVALID_RESOURCES.sample(count, kind)
+    if record.bytes_left is not None:
+        yield exported.BYTES_LEFT.sample(record.bytes_left)
+    for bound, eta in (("expected", record.eta), ("earliest", record.eta_low), ("latest", record.eta_high)):
+        if eta is not None:
+            yield exported.ETA.sample(_seconds(eta - now), bound)
+
+
+def _invalid_resources(decision: CycleDecision) -> Mapping[str, int]:
+    """Kind of resource -> the number of those that could not be read."""
+    sources, snapshot = decision.state.term.sources, decision.view.snapshot
+    return {
+        "topology": len(snapshot.problems) - (snapshot.unread_partitions > 0),
+        "config": len(snapshot.unreadable_configs) + decision.invalid_lists,
+        "override": len(decision.overrides.unreadable) + len(decision.overrides.warnings),
+        "catch_up": len(unreadable_entries(sources.catch_ups)),
+        "quota": len(unreadable_entries(sources.quotas or {})),
+        "yield_rule": len(unreadable_entries(sources.rules or {})),
+        "load": len(decision.loads.problems),
+    }
+
+
+def _of_brokers(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
+    for decision in last.record.decisions:
+        broker_id, role = decision.broker_id, decision.role.value
+        for metric, value in _of_side(decision, last):
+            if value is not None:
+                yield metric.sample(value, broker_id, role)
+    for broker_id in dict.fromkeys(decision.broker_id for decision in last.record.decisions):
+        yield exported.METRICS_FAILURES.sample(last.term.throttles.failures.get(broker_id, 0), broker_id)
+        if load := last.decision.loads.brokers.get(broker_id):
+            oldest = min(load.outbound.end, load.inbound.end)
+            yield exported.METRICS_AGE.sample(_seconds(now - oldest), broker_id)
+
+
+def _of_side(decision: Decision, last: CycleReport) -> Iterator[tuple[ExportedMetric, float | None]]:
+    """The values of a link side; None: unknown."""
+    load, role = last.decision.loads.brokers.get(decision.broker_id), decision.role
+    yield (
+        exported.THROTTLE,
+        decision.current_rate_bytes_per_second if last.record.shadow else decision.rate_bytes_per_second,
+    )
+    quota_rate = last.decision.loads.quota_rates.get((decision.broker_id, role))
+    yield exported.QUOTA_RATE, quota_rate.rate if quota_rate else None
+    yield exported.CAPACITY, load.capacity.of(role) if load else None
+    yield exported.UTILIZATION, load.of(role).rate if load else None
+    yield exported.HEADROOM, decision.headroom_bytes_per_second
+    yield exported.CLIENT_LOAD, decision.client_bytes_per_second
+    is_read = last.record.bytes_left is not None
+    yield (
+        exported.PRODUCE_RATE,
+        last.term.throttles.guards.growth.get((decision.broker_id, role), 0.0) if is_read else None,
+    )
+
+
+def _seconds(time: timedelta) -> float:
+    return max(0.0, time.total_seconds())
+
+
+def describe_cycle(span: Span, record: Cycle, scheduled: bool, cluster: str) -> None:
+    """Add the cycle's attributes to its root span."""
+    span.describe(
+        {
+            "cluster": cluster,
+            "term": record.term,
+            "number": record.number,
+            "reason": record.reason,
+            "scheduled": scheduled,
+            "topics": len(record.topics),
+            "sentence": record.sentence,
+            "error": record.error,
+            **({} if record.bytes_left is None else {"bytes_left": record.bytes_left}),
+            **_eta(record),
+        }
+    )
+    if record.error:
+        span.fail(record.error)
+
+
+def _eta(record: Cycle) -> Mapping[str, Attribute]:
+    """The ETA and its interval, without unknown values."""
+    times = {"eta": record.eta, "eta_low": record.eta_low, "eta_high": record.eta_high}
+    found: dict[str, Attribute] = {name: time.isoformat() for name, time in times.items() if time is not None}
+    return found | {"eta_is_static": record.eta_is_static} if found else {}

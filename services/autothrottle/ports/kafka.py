@@ -36,7 +36,6 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """End the subscription; no callback runs afterwards. Idempotent."""
-        ...
 
 
 class SnapshotSource(Protocol):
@@ -49,14 +48,12 @@ class SnapshotSource(Protocol):
             Unavailable: the cluster does not answer in time, or not at the requested version.
             Incomplete: the reassignments cannot be read, so the caller must not conclude anything.
         """
-        ...
 
     def watch_snapshots(self, notify: Callable[[SnapshotEvent], None]) -> Watch:
         """Call `notify` for every event from now on.
 
         The call comes from another thread and must not block.
         """
-        ...
 
 
 class BrokerRegistry(Protocol):
@@ -68,7 +65,6 @@ class BrokerRegistry(Protocol):
         Raises:
             Unavailable: the cluster does not answer in time.
         """
-        ...
 
     def fetch_hosts(self, timeout: timedelta) -> Mapping[int, Sequence[str]]:
         """Return broker id -> the hosts in its registration, for all registered brokers.
@@ -76,7 +72,6 @@ class BrokerRegistry(Protocol):
         Raises:
             Unavailable: the cluster does not answer in time.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,6 @@ class ConfigWriter(Protocol):
             NotLeader: the term is over; the remaining changes were not written.
             Unavailable: no change could be tried.
         """
-        ...
 
 
 Refusals = Mapping[TopicPartition, str]
@@ -134,7 +128,6 @@ class Reassigner(Protocol):
             Invalid: the request is too large for the backend; nothing was done.
             Unavailable: it is unknown whether the request took effect.
         """
-        ...
 
     def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
         """Cancel the reassignments of partitions; return the partitions that Kafka refused -> why.
@@ -149,7 +142,6 @@ class Reassigner(Protocol):
             Invalid: the backend cannot cancel; nothing was done.
             Unavailable: it is unknown whether the request took effect.
         """
-        ...
 
 
 class FetchSettingsSource(Protocol):
@@ -163,7 +155,6 @@ class FetchSettingsSource(Protocol):
         Raises:
             Unavailable: no broker can be queried.
         """
-        ...
 
 
 class PermissionSource(Protocol):
@@ -179,7 +170,6 @@ class PermissionSource(Protocol):
             Incomplete: the resources do not exist.
             Invalid: it refuses the request or our credentials.
         """
-        ...
 
 
 class LogSizeSource(Protocol):
@@ -197,7 +187,6 @@ class LogSizeSource(Protocol):
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
-        ...
 
 
 PartitionsOfBrokers = Mapping[int, Mapping[str, Collection[int]] | None]
@@ -213,11 +202,9 @@ class AllLogsSource(Protocol):
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
-        ...
 
     def fetch_log_sizes(self, partitions: PartitionsOfBrokers, timeout: timedelta) -> LogSizes:
         """Return the log sizes, as a `LogSizeSource` does, of given logs or of all logs of a broker."""
-        ...
 
     def fetch_leaders(self, topics: Collection[str], timeout: timedelta) -> Mapping[TopicPartition, int]:
         """Return partition -> broker id of its leader, or -1 without a leader, for all partitions of these topics.
@@ -227,7 +214,6 @@ class AllLogsSource(Protocol):
         Raises:
             Unavailable, Invalid: no broker can be queried.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +252,6 @@ class QuotaSource(Protocol):
             Unavailable: Kafka or the ledger does not answer in time.
             Invalid: Kafka refuses the request or our credentials.
         """
-        ...
 
     def fetch_clients(self, timeout: timedelta) -> ClientReading:
         """Return the users and client ids that Kafka knows by name.
@@ -275,7 +260,6 @@ class QuotaSource(Protocol):
             Unavailable: Kafka does not answer in time.
             Invalid: Kafka refuses the request or our credentials.
         """
-        ...
 
 
 class ClientQuotaStore(Protocol):
@@ -288,7 +272,6 @@ class ClientQuotaStore(Protocol):
             Unavailable: Kafka does not answer in time.
             Invalid: Kafka refuses the request or our credentials.
         """
-        ...
 
     def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity, all edits or none, and notify the brokers; return its quotas before that.
@@ -306,4 +289,3 @@ class ClientQuotaStore(Protocol):
             Invalid: Kafka refuses the edits.
             Unavailable: Kafka does not answer in time; it is unknown whether the quota was changed.
         """
-        ...

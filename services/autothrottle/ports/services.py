@@ -1,13 +1,17 @@
-"""The services that other services call."""
+"""The services that other services call, and the sources of the placement service."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.errors import Incomplete
 from autothrottle.core.operators.submission import Targets
+from autothrottle.core.placement.brokers import PlacementBroker
+from autothrottle.core.placement.partition_map import PartitionMap, TopicPartitionKey
 from autothrottle.core.records import PlannerState, Submission
 
 
@@ -20,11 +24,9 @@ class LeadingPlanner(Protocol):
 
     def run_cycle(self, reason: str, timeout: timedelta) -> None:
         """Request a cycle and return without waiting for it."""
-        ...
 
     def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
         """Return the leader's state, or another planner's if the leader is unknown or does not answer."""
-        ...
 
     def submit_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submission:
         """Set the throttles of a reassignment and then submit it to Kafka. Idempotent.
@@ -40,7 +42,6 @@ class LeadingPlanner(Protocol):
                 submission is in progress, a throttle could not be set, or the planner is paused or in shadow mode.
             Unavailable: the request timed out, or it is unknown whether Kafka accepted it.
         """
-        ...
 
     def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
         """Cancel reassignments; return the partitions whose cancellation Kafka refused -> why.
@@ -51,4 +52,119 @@ class LeadingPlanner(Protocol):
             Conflict: the planner is in shadow mode.
             Unavailable: it is unknown whether the request took effect.
         """
-        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StorageMetrics:
+    """Partition sizes and free storage, from one sample."""
+
+    sizes: Mapping[TopicPartitionKey, int] = field(default_factory=dict)
+    """(topic, partition) -> bytes of its largest replica."""
+    storage_free: Mapping[int, int] = field(default_factory=dict)
+    """Broker id -> free bytes; absent: unknown."""
+    sampled: datetime | None = None
+    """UTC; None: unknown."""
+    problems: tuple[str, ...] = ()
+    """Values that were skipped, one sentence each."""
+    unanswered: tuple[str, ...] = ()
+    """Parts of the source that did not answer, one sentence each; the sample is partial then."""
+    storage_total: Mapping[int, int] = field(default_factory=dict)
+    """Broker id -> bytes of its log directories; absent: unknown."""
+    cordoned: frozenset[int] = frozenset()
+    """Brokers whose log directories are all cordoned (KIP-1066); the free storage of others excludes cordoned ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySample:
+    """Storage and produce rates at one time."""
+
+    time: datetime
+    """UTC."""
+    sizes: Mapping[str, int]
+    """Topic -> bytes of one replica of each of its partitions."""
+    rates: Mapping[str, float]
+    """Topic -> bytes/s that clients produce; empty: not measured."""
+    storage_free: Mapping[int, int]
+    """Broker id -> free bytes."""
+    storage_total: Mapping[int, int]
+    """Broker id -> bytes of its log directories; absent: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementCluster:
+    """The brokers and partitions of a cluster."""
+
+    brokers: Mapping[int, PlacementBroker]
+    """Broker id -> rack, free storage and cordon of each registered broker."""
+    partitions: PartitionMap
+    """All partitions, after reassignments in progress and without topics that wait for their deletion (T11)."""
+    storage_total: Mapping[int, int] = field(default_factory=dict)
+    """Broker id -> bytes of its log directories; absent: unknown."""
+    problems: tuple[str, ...] = ()
+    """Brokers and topics that cannot be read and are absent, one sentence each."""
+
+    def complete(self) -> PlacementCluster:
+        """Return the cluster: a plan needs all of it.
+
+        Raises:
+            Incomplete: a part of it cannot be read.
+        """
+        if self.problems:
+            raise Incomplete(self.problems[0])
+        return self
+
+    def with_storage(self, metrics: StorageMetrics) -> PlacementCluster:
+        """Return the cluster with sizes and free storage; what the sample lacks stays unknown."""
+        return PlacementCluster(
+            {
+                id: replace(
+                    broker,
+                    storage_free=metrics.storage_free.get(id),
+                    cordoned=broker.cordoned or id in metrics.cordoned,
+                )
+                for id, broker in self.brokers.items()
+            },
+            tuple(one._replace(size=metrics.sizes.get(one.key)) for one in self.partitions),
+            metrics.storage_total,
+        )
+
+
+class ClusterSource(Protocol):
+    """Reads the brokers and partitions of a cluster, without storage."""
+
+    def fetch_cluster(self, timeout: timedelta) -> PlacementCluster:
+        """Return the parts of the cluster that can be read, and the problems of the others.
+
+        Raises:
+            Unavailable: the cluster does not answer in time.
+        """
+
+
+class StorageMetricsSource(Protocol):
+    """Reads partition sizes and free storage."""
+
+    def fetch_storage_metrics(self, timeout: timedelta) -> StorageMetrics:
+        """Return a sample. Brokers and partitions without a value are absent, with a problem.
+
+        Raises:
+            Unavailable: the source does not answer in time.
+            Missing: it has no sample.
+            Invalid: the sample cannot be parsed.
+        """
+
+
+class StorageMetricsStore(StorageMetricsSource, Protocol):
+    """Keeps the last sample for later plans."""
+
+    def write_storage_metrics(self, metrics: StorageMetrics, compress: bool, timeout: timedelta) -> None:
+        """Replace the sample, atomically.
+
+        Args:
+            metrics: a sample with at least one partition and one broker; its totals and cordons are not stored.
+            compress: whether to store it compressed.
+            timeout: > 0.
+
+        Raises:
+            Invalid: the sample is empty, or larger than the store accepts.
+            Unavailable: the store does not answer; it is unknown whether the sample was replaced.
+        """

@@ -42,7 +42,6 @@ class Election(Protocol):
     @property
     def term(self) -> Term | None:
         """The term that this candidate currently holds, with its current lease; None: it does not lead."""
-        ...
 
     def leader(self) -> Leader | None:
         """Return the holder of the newest term; None before the first term.
@@ -50,7 +49,6 @@ class Election(Protocol):
         Raises:
             Unavailable: the election cannot be read.
         """
-        ...
 
     def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
         """Become a candidate; `on_change` is called whenever `term` has changed, and must not block.
@@ -60,7 +58,6 @@ class Election(Protocol):
             on_change: the callback.
             host: name of the planner's host.
         """
-        ...
 
     def resign(self, pause: timedelta) -> bool:
         """Give up the term to another candidate, and stand again after `pause`, or as soon as no candidate is left.
@@ -72,14 +69,12 @@ class Election(Protocol):
         Args:
             pause: > 0.
         """
-        ...
 
     def leave(self) -> None:
         """Give up the term and the candidacy at once, so that another candidate can lead. Idempotent.
 
         The candidate may join again.
         """
-        ...
 
 
 class Membership(Protocol):
@@ -90,11 +85,9 @@ class Membership(Protocol):
 
         An entry that is lost, for example with a lost session, is registered again automatically.
         """
-        ...
 
     def leave(self) -> None:
         """Deregister at once. Idempotent; works even if the store is unreachable."""
-        ...
 
     def members(self, timeout: timedelta) -> tuple[Member, ...]:
         """Return all registered processes, by service and start time.
@@ -104,11 +97,9 @@ class Membership(Protocol):
         Raises:
             Unavailable: the list cannot be read in time.
         """
-        ...
 
     def problem(self) -> str:
         """Return why this process is not registered; "": it is, and the store answers. Does not block."""
-        ...
 
 
 class OverrideStore(Protocol):
@@ -123,7 +114,6 @@ class OverrideStore(Protocol):
         Raises:
             Unavailable: no override can be read. A single unreadable override is a value in the result.
         """
-        ...
 
     def set_override(
         self,
@@ -150,7 +140,6 @@ class OverrideStore(Protocol):
             Conflict: the current version differs from `version`, or the override is not set.
             Unavailable: the store does not answer.
         """
-        ...
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
         """Remove an override; return False if it was not set. Idempotent.
@@ -164,7 +153,6 @@ class OverrideStore(Protocol):
             Conflict: the current version differs from `version`.
             Unavailable: the store does not answer.
         """
-        ...
 
     def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
         """Remove one version of an override on behalf of a term; return False if that version is not the current one.
@@ -172,7 +160,6 @@ class OverrideStore(Protocol):
         Raises:
             NotLeader: the term is over.
         """
-        ...
 
     def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
         """Record an action that changes no state in the stores.
@@ -180,7 +167,6 @@ class OverrideStore(Protocol):
         Raises:
             Unavailable: the store does not answer; the record may have been written.
         """
-        ...
 
     def read_audit_records(self, limit: int) -> AuditReading:
         """Return at most `limit` audit records.
@@ -188,11 +174,9 @@ class OverrideStore(Protocol):
         Raises:
             Unavailable: the store does not answer.
         """
-        ...
 
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change of any override; the call comes from another thread and must not block."""
-        ...
 
 
 class PauseStore(Protocol):
@@ -208,7 +192,6 @@ class PauseStore(Protocol):
             Unavailable: the pause cannot be read.
             Invalid: the stored value is not a pause; the message names the node and the fix.
         """
-        ...
 
     def set_pause(self, pause: Pause) -> None:
         """Pause and replace the current pause; the audit record names its author. Idempotent.
@@ -216,7 +199,6 @@ class PauseStore(Protocol):
         Raises:
             Unavailable: the store does not answer.
         """
-        ...
 
     def remove_pause(self, who: str = "") -> bool:
         """Resume; return False if it was not paused. Idempotent.
@@ -227,11 +209,9 @@ class PauseStore(Protocol):
         Raises:
             Unavailable: the store does not answer.
         """
-        ...
 
     def watch_pause(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change; the call comes from another thread and must not block."""
-        ...
 
 
 class AuditedMap(Protocol[K, V]):
@@ -248,7 +228,6 @@ class AuditedMap(Protocol[K, V]):
             Unavailable: they cannot be read.
             Incomplete: no stored entry can be parsed; the message names the node and the fix.
         """
-        ...
 
     def put(self, key: K, entry: V, who: str = "") -> None:
         """Add an entry and replace the key's current one. Idempotent.
@@ -263,7 +242,6 @@ class AuditedMap(Protocol[K, V]):
             Invalid: there would be more request quotas than allowed.
             Unavailable: the store does not answer.
         """
-        ...
 
     def remove(self, key: K, who: str = "") -> bool:
         """Remove the entry of a key; return False if there is none. Idempotent.
@@ -275,7 +253,6 @@ class AuditedMap(Protocol[K, V]):
         Raises:
             Unavailable: the store does not answer.
         """
-        ...
 
     def purge(self, fence: int, key: K, entry: V, reason: str = "") -> bool:
         """Remove an entry that has ended on behalf of a term, but not a later one of the same key.
@@ -286,11 +263,9 @@ class AuditedMap(Protocol[K, V]):
             NotLeader: the term is over; nothing was done.
             Unavailable: the store does not answer.
         """
-        ...
 
     def watch(self, notify: Callable[[], None]) -> Watch:
         """Call `notify` after every change; the call comes from another thread and must not block."""
-        ...
 
     def follow(self, notify: Callable[[Mapping[K, V]], None]) -> Watch:
         """Call `notify` with the entries after every change, and when stored ones are first read.
@@ -299,7 +274,6 @@ class AuditedMap(Protocol[K, V]):
         entries stay. While one entry cannot be read, earlier entries that are no longer stored stay, since it may be
         one of them.
         """
-        ...
 
 
 CatchUpStore = AuditedMap[int, CatchUp]

@@ -23,7 +23,6 @@ class LoadSource(Protocol):
         Raises:
             Unavailable: the source does not answer within `timeout`, or answers with an error.
         """
-        ...
 
 
 class NoLoads:
@@ -54,7 +53,6 @@ class EventSink(Protocol):
         Raises:
             Unavailable: the event could not be posted within `timeout`; the caller may retry.
         """
-        ...
 
 
 Attribute = str | bool | int | float | Sequence[str]
@@ -69,28 +67,22 @@ class Span(Protocol):
     @property
     def recording(self) -> bool:
         """Whether the span is recorded; if not, callers may skip its attributes."""
-        ...
 
     @property
     def trace_id(self) -> str:
         """Id of its trace, 32 hexadecimal digits; empty: none."""
-        ...
 
     def describe(self, attributes: Mapping[str, Attribute]) -> None:
         """Add attributes."""
-        ...
 
     def fail(self, reason: str) -> None:
         """Mark the span as failed; the last reason wins."""
-        ...
 
     def event(self, name: str, attributes: Mapping[str, Attribute]) -> None:
         """Add an event at the current time."""
-        ...
 
     def child(self, name: str, attributes: Mapping[str, Attribute]) -> None:
         """Add a child span that started with this span and ends now."""
-        ...
 
 
 class Tracer(Protocol):
@@ -106,11 +98,9 @@ class Tracer(Protocol):
             name: name of the operation.
             origins: spans that requested the operation; the new span links to them.
         """
-        ...
 
     def origin(self) -> Origin | None:
         """Return a reference to this thread's current span, for later links; None: no current span."""
-        ...
 
 
 class Untraced:
@@ -149,4 +139,3 @@ class DecisionSink(Protocol):
 
     def append(self, decisions: Sequence[DecisionRecord], reassignments: Sequence[ReassignmentRecord]) -> None:
         """Queue the records of one cycle; if the queue is full, they are dropped and counted."""
-        ...

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from autothrottle.core.cluster.flows import Progress, TopicProgress
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment, flows
+from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import remainder
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets, partitions, targets
@@ -271,7 +271,7 @@ def reassignments_to_list(snapshot: Snapshot, with_paths: bool = False) -> admin
 
 def _paths_to_messages(snapshot: Snapshot, progress: Progress) -> list[admin_pb2.ReassignmentPath]:
     paths = []
-    for flow, count in sorted(flows(snapshot).items()):
+    for flow, count in sorted(snapshot.flows.items()):
         flow_progress = progress.flows.get(flow)
         paths.append(
             admin_pb2.ReassignmentPath(

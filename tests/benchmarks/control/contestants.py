@@ -27,7 +27,7 @@ class OriginalPolicy(Policy):
                     one.used.rate,
                     one.current or 0,
                     one.capacity,
-                    policy_input.limits.max_ratio(one.role),
+                    policy_input.limits.max_ratio[side[1]],
                     policy_input.limits.floor,
                 )
             )
@@ -62,7 +62,7 @@ class OraclePolicy(Policy):
         found = {}
         for (broker_id, role), one in policy_input.sides.items():
             load = clients[broker_id + (0 if role is ReplicaRole.LEADER else self.brokers)]
-            rate = max(policy_input.limits.max_ratio(role) * (one.capacity - load), policy_input.limits.floor)
+            rate = max(policy_input.limits.max_ratio[role] * (one.capacity - load), policy_input.limits.floor)
             if role is ReplicaRole.LEADER:
                 rate += self.open_leaders.get(broker_id, 0.0) * MEGABYTE
             found[broker_id, role] = RateProposal(round(float(rate)))

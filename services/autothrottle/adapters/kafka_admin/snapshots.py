@@ -40,7 +40,6 @@ from autothrottle.core.cluster.snapshot import (
     Snapshot,
     SnapshotRequest,
     TopicReassignment,
-    participants,
 )
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
@@ -205,7 +204,7 @@ class AdminSnapshots:
         held_topics = {topic for topics_there in topics_of_brokers.values() for topic in topics_there}
         lists = self._settled(self._read_lists(reading, ledger, held_topics, deadline), ledger, deadline)
         registered, rates = read_brokers.result()
-        roles = participants(Snapshot(version, reassignments=tuple(reading.reassignments.values())))
+        roles = Snapshot(version, reassignments=tuple(reading.reassignments.values())).participants
         ledger_brokers = {r.broker_id for r in ledger.entries if r.type is ResourceType.BROKER}
         involved = roles.keys() | ledger_brokers | replicas_of
         self._note(ClusterView(registered, reading.reassignments), involved)
@@ -410,7 +409,7 @@ def needed_lists(reassignments: Iterable[TopicReassignment]) -> Needed:
 
 def needed_rates(reassignments: Iterable[TopicReassignment]) -> Needed:
     """Return the rates that throttle reassignments, for the roles of each broker."""
-    roles = participants(Snapshot(version=1, reassignments=tuple(reassignments)))
+    roles = Snapshot(version=1, reassignments=tuple(reassignments)).participants
     return {
         ConfigResource.broker(b): tuple(role.rate_key for role in roles_of_broker)
         for b, roles_of_broker in roles.items()

@@ -22,7 +22,7 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
-from autothrottle.core.operators import audited_maps
+from autothrottle.core.operators import audit
 from autothrottle.core.operators.audit import MapKind
 from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, validate_entity
@@ -143,7 +143,7 @@ def _format_catch_ups(catch_ups: Mapping[int, CatchUp]) -> Mapping[str, Any]:
 
 
 CATCH_UPS = MapCodec(
-    audited_maps.CATCH_UPS,
+    audit.CATCH_UPS,
     "catch_ups",
     "brokers",
     lambda name, _: parse_broker_id(name),
@@ -186,7 +186,7 @@ def _format_temporary_quotas(quotas: TemporaryQuotas) -> Mapping[str, Any]:
 
 
 TEMPORARY_QUOTAS = MapCodec(
-    audited_maps.TEMPORARY_QUOTAS,
+    audit.TEMPORARY_QUOTAS,
     "temporary_quotas",
     "quotas",
     _parse_quota_entity,
@@ -229,9 +229,7 @@ def _format_rules(rules: YieldRules) -> Mapping[str, Any]:
     }
 
 
-YIELD_RULES = MapCodec(
-    audited_maps.YIELD_RULES, "yield_rules", "rules", lambda name, _: name, _parse_rule, _format_rules
-)
+YIELD_RULES = MapCodec(audit.YIELD_RULES, "yield_rules", "rules", lambda name, _: name, _parse_rule, _format_rules)
 
 
 def _parse_request_quota_entity(_position: str, value: Any) -> RequestQuotaEntity:
@@ -258,7 +256,7 @@ def _format_request_quotas(rates: RequestRates) -> Mapping[str, Any]:
 
 
 REQUEST_QUOTAS = MapCodec(
-    audited_maps.REQUEST_QUOTAS,
+    audit.REQUEST_QUOTAS,
     "request_quotas",
     "quotas",
     _parse_request_quota_entity,

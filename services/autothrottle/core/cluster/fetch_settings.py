@@ -33,22 +33,18 @@ class FetchSettings:
     """`replication.quota.window.num` x `replication.quota.window.size.seconds`, seconds, > 0."""
 
 
+KAFKA_DEFAULTS = FetchSettings()
+"""The settings of a broker that did not report them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """The settings that limit how replicas are fetched, all read at one time."""
 
     brokers: Mapping[int, FetchSettings] = field(default_factory=dict)
-    """Broker id -> its settings; absent: the broker did not report them."""
+    """Broker id -> its settings; absent: the broker did not report them; see `KAFKA_DEFAULTS`."""
     min_in_sync_replicas: Mapping[str, int] = field(default_factory=dict)
-    """Topic -> its `min.insync.replicas`; absent: unknown."""
-
-    def of(self, broker_id: int) -> FetchSettings:
-        """Return the settings of a broker; Kafka's defaults if the broker did not report them."""
-        return self.brokers.get(broker_id, FetchSettings())
-
-    def least_in_sync(self, topic: str) -> int:
-        """Return the topic's `min.insync.replicas`; Kafka's default if it is unknown."""
-        return self.min_in_sync_replicas.get(topic, DEFAULT_MIN_IN_SYNC_REPLICAS)
+    """Topic -> its `min.insync.replicas`; absent: unknown; see `DEFAULT_MIN_IN_SYNC_REPLICAS`."""
 
 
 def fill_seconds(response_max_bytes: int, leaders: int, leader_quota: BytesPerSecond, network: BytesPerSecond) -> float:

@@ -16,8 +16,17 @@ from itertools import chain, pairwise, repeat
 from operator import contains, lt
 from typing import Any
 
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ReplicaRole, format_replicas
+from autothrottle.core.cluster.configs import (
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+    ReplicaRole,
+    ResourceType,
+    format_replicas,
+    limiting_rate,
+)
 from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides_of
+from autothrottle.core.units import BytesPerSecond
 
 TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
 """Kafka's rule for topic names, as a regular expression to be matched against the whole text."""
@@ -115,6 +124,10 @@ class Copying:
     """The adding replicas outside the ISR."""
 
 
+ReassignmentRow = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""(leader, isr, adding replicas, removing replicas) of one partition in reassignment."""
+
+
 @dataclass(frozen=True)
 class TopicReassignment:
     """The partitions of one topic that are being reassigned, as columns of equal length.
@@ -133,6 +146,17 @@ class TopicReassignment:
     """Broker ids that each partition adds; empty if the reassignment only removes or reorders."""
     removing_replicas: tuple[tuple[int, ...], ...]
     """Broker ids that each partition removes."""
+
+    @staticmethod
+    def of_partitions(topic: str, rows: Mapping[int, ReassignmentRow]) -> TopicReassignment:
+        """Return the reassignment of a topic from partition -> its row, at least one."""
+        leaders, isr, adding, removing = zip(*(rows[partition] for partition in sorted(rows)), strict=True)
+        return TopicReassignment(topic, tuple(sorted(rows)), leaders, isr, adding, removing)
+
+    def by_partition(self) -> dict[int, ReassignmentRow]:
+        """Return partition -> its row."""
+        columns = zip(self.leaders, self.isr, self.adding_replicas, self.removing_replicas, strict=True)
+        return dict(zip(self.partitions, columns, strict=True))
 
     def rows(self) -> Iterator[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
         """Yield (partition, leader, isr, pending); pending are the adding replicas outside the ISR."""
@@ -177,7 +201,8 @@ class TopicReassignment:
         sizes = set(map(len, self.adding_replicas))
         if sizes == {1}:  # the usual case, without a step of Python for each of 1,000,000 partitions
             return not any(map(contains, self.isr, chain.from_iterable(self.adding_replicas)))
-        return 0 not in sizes and not any(b in synced for b, synced in self._additions())
+        rows = zip(self.adding_replicas, self.isr, strict=True)
+        return 0 not in sizes and not any(b in synced for adding, synced in rows for b in adding)
 
     @property
     def _pending_columns(self) -> _PendingColumns:
@@ -186,10 +211,6 @@ class TopicReassignment:
             return self.partitions, self.leaders, self.isr, self.adding_replicas
         rows = [row for row in self.rows() if row[3]]
         return tuple(zip(*rows, strict=True)) if rows else ((), (), (), ())  # type: ignore[return-value]
-
-    def _additions(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield each adding replica with the ISR of its partition."""
-        return ((b, isr) for adding, isr in zip(self.adding_replicas, self.isr, strict=True) for b in adding)
 
     @cached_property
     def flows(self) -> Mapping[Flow, int]:
@@ -375,10 +396,96 @@ class Snapshot:
         problem = Problem(path, f"{rest}; the next cycle throttles them, and no throttle is removed until then")
         return replace(self, unread_partitions=partitions, problems=(*self.problems, problem))
 
-    @property
+    @cached_property
     def topics(self) -> tuple[str, ...]:
         """Names of the topics in reassignment."""
         return tuple(r.topic for r in self.reassignments)
+
+    @cached_property
+    def participants(self) -> Mapping[int, frozenset[ReplicaRole]]:
+        """Broker id -> its roles, for the brokers that take part in a reassignment.
+
+        The leader of every partition that is still being copied has the leader role. Each adding replica outside the
+        ISR has the follower role, even while the partition has no leader.
+        """
+        return self._all.participants
+
+    @cached_property
+    def link_sides(self) -> frozenset[LinkSide]:
+        """The link sides that the participants use."""
+        return self._all.link_sides
+
+    @cached_property
+    def rates(self) -> Mapping[LinkSide, BytesPerSecond]:
+        """Link side -> its current throttle, bytes/s; absent: not throttled."""
+        return {
+            (resource.broker_id, role): rate
+            for resource, keys in self.throttles.items()
+            if resource.type is ResourceType.BROKER
+            for role in ReplicaRole
+            if (rate := limiting_rate(keys.get(role.rate_key, ""))) is not None
+        }
+
+    @cached_property
+    def previous_rates(self) -> Mapping[LinkSide, BytesPerSecond]:
+        """Link side -> the rate that a new rate is compared with, bytes/s; absent: no such rate.
+
+        Usually it is the current rate. During a ramp it is the ramp's target. If another party edited our rate, it is
+        the rate that we wrote, so that small edits are repaired, too.
+        """
+        rates: dict[LinkSide, BytesPerSecond | None] = dict(self.rates)
+        for (broker_id, role), record in self.rate_records.items():
+            current = self.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key)
+            if record.target is not None or not record.is_ours(current):
+                rates[broker_id, role] = limiting_rate(record.final_rate or "")
+        return {side: rate for side, rate in rates.items() if rate is not None}
+
+    @cached_property
+    def rate_records(self) -> Mapping[LinkSide, LedgerKey]:
+        """Link side -> the ledger's record of its rate; absent: the rate is not ours."""
+        return {
+            (resource.broker_id, role): entry.keys[role.rate_key]
+            for resource, entry in self.ledger.items()
+            if resource.type is ResourceType.BROKER
+            for role in ReplicaRole
+            if role.rate_key in entry.keys
+        }
+
+    @cached_property
+    def in_sync_followers(self) -> Mapping[int, float]:
+        """Leader -> in-sync followers of its partitions in reassignment, per replica to copy."""
+        return {leader: followers / copies for leader, (followers, copies) in self._all.sending.items()}
+
+    @property
+    def flows(self) -> Mapping[Flow, int]:
+        """Flow -> the number of its partitions that are still to be copied."""
+        return self._all.flows
+
+    @cached_property
+    def running_flows(self) -> Mapping[Flow, int]:
+        """The flows without those to brokers that shall catch up but are down.
+
+        Such brokers are throttled before they start; until then they copy nothing, and their flows have no counts.
+        """
+        if not self._waiting:
+            return self.flows
+        return {flow: count for flow, count in self.flows.items() if flow.follower not in self._waiting}
+
+    @cached_property
+    def uncounted_sides(self) -> frozenset[LinkSide]:
+        """The link sides with one of the `flows` whose progress is unknown."""
+        return self._uncounted_sides(lambda: self.flows)
+
+    @cached_property
+    def running_uncounted_sides(self) -> frozenset[LinkSide]:
+        """The link sides with one of the `running_flows` whose progress is unknown."""
+        return self._uncounted_sides(lambda: self.running_flows)
+
+    def _uncounted_sides(self, flows: Callable[[], Mapping[Flow, int]]) -> frozenset[LinkSide]:
+        counts = self.progress.flows if self.progress else {}
+        if not counts and not self._all.is_offline and not self._waiting:
+            return self.link_sides  # without the flows: 1,000,000 of them take a second
+        return link_sides_of(flows().keys() - counts.keys())
 
     @property
     def _all(self) -> TopicReassignments:
@@ -390,59 +497,6 @@ class Snapshot:
         """Brokers that shall catch up but are down."""
         followers = {broker_id for broker_id, role in self.catching_up if role is ReplicaRole.FOLLOWER}
         return frozenset(followers - self.brokers)
-
-    @cached_property
-    def _running_flows(self) -> Mapping[Flow, int]:
-        if not self._waiting:
-            return self._all.flows
-        return {flow: count for flow, count in self._all.flows.items() if flow.follower not in self._waiting}
-
-
-def flows(snapshot: Snapshot) -> Mapping[Flow, int]:
-    """Return flow -> the number of its partitions that are still to be copied."""
-    return snapshot._all.flows
-
-
-def running_flows(snapshot: Snapshot) -> Mapping[Flow, int]:
-    """Return the `flows` without those to brokers that shall catch up but are down.
-
-    Such brokers are throttled before they start; until then they copy nothing, and their flows have no counts.
-    """
-    return snapshot._running_flows
-
-
-def link_sides_without_counts(
-    snapshot: Snapshot, moving: Callable[[Snapshot], Mapping[Flow, int]]
-) -> frozenset[LinkSide]:
-    """Return the link sides with a flow of `moving(snapshot)` whose progress is unknown.
-
-    Args:
-        snapshot: the snapshot.
-        moving: `flows` or `running_flows`. It is not called if all are unknown, because 1,000,000 flows take a second.
-    """
-    counts = snapshot.progress.flows if snapshot.progress else {}
-    if not counts and not snapshot._all.is_offline and not snapshot._waiting:
-        return snapshot._all.link_sides
-    return link_sides_of(moving(snapshot).keys() - counts.keys())
-
-
-def in_sync_followers(snapshot: Snapshot) -> dict[int, float]:
-    """Return leader -> in-sync followers of its partitions in reassignment, per replica to copy."""
-    return {leader: followers / copies for leader, (followers, copies) in snapshot._all.sending.items()}
-
-
-def participants(snapshot: Snapshot) -> Mapping[int, frozenset[ReplicaRole]]:
-    """Return broker id -> its roles, for the brokers that take part in a reassignment.
-
-    The leader of every partition that is still being copied has the leader role. Each adding replica outside the ISR
-    has the follower role, even while the partition has no leader.
-    """
-    return snapshot._all.participants
-
-
-def link_sides_of_reassignments(snapshot: Snapshot) -> frozenset[LinkSide]:
-    """Return the link sides that the `participants` use."""
-    return snapshot._all.link_sides
 
 
 def replicas_on(

@@ -1,23 +1,136 @@
-"""What a cycle decided. The type to know is `CycleDecision`."""
+"""What a cycle decided, what each concern adds to it, and what became of it.
+
+The types to know are `Contribution`, `CycleDecision` and `CycleResults`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cycle.decision import Action, WakeUp
+from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import ControllerState, SnapshotViews
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.records import Outcome, Pause
-from autothrottle.core.throttles.changes import Change
+from autothrottle.core.quotas.keys import TemporaryQuota
+from autothrottle.core.records import CatchUp, Outcome, OutcomeStatus, Pause, Submission
+from autothrottle.core.throttles.changes import Applied, Change
 from autothrottle.core.throttles.ownership import ForeignThrottles
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.throttles.ramp import RampState
 from autothrottle.core.traffic.loads import Loads
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUp:
+    """A request for another cycle."""
+
+    reason: str
+    after: timedelta = timedelta(0)
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeOverride:
+    """Removes an override at the version that was read."""
+
+    broker_id: int | None
+    """None: the cluster override."""
+    version: int
+    reason: str
+    needs: frozenset[ConfigResource] = frozenset()
+    """Resources whose change must not have been refused; so in the other actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeCatchUp:
+    """Ends the catch-up of a broker that is in sync."""
+
+    catch_up: CatchUp
+    needs: frozenset[ConfigResource] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeQuota:
+    """Ends a temporary client quota whose earlier values are restored."""
+
+    quota: TemporaryQuota
+    reason: str
+    needs: frozenset[ConfigResource] = frozenset()
+
+
+Action = SubmissionRequest | PurgeOverride | PurgeCatchUp | PurgeQuota
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one concern adds to the decision of a cycle."""
+
+    changes: tuple[Change, ...] = ()
+    refused: tuple[Outcome, ...] = ()
+    """Resources that cannot be read; nothing is written to them."""
+    actions: tuple[Action, ...] = ()
+    findings: tuple[str, ...] = ()
+    """One sentence each."""
+    wake_ups: tuple[WakeUp, ...] = ()
+    answer: AutothrottleError | None = None
+    """Why the reassignment that a caller waits for cannot be submitted."""
+
+    @property
+    def resources(self) -> frozenset[ConfigResource]:
+        """The resources that are changed, or whose change is refused."""
+        return frozenset(change.resource for change in self.changes).union(o.resource for o in self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionResult:
+    """The result of one action that was tried."""
+
+    action: Action
+    done: bool = True
+    """Whether it was carried out. False: its override or catch-up has changed, or its caller has withdrawn it."""
+    refused: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Partition that Kafka refused -> the reason; only for a `SubmissionRequest`."""
+    error: AutothrottleError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CycleResults:
+    """What became of a decision."""
+
+    at: datetime
+    """UTC, when the changes were written."""
+    clock: float
+    """Monotonic time at the same moment, in seconds."""
+    outcomes: tuple[Outcome, ...] = ()
+    """Those of the decision, then one for each change."""
+    actions: tuple[ActionResult, ...] = ()
+    error: AutothrottleError | None = None
+    """Why the rest was not tried; None: everything was."""
+    are_written: bool = True
+    """Whether the changes were tried; otherwise their outcomes are unknown."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What to report of a cycle, besides its decision. The class has no slots, so that `refused` is cached."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    applied: Applied = Applied()  # noqa: RUF009 (frozen)
+    wake_ups: tuple[WakeUp, ...] = ()
+    answer: Submission | AutothrottleError | None = None
+    """The result for the caller who waits for a reassignment; None: not yet."""
+
+    @cached_property
+    def refused(self) -> tuple[Outcome, ...]:
+        """The outcomes of refused changes."""
+        return tuple(outcome for outcome in self.outcomes if outcome.status is OutcomeStatus.REFUSED)
 
 
 @dataclass(frozen=True)

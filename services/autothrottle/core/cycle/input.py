@@ -1,19 +1,248 @@
-"""The input of a cycle's concerns: the observation, completed with what the term knows. The type is `CycleInput`."""
+"""The input of a cycle: the operator's configuration, what the planner remembers, and what was read.
+
+The types to know are `ControllerState`, `CycleObservation` and `CycleInput`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
-from autothrottle.core.cycle.input import CycleObservation, KnownLoads
-from autothrottle.core.operators.catch_up import with_lagging
+from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
+from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.operators.catch_up import partitions_on, with_lagging
 from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.sources import KnownSources
-from autothrottle.core.operators.submission import Targets, with_proposed
+from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
+from autothrottle.core.operators.sources import AdoptedSources, KnownSources
+from autothrottle.core.operators.submission import SubmissionRequest, SubmissionState, Targets, with_proposed
+from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.interface import Policy
+from autothrottle.core.policy.limits import Limits
+from autothrottle.core.quotas.entities import ClientReading, QuotaState
+from autothrottle.core.quotas.yielding import YieldState
+from autothrottle.core.throttles.guards import GuardState, ThrottleEffect
+from autothrottle.core.throttles.ramp import RampState, WriteHistory
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.traffic.throttle_history import ThrottleHistory
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """The operator's configuration."""
+
+    limits: Limits
+    policy: Policy = AdaptivePolicy()  # noqa: RUF009 (frozen)
+    """The policy at the start, before it has learned anything."""
+    interval: timedelta = timedelta(seconds=180)
+    """Time between two scheduled cycles, >= 1 s."""
+    metrics_window: timedelta = timedelta(seconds=120)
+    """How long event cycles may use the last loads."""
+    cleanup_after: int = 60
+    """Idle intervals after which foreign throttles are removed, >= 1; only with `cleanup_foreign`."""
+    cleanup_foreign: bool = False
+    schedule: Schedule = NO_SCHEDULE
+    """Hours with another share of the headroom."""
+    finish_by: datetime | None = None
+    """Deadline of reassignments, UTC: they get no more than twice the rate that it needs. None: as fast as possible."""
+    shadow: bool = False
+    """Whether to decide and record, but not write, post or submit anything."""
+    cluster: str = "kafka"
+    """The cluster's name in the decision log, events, traces and the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleState:
+    """What a term remembers of its throttles from cycle to cycle."""
+
+    failures: Mapping[int, int] = field(default_factory=dict)
+    """Broker id -> consecutive scheduled cycles without usable metrics."""
+    history: ThrottleHistory = field(default_factory=ThrottleHistory)
+    policy: Policy | None = None
+    """The policy with what it has learned; None: nothing yet."""
+    after_reassignment: bool = False
+    """Whether there was a reassignment since the last purge of an autoremove override."""
+    withdrawn: bool = False
+    """Whether the lists in the ledger belong to a catch-up or to a submission that failed, not to a reassignment."""
+    guards: GuardState = GuardState()  # noqa: RUF009 (frozen)
+    effect: ThrottleEffect = field(default_factory=ThrottleEffect)
+
+    def without_measurements(self) -> ThrottleState:
+        """Return the state without measurements, whose age is wrong after the wall clock was changed."""
+        return replace(self, history=ThrottleHistory(), policy=None, guards=GuardState(), effect=ThrottleEffect())
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaControlState:
+    """What a term remembers of client quotas from cycle to cycle."""
+
+    may_own_quotas: bool = True
+    """Whether the ledger may have client quotas, so that their state must be read."""
+    yields: YieldState = YieldState()  # noqa: RUF009 (frozen)
+
+    def with_clock(self, at: datetime) -> QuotaControlState:
+        """Return the state after the wall clock was changed; the last step counts as if it had been now."""
+        return replace(self, yields=replace(self.yields, stepped_at=self.yields.stepped_at and at))
+
+
+_METRICS_PAUSE = timedelta(seconds=15)
+"""Time after a failed read in which event cycles do not read metrics, so that a hanging source does not delay them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLoads:
+    """The loads as last read in this term."""
+
+    loads: Loads = Loads()  # noqa: RUF009 (frozen)
+    read_at: float | None = None
+    """Monotonic time of the last attempt, in seconds; None: none yet."""
+    error: str = ""
+    """Why the last attempt failed; "": it did not."""
+
+    def are_due(self, clock: float, window: timedelta) -> bool:
+        """Return whether the loads are too old for an event cycle. Scheduled cycles read them in any case."""
+        lifetime = _METRICS_PAUSE if self.error else window
+        return self.read_at is None or clock - self.read_at >= lifetime.total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class TermState:
+    """State that lasts from cycle to cycle within a term. Each term starts with an empty one."""
+
+    fence: int = 0
+    """0: no term."""
+    cycles: int = 0
+    """Number of the last cycle."""
+    clock_origin: datetime | None = None
+    """Wall-clock time at monotonic zero, as of the last cycle; None: no cycle yet."""
+    version: int = 0
+    """Version of the last snapshot."""
+    accepts_partial: bool = False
+    """Whether the next snapshot may be partial: the last one was whole and without a reassignment."""
+    ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """The ledger after the last cycle, so that an entry that the store loses does not make our values foreign."""
+    sources: KnownSources = KnownSources()  # noqa: RUF009 (frozen)
+    loads: KnownLoads = KnownLoads()
+    isr_partitions: frozenset[TopicPartition] = frozenset()
+    """Partitions with a replica on a broker of `brokers_with_isr`, as last read."""
+    throttles: ThrottleState = ThrottleState()
+    has_reassignments: bool = False
+    """Whether there was a reassignment in the last cycle that could write."""
+    foreign_cycles: int = 0
+    """Scheduled cycles with foreign throttles and without a reassignment, without a gap."""
+    troubles: int = 0
+    """Consecutive failed cycles."""
+    submissions: SubmissionState = SubmissionState()  # noqa: RUF009 (frozen)
+    quotas: QuotaControlState = QuotaControlState()
+    ramp: RampState = RampState()  # noqa: RUF009 (frozen)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerState:
+    """All that a planner remembers between cycles."""
+
+    term: TermState = TermState()
+    written: WriteHistory = WriteHistory()  # noqa: RUF009 (frozen)
+    """Survives terms."""
+
+    def begin_term(self, fence: int) -> ControllerState:
+        """Return the state at the start of a term."""
+        return ControllerState(TermState(fence), self.written)
+
+    def after_bug(self, is_counted: bool) -> ControllerState:
+        """Return the state after an unexpected error in a cycle.
+
+        Args:
+            is_counted: whether `step` has already counted the cycle.
+        """
+        term = self.term
+        term = replace(term, cycles=term.cycles + (not is_counted), troubles=term.troubles + 1)
+        return ControllerState(term, self.written)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsReading:
+    """The broker and topic settings as last read in the background."""
+
+    settings: ClusterSettings = ClusterSettings()  # noqa: RUF009 (frozen)
+    complete_for: tuple[Collection[int], Collection[str]] | None = None
+    """(broker ids, topics) that the last read asked for; None: a read is due or has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleObservation:
+    """The input of one cycle."""
+
+    at: datetime
+    """UTC, when everything was read."""
+    clock: float
+    """Monotonic time at the same moment, in seconds."""
+    scheduled: bool
+    """Whether it is the regular cycle of an interval. Only those count failures and idle intervals."""
+    sources: AdoptedSources
+    snapshot: Snapshot | AutothrottleError
+    """The error may also be that of a source that the term has never read."""
+    isr_partitions: frozenset[TopicPartition] = frozenset()
+    """Partitions with a replica on a broker of `brokers_with_isr`."""
+    loads: KnownLoads | None = None
+    """The loads; None: not read for this cycle."""
+    settings: SettingsReading = SettingsReading()
+    quotas: QuotaState | AutothrottleError | None = None
+    """The client quotas of `quotas_needed`; None: not read."""
+    clients: ClientReading | AutothrottleError | None = None
+    """The clients that Kafka knows; None: not read for this cycle."""
+    request: SubmissionRequest | None = None
+    """The reassignment that a caller waits for; None: no caller waits."""
+    cancelled: frozenset[TopicPartition] = frozenset()
+    """Partitions whose reassignment was cancelled since the last cycle."""
+
+
+MAX_ISR_PARTITIONS = 400_000
+"""Limit of the partitions on brokers with an override whose ISR a cycle reads."""
+
+
+def brokers_with_isr(request: SnapshotRequest, snapshot: Snapshot) -> frozenset[int]:
+    """Return the brokers whose in-sync replicas a cycle must know: the ISR of all their partitions is read.
+
+    These are the brokers that catch up, and those with an override that take part in a reassignment.
+    """
+    return frozenset(snapshot.participants).intersection(request.replicas_of).union(request.catching_up)
+
+
+def partitions_with_isr(request: SnapshotRequest, snapshot: Snapshot) -> frozenset[TopicPartition]:
+    """Return the partitions on these brokers, at most `MAX_ISR_PARTITIONS`; those of catch-ups are first.
+
+    A partition beyond the limit counts as one whose ISR is unknown: the override of its broker lists it.
+    """
+    if not request.replicas_of:
+        return frozenset()
+    urgent = partitions_on(snapshot, request.catching_up)
+    others = partitions_on(snapshot, brokers_with_isr(request, snapshot)) - urgent
+    return urgent.union(islice(sorted(others), max(0, MAX_ISR_PARTITIONS - len(urgent))) if others else ())
+
+
+def needed(term: TermState, sources: KnownSources, request: SubmissionRequest | None, now: datetime) -> SnapshotRequest:
+    """Return what the snapshot of a cycle must contain: the replicas of brokers that catch up or have an override.
+
+    Args:
+        term: the state; `isr_partitions` has the partitions whose ISR is read, as far as they are known.
+        sources: those that apply in the cycle.
+        request: the reassignment that a caller waits for.
+        now: UTC.
+    """
+    overridden = sources.overrides.acting(now).active_brokers if sources.overrides else frozenset()
+    rows = {*term.submissions.unseen, *(request.targets if request else ()), *term.isr_partitions}
+    catching_up = tuple(sorted(sources.catch_ups))
+    return SnapshotRequest(
+        replicas_of=tuple(sorted(overridden.union(catching_up))),
+        partitions=tuple(sorted(rows)),
+        catching_up=catching_up,
+        accept_partial=term.accepts_partial,
+    )
 
 
 @dataclass(frozen=True)
@@ -32,15 +261,14 @@ class SnapshotViews:
     @cached_property
     def to_throttle(self) -> Snapshot:
         """The cluster as if every reassignment and catch-up had started: the input of the decisions."""
-        with_submissions = with_proposed(self.snapshot, {**self.unseen, **self.proposed})
-        if with_submissions is self.snapshot:
-            return self.copying
-        return with_lagging(with_submissions, self.lagging)
+        submissions = {**self.unseen, **self.proposed}
+        started = with_proposed(self.snapshot, submissions) if submissions else self.snapshot
+        return self.copying if started is self.snapshot else with_lagging(started, self.lagging)
 
     @cached_property
     def copying(self) -> Snapshot:
         """All that is being copied, or will be once the brokers run; without what is only proposed."""
-        return with_lagging(self.snapshot, self.lagging)
+        return with_lagging(self.snapshot, self.lagging) if any(self.lagging.values()) else self.snapshot
 
     @cached_property
     def may_be_exempt(self) -> tuple[TopicReassignment, ...]:

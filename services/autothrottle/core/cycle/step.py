@@ -10,12 +10,14 @@ concern needs the result of another one, that result is an argument.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 
-from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.cycle.decision import Contribution, CycleDecision
+from autothrottle.core.cycle.decision import Contribution, CycleDecision, CycleResults, Settled, WakeUp
 from autothrottle.core.cycle.input import (
     ControllerState,
     CycleInput,
@@ -24,22 +26,26 @@ from autothrottle.core.cycle.input import (
     SnapshotViews,
     TermState,
 )
-from autothrottle.core.cycle.step import merged
-from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.errors import AutothrottleError, NotLeader
+from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.forecast.progress import Remainder, remainder, with_static_eta
 from autothrottle.core.operators.catch_up import lagging
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.requests import (
     awaited_submission,
     ended_requests,
+    is_after_reassignment,
     obstacle_to_submissions,
     requests,
+    settled_submission,
     submission,
 )
 from autothrottle.core.operators.submission import SubmissionState, resources
 from autothrottle.core.quotas.step import control_quotas
+from autothrottle.core.throttles.changes import Applied, with_records
 from autothrottle.core.throttles.decision import ThrottleDecision, clean_up, decide_throttles
 from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
+from autothrottle.core.throttles.ramp import applied
 
 _MAX_CLOCK_DRIFT = timedelta(seconds=2)
 """Largest normal drift of the wall clock between two cycles. A larger one means that the clock was changed."""
@@ -54,7 +60,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     begun, pause = replace(state, term=term), term.sources.pause
     overrides = (term.sources.overrides or Overrides()).acting(observation.at)
     obstacle = obstacle_to_submissions(settings.shadow, pause) if observation.request else None
-    operators = replace(requests(observation, overrides), answer=obstacle)
+    operators = requests(observation, overrides)
     snapshot = observation.sources.error or observation.snapshot
     if isinstance(snapshot, AutothrottleError):
         return CycleDecision(
@@ -69,12 +75,25 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
             clock_change=clock_change,
             error=snapshot,
         )
-    cycle, lost_records = _with_ledger(settings, term, observation, overrides, snapshot)
-    submissions, refusal = awaited_submission(
-        term.submissions, cycle.view.snapshot, None if obstacle else observation.request, cycle.clock
+    snapshot, ledger, lost = _with_ledger(settings, term, snapshot)
+    request = None if obstacle else observation.request
+    submissions, refusal = awaited_submission(term.submissions, snapshot, request, observation.clock)
+    lags = lagging(snapshot.assignments, term.sources.catch_ups)
+    cycle = CycleInput(
+        observation,
+        observation.at,
+        observation.clock,
+        term.fence,
+        term.cycles,
+        term.sources,
+        overrides,
+        term.loads,
+        SnapshotViews(snapshot, submissions.proposal.start, submissions.submitted, lags),
+        ledger,
+        lost,
     )
-    cycle = replace(cycle, view=_view(cycle, submissions))
-    inputs = merged((operators, lost_records, Contribution(findings=_problems(cycle.view.snapshot), answer=refusal)))
+    findings = (*operators.findings, *_findings(snapshot, lost))
+    inputs = replace(operators, findings=findings, answer=obstacle or refusal)
     return replace(_decided(settings, begun, cycle, submissions, inputs), clock_change=clock_change)
 
 
@@ -99,49 +118,23 @@ def _begun(term: TermState, observation: CycleObservation) -> tuple[TermState, t
 
 
 def _with_ledger(
-    settings: PlannerSettings,
-    term: TermState,
-    observation: CycleObservation,
-    overrides: Overrides,
-    snapshot: Snapshot,
-) -> tuple[CycleInput, Contribution]:
-    """Return the input of the cycle. It includes the records of this term that the stored ledger has lost."""
-    cycle = CycleInput(
-        observation,
-        observation.at,
-        observation.clock,
-        term.fence,
-        term.cycles,
-        term.sources,
-        overrides,
-        term.loads,
-        SnapshotViews(snapshot),
-        term.ledger,
-    )
+    settings: PlannerSettings, term: TermState, snapshot: Snapshot
+) -> tuple[Snapshot, Mapping[ConfigResource, LedgerEntry], frozenset[ConfigResource]]:
+    """Return the snapshot, the ledger and the resources whose records of this term the stored ledger has lost."""
     if settings.shadow:
-        return cycle, Contribution()
+        return snapshot, term.ledger, frozenset()
     quotas = {resource: entry for resource, entry in term.ledger.items() if resource.type is ResourceType.QUOTA}
     throttles = {resource: entry for resource, entry in term.ledger.items() if resource not in quotas}
     ledger, lost = with_lost_records(snapshot.ledger, throttles, snapshot.throttles, snapshot.unreadable_configs)
     if len(ledger) > len(snapshot.ledger) or lost:
         snapshot = replace(snapshot, ledger=ledger)
-    findings = tuple(lost_finding(resource) for resource in sorted(lost, key=lambda resource: resource.order))
-    completed = replace(cycle, view=SnapshotViews(snapshot), ledger={**ledger, **quotas}, lost=lost)
-    return completed, Contribution(findings=findings)
+    return snapshot, {**ledger, **quotas}, lost
 
 
-def _view(cycle: CycleInput, submissions: SubmissionState) -> SnapshotViews:
-    snapshot = cycle.view.snapshot
-    return SnapshotViews(
-        snapshot,
-        submissions.proposal.start,
-        submissions.submitted,
-        lagging(snapshot.assignments, cycle.sources.catch_ups),
-    )
-
-
-def _problems(snapshot: Snapshot) -> tuple[str, ...]:
-    return tuple(f"{problem.path}: {problem.reason}" for problem in snapshot.problems)
+def _findings(snapshot: Snapshot, lost: Collection[ConfigResource]) -> tuple[str, ...]:
+    """Report the lost records, and what cannot be read of the cluster."""
+    lost_records = map(lost_finding, sorted(lost, key=lambda resource: resource.order))
+    return (*lost_records, *(f"{problem.path}: {problem.reason}" for problem in snapshot.problems))
 
 
 def _decided(
@@ -165,12 +158,13 @@ def _decided(
     was_withdrawn = term.submissions.ticket not in (0, submissions.ticket) and term.submissions.in_vain
     throttle_state, throttles = decide_throttles(settings, term.throttles, cycle, pace, was_withdrawn)
     rates = throttles.contribution
-    cleanup = clean_up(settings, term.foreign_cycles, cycle, throttles.plan, rates.changed)
+    cleanup = clean_up(settings, term.foreign_cycles, cycle, throttles.plan, rates.changes)
     quota_state, ledger, quotas = control_quotas(settings, term.quotas, cycle, throttles)
-    needs = resources(view.snapshot, submissions.proposal.start)
+    start = submissions.proposal.start
+    needs = resources(view.snapshot, start) if start else frozenset[ConfigResource]()
     sent, submit = submission(submissions, needs, view.snapshot, cycle.clock)
-    writes = merged((rates, cleanup.contribution, quotas))
-    ended = ended_requests(settings, cycle, throttles.plan.finished_override, writes.resources)
+    writes = merged(rates, cleanup.contribution, quotas)
+    ended = ended_requests(settings, cycle, throttles.plan.finished_override, writes)
     unreadable = _unreadable(view.snapshot, writes)
     next_term = replace(
         term,
@@ -183,7 +177,7 @@ def _decided(
         submissions=sent,
         quotas=quota_state,
     )
-    total = merged((inputs, rates, cleanup.contribution, submit, ended, quotas, unreadable))
+    total = merged(inputs, rates, cleanup.contribution, submit, ended, quotas, unreadable)
     decision = _with_throttles(settings, replace(state, term=next_term), cycle, throttles, total)
     return replace(decision, foreign=cleanup.foreign, ticket=submissions.ticket, needs=needs)
 
@@ -221,6 +215,18 @@ def _with_throttles(
     )
 
 
+def merged(*parts: Contribution) -> Contribution:
+    """Return all contributions as one, in their order."""
+    return Contribution(
+        tuple(chain.from_iterable(part.changes for part in parts)),
+        tuple(chain.from_iterable(part.refused for part in parts)),
+        tuple(chain.from_iterable(part.actions for part in parts)),
+        tuple(chain.from_iterable(part.findings for part in parts)),
+        tuple(chain.from_iterable(part.wake_ups for part in parts)),
+        next((part.answer for part in parts if part.answer is not None), None),
+    )
+
+
 def ramp_steps(state: ControllerState, at: datetime, clock: float) -> CycleDecision:
     """Return the ramp steps that are due between two cycles.
 
@@ -255,3 +261,74 @@ def _unreadable(snapshot: Snapshot, writes: Contribution) -> Contribution:
             f"{problem.path}: {problem.reason}" for resource, problem in unreadable if resource not in refused
         )
     )
+
+
+CATCH_UP_POLL = timedelta(seconds=2)
+"""Time to the next cycle while a broker catches up: Kafka sends no event when a replica outside a reassignment joins
+the ISR."""
+
+_FIRST_ETA = SHORTEST_SPAN + timedelta(seconds=10)
+"""Time from the start of a reassignment until its ETA is known."""
+
+_FIRST_SIZES = timedelta(seconds=3)
+"""Time from the start of a reassignment until its bytes left are known: one read every 2 s, and its answer."""
+
+
+def settle(
+    settings: PlannerSettings, decision: CycleDecision, results: CycleResults
+) -> tuple[ControllerState, Settled]:
+    """Return the state after the changes were written, and what to report of them.
+
+    After a failed cycle the state keeps what `step` has learned, and counts one more failure. Ramp steps between cycles
+    change only the histories and the ramps.
+    """
+    state, term = decision.state, decision.state.term
+    ledger = decision.view.to_throttle.ledger
+    settled = Settled(results.outcomes, Applied.of(decision.changes, results.outcomes, ledger))
+    if decision.error is None and results.are_written:
+        state = _with_writes(settings, decision, settled, results)
+        if decision.between_cycles:
+            return state, settled
+        submissions, answer, checks = settled_submission(decision, settled.refused, results)
+        settled = replace(settled, answer=answer, wake_ups=(*_first_figures(settings, decision), *checks))
+        after_reassignment = is_after_reassignment(settings.shadow, decision, results)
+        throttles = replace(state.term.throttles, after_reassignment=after_reassignment)
+        snapshot = decision.view.snapshot
+        has_reassignments = bool(snapshot.reassignments) and not snapshot.unread_partitions
+        term = replace(state.term, submissions=submissions, throttles=throttles, has_reassignments=has_reassignments)
+    elif decision.ticket:
+        term = replace(term, submissions=term.submissions.without(decision.view.proposed))
+    error = decision.error or results.error
+    if error is None and term.sources.catch_ups:
+        settled = replace(settled, wake_ups=(*settled.wake_ups, WakeUp("a broker catches up", CATCH_UP_POLL)))
+    if error is None:
+        troubles = term.troubles + 1 if settled.refused else 0
+    else:
+        troubles = term.troubles + (not isinstance(error, NotLeader))
+    return ControllerState(replace(term, troubles=troubles), state.written), settled
+
+
+def _with_writes(
+    settings: PlannerSettings, decision: CycleDecision, settled: Settled, results: CycleResults
+) -> ControllerState:
+    """Enter the written changes into the histories, and continue the ramps from them."""
+    term, snapshot = decision.state.term, decision.view.to_throttle
+    rates = {**snapshot.rates, **{side: rate or 0 for side, rate in settled.applied.rates.items()}}
+    history = term.throttles.history.observe(results.at, rates, decision.view.snapshot.link_sides)
+    term = replace(term, throttles=replace(term.throttles, history=history))
+    if settings.shadow:
+        return ControllerState(term, decision.state.written)
+    changes = applied(decision.changes, settled.outcomes)
+    ramp = decision.ramp.after_writes(decision.changes, settled.outcomes, results.clock)
+    written = decision.state.written.add(results.clock, sum(bool(change.edits) for change in changes))
+    return ControllerState(replace(term, ramp=ramp, ledger=with_records(term.ledger, changes)), written)
+
+
+def _first_figures(settings: PlannerSettings, decision: CycleDecision) -> Iterator[WakeUp]:
+    """Request cycles for the first bytes left and the first ETA of a reassignment that has started."""
+    snapshot, term = decision.view.snapshot, decision.state.term
+    is_start = snapshot.reassignments and not snapshot.unread_partitions and not term.has_reassignments
+    if is_start and snapshot.progress is not None:
+        if settings.finish_by is not None:
+            yield WakeUp("first bytes left for the deadline", _FIRST_SIZES)
+        yield WakeUp("first ETA of the reassignment", _FIRST_ETA)

@@ -15,13 +15,7 @@ from typing import NamedTuple
 
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, LogSizes
-from autothrottle.core.cluster.snapshot import (
-    NO_LEADER,
-    Snapshot,
-    TopicReassignment,
-    flows,
-    running_flows,
-)
+from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicReassignment
 from autothrottle.core.forecast.eta import Forecast, Rates, forecast_all, last_of, static_end, with_topics
 from autothrottle.core.operators.catch_up import NOTHING_LAGS, Lagging
 from autothrottle.core.traffic.replication import LONGEST_STRETCH
@@ -79,8 +73,8 @@ def remainder(snapshot: Snapshot) -> Remainder | None:
     progress = snapshot.progress
     if progress is None or progress.at is None or not snapshot.reassignments:
         return None
-    moving = running_flows(snapshot)
-    if not moving and flows(snapshot):
+    moving = snapshot.running_flows
+    if not moving and snapshot.flows:
         return None
     counted = [progress.flows[flow].bytes_left for flow in moving if flow in progress.flows]
     unknown = len(moving) - len(counted) + _offline(snapshot.reassignments)
@@ -104,7 +98,7 @@ def with_static_eta(remainder: Remainder | None, snapshot: Snapshot, rates: Rate
     """Return the remainder with an ETA from the throttles, if a new reassignment has no measured ETA yet."""
     if remainder is None or remainder.eta is not None or remainder.unknown_flows or snapshot.progress is None:
         return remainder
-    end = static_end(snapshot.progress, running_flows(snapshot), rates)
+    end = static_end(snapshot.progress, snapshot.running_flows, rates)
     return remainder if end is None else replace(remainder, eta=end, eta_is_static=True)
 
 

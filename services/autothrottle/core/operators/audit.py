@@ -1,14 +1,23 @@
-"""The audit trail: every action of an operator. The type to know is `StoredAuditRecord`."""
+"""The audit trail of all actions of operators, and the maps that operators change.
+
+The types to know are `StoredAuditRecord` and `MapKind`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Generic, TypeVar
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import StoredOverride
-from autothrottle.core.records import AuditAction, Pause
+from autothrottle.core.quotas.entities import ClientQuotaEntity
+from autothrottle.core.quotas.keys import TemporaryQuota, quota_sentence
+from autothrottle.core.quotas.yielding import YieldRule, rule_sentence, with_rule
+from autothrottle.core.records import AuditAction, CatchUp, Pause
+from autothrottle.core.request_quotas import RequestQuotaEntity, with_request_quota
 
 MAX_AUDIT_RECORDS = 1_000
 """Number of records kept, the newest ones."""
@@ -68,3 +77,79 @@ def validate_audit_limit(limit: int) -> int:
     if not 0 <= limit <= MAX_AUDIT_RECORDS:
         raise Invalid(f"limit {limit} is outside of 1..{MAX_AUDIT_RECORDS}; only that many records are kept")
     return limit or DEFAULT_AUDIT_RECORDS
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _with_entry(entries: Mapping[K, V], key: K, entry: V) -> Mapping[K, V]:
+    return {**entries, key: entry}
+
+
+@dataclass(frozen=True, slots=True)
+class MapKind(Generic[K, V]):
+    """One kind of map. Its records have neither number nor time: the store adds them."""
+
+    name: str
+    """Describes the entries in messages."""
+    put_record: Callable[[K, V, str], StoredAuditRecord]
+    """Returns the record of a new entry from (key, entry, who); who may be "" if the entry names its author."""
+    removal_record: Callable[[K, str], StoredAuditRecord]
+    """Returns the record of a removal from (key, who)."""
+    is_purge_audited: bool = True
+    """Whether a removal by the leading planner is recorded, too."""
+    with_entry: Callable[[Mapping[K, V], K, V], Mapping[K, V]] = _with_entry
+    """Adds or replaces an entry; raises an error if there would be too many."""
+
+    def purge_record(self, key: K, fence: int, reason: str) -> StoredAuditRecord | None:
+        """Return the record of a removal by the planner that leads in this term; None: it is not recorded."""
+        if not self.is_purge_audited:
+            return None
+        return replace(self.removal_record(key, f"planner, term {fence}"), reason=reason)
+
+
+def without_entry(entries: Mapping[K, V], key: K) -> Mapping[K, V]:
+    """Return the entries without the one of this key."""
+    return {other: entry for other, entry in entries.items() if other != key}
+
+
+def without_purged(entries: Mapping[K, V], key: K, entry: V) -> Mapping[K, V]:
+    """Return the entries without this one; a later entry of the same key stays."""
+    return without_entry(entries, key) if entries.get(key) == entry else entries
+
+
+CATCH_UPS: MapKind[int, CatchUp] = MapKind(
+    "catch-ups",
+    lambda broker_id, entry, _: unwritten_record(entry.author, AuditAction.START_CATCH_UP, broker_id),
+    lambda broker_id, who: unwritten_record(who, AuditAction.STOP_CATCH_UP, broker_id),
+    is_purge_audited=False,
+)
+"""Broker id -> its catch-up."""
+
+TEMPORARY_QUOTAS: MapKind[ClientQuotaEntity, TemporaryQuota] = MapKind(
+    "temporary quotas",
+    lambda _, quota, __: unwritten_record(quota.author, AuditAction.SET_QUOTA, result=quota_sentence(quota)),
+    lambda entity, who: unwritten_record(who, AuditAction.REMOVE_QUOTA, result=f"Temporary quota of {entity} ended"),
+)
+"""Entity -> its temporary quota."""
+
+YIELD_RULES: MapKind[str, YieldRule] = MapKind(
+    "yield rules",
+    lambda name, rule, _: unwritten_record(
+        rule.author, AuditAction.SET_QUOTA, result=f"Yield rule {name}: {rule_sentence(rule)}"
+    ),
+    lambda name, who: unwritten_record(who, AuditAction.REMOVE_QUOTA, result=f"Yield rule {name} removed"),
+    with_entry=with_rule,
+)
+"""Name -> rule; at most 100."""
+
+REQUEST_QUOTAS: MapKind[RequestQuotaEntity, int] = MapKind(
+    "request quotas",
+    lambda entity, rate, who: unwritten_record(
+        who, AuditAction.SET_REQUEST_QUOTA, result=f"{entity}: {rate} requests/s"
+    ),
+    lambda entity, who: unwritten_record(who, AuditAction.REMOVE_REQUEST_QUOTA, result=str(entity)),
+    with_entry=with_request_quota,
+)
+"""Entity -> requests/s; at most 1,000."""

@@ -8,7 +8,7 @@ Source: KIP-73 (question 2).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from autothrottle.core.cluster.flows import Flow, link_sides_of
@@ -45,13 +45,10 @@ def lagging(
     found: dict[int, set[TopicPartition]] = {broker_id: set() for broker_id in broker_ids}
     for row, assignment in assignments.items():
         for broker_id in found.keys() & set(assignment.replicas):
-            if broker_id not in assignment.isr and broker_id not in _in_reassignment(assignment):
+            moving = (*assignment.adding_replicas, *assignment.removing_replicas)
+            if broker_id not in assignment.isr and broker_id not in moving:
                 found[broker_id].add(row)
     return {broker_id: frozenset(rows) for broker_id, rows in found.items()}
-
-
-def _in_reassignment(assignment: Assignment) -> tuple[int, ...]:
-    return (*assignment.adding_replicas, *assignment.removing_replicas)
 
 
 def with_lagging(snapshot: Snapshot, lags: Lagging) -> Snapshot:
@@ -94,26 +91,9 @@ def _with_pending(
     assignments: Mapping[TopicPartition, Assignment],
 ) -> TopicReassignment:
     """Return the topic's reassignment with the pending replicas added."""
-    rows = dict(_columns(real))
+    rows = real.by_partition() if real else {}
     for partition, brokers in pending.items():
         current = assignments[topic, partition]
         leader, isr, adding, removing = rows.get(partition, (current.leader, current.isr, (), ()))
         rows[partition] = (leader, isr, (*adding, *sorted(brokers.difference(adding))), removing)
-    ordered = sorted(rows)
-    return TopicReassignment(
-        topic=topic,
-        partitions=tuple(ordered),
-        leaders=tuple(rows[p][0] for p in ordered),
-        isr=tuple(rows[p][1] for p in ordered),
-        adding_replicas=tuple(rows[p][2] for p in ordered),
-        removing_replicas=tuple(rows[p][3] for p in ordered),
-    )
-
-
-def _columns(
-    real: TopicReassignment | None,
-) -> Iterable[tuple[int, tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]]:
-    if real is None:
-        return ()
-    columns = zip(real.leaders, real.isr, real.adding_replicas, real.removing_replicas, strict=True)
-    return zip(real.partitions, columns, strict=True)
+    return TopicReassignment.of_partitions(topic, rows)

@@ -36,6 +36,10 @@ class ScheduleWindow:
             return self.start <= minute < self.end
         return minute >= self.start or minute < self.end
 
+    def limits(self, limits: Limits) -> Limits:
+        """Return the limits with the window's share in both directions."""
+        return replace(limits, max_tx_ratio=self.max_ratio, max_rx_ratio=self.max_ratio)
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -51,13 +55,6 @@ class Schedule:
         local = now.astimezone(self.zone)
         minute = local.hour * 60 + local.minute
         return next((window for window in self.windows if window.holds(minute)), None)
-
-    def limits(self, limits: Limits, now: datetime) -> Limits:
-        """Return the limits for now; an active window sets the share in both directions."""
-        found = self.window(now)
-        if found is None:
-            return limits
-        return replace(limits, max_tx_ratio=found.max_ratio, max_rx_ratio=found.max_ratio)
 
     def next_change(self, now: datetime) -> datetime | None:
         """Return when the next window starts or ends, UTC; None: there are no windows."""

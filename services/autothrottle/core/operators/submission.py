@@ -18,9 +18,8 @@ from itertools import islice
 
 from autothrottle.core.cluster.broker_ids import validate_broker_id
 from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment, participants
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
-from autothrottle.core.throttles.plan import current_rate
 from autothrottle.core.units import MAX_INT32
 
 Targets = Mapping[TopicPartition, tuple[int, ...]]
@@ -194,19 +193,8 @@ def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:
 
 def _merged(topic: str, real: TopicReassignment | None, proposed: Mapping[int, Assignment]) -> TopicReassignment:
     """Return the topic's actual reassignment merged with the proposed one; for each partition the actual one wins."""
-    columns_of_rows = {p: (a.leader, a.isr, a.adding_replicas, a.removing_replicas) for p, a in proposed.items()}
-    if real is not None:
-        columns = zip(real.leaders, real.isr, real.adding_replicas, real.removing_replicas, strict=True)
-        columns_of_rows.update(zip(real.partitions, columns, strict=True))
-    rows = [columns_of_rows[partition] for partition in sorted(columns_of_rows)]
-    return TopicReassignment(
-        topic=topic,
-        partitions=tuple(sorted(columns_of_rows)),
-        leaders=tuple(row[0] for row in rows),
-        isr=tuple(row[1] for row in rows),
-        adding_replicas=tuple(row[2] for row in rows),
-        removing_replicas=tuple(row[3] for row in rows),
-    )
+    rows = {p: (a.leader, a.isr, a.adding_replicas, a.removing_replicas) for p, a in proposed.items()}
+    return TopicReassignment.of_partitions(topic, rows | (real.by_partition() if real else {}))
 
 
 def unseen(snapshot: Snapshot, submitted: Targets) -> Targets:
@@ -223,7 +211,7 @@ def unseen(snapshot: Snapshot, submitted: Targets) -> Targets:
 def resources(snapshot: Snapshot, proposed: Targets) -> frozenset[ConfigResource]:
     """Return the configs that must be written before these reassignments start; empty: nothing will be copied."""
     alone = _alone(snapshot, proposed)
-    brokers = {ConfigResource.broker(b) for b in participants(alone)}
+    brokers = {ConfigResource.broker(b) for b in alone.participants}
     topics = {ConfigResource.topic(r.topic) for r in alone.reassignments if any(row[3] for row in r.rows())}
     return frozenset(brokers | topics)
 
@@ -241,9 +229,9 @@ def unthrottled(snapshot: Snapshot, proposed: Targets) -> tuple[str, ...]:
     alone = _alone(snapshot, proposed)
     rates = (
         f"{ConfigResource.broker(broker_id)} has no {role.rate_key}"
-        for broker_id, roles_of_broker in sorted(participants(alone).items())
+        for broker_id, roles_of_broker in sorted(alone.participants.items())
         for role in sorted(roles_of_broker, key=lambda role: role.value)
-        if current_rate(snapshot, broker_id, role) is None
+        if snapshot.rates.get((broker_id, role)) is None
     )
     lists = (
         f"{ConfigResource.topic(reassignment.topic)} lacks entries in {role.replicas_key}"

@@ -26,16 +26,14 @@ rate never lowers the rate, because limits that are not modelled would then driv
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import LinkSide, LinkTraffic
-from autothrottle.core.cluster.snapshot import flows, in_sync_followers, link_sides_without_counts
-from autothrottle.core.policy.adaptive import Work, bottlenecks, needs
+from autothrottle.core.cluster.flows import Flow, LinkSide, LinkTraffic
 from autothrottle.core.policy.headroom import headroom_rate
 from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, PolicyObservation, RateProposal
-from autothrottle.core.policy.limits import Limits
 from autothrottle.core.policy.measurements import ClientLoad, Experience
 from autothrottle.core.records import Basis
 
@@ -130,25 +128,27 @@ class AdaptivePolicy(Policy):
             side: self._headroom(side_input, policy_input, is_bottleneck=False)
             for side, side_input in policy_input.sides.items()
         }
-        works = self._works(policy_input, headrooms)
+        produced = {side: self.experience.produced(side) for side in headrooms}
+        works = self._works(policy_input, headrooms, produced)
         for side in bottlenecks(works):
             headrooms[side] = self._headroom(policy_input.sides[side], policy_input, is_bottleneck=True)
         needed_rates = self._needs(policy_input, works)
-        in_sync = in_sync_followers(policy_input.snapshot)
+        in_sync, floor = policy_input.snapshot.in_sync_followers, float(policy_input.limits.floor)
         return {
             side: self._proposal(
                 policy_input.sides[side],
                 headroom,
                 needed_rates.get(side),
                 works[side].bytes_left if side in works else 0.0,
-                in_sync.get(side[0], 0.0),
-                policy_input.limits,
+                in_sync.get(side[0], 0.0) * produced[side] if side[1] is ReplicaRole.LEADER else 0.0,
+                floor,
             )
             for side, headroom in headrooms.items()
         }
 
     def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, *, is_bottleneck: bool) -> _Headroom:
-        load = self.experience.load(side_input.side)
+        history = self.experience.sides.get(side_input.side)
+        load = history.load if history else None
         if load is None:
             guess = float(headroom_rate(side_input, policy_input.limits, policy_input.history, None))
             if self.experience.is_counted_soon(side_input.side) and side_input.previous is not None:
@@ -156,7 +156,7 @@ class AdaptivePolicy(Policy):
                 guess = min(guess, float(max(side_input.previous, policy_input.limits.floor)))
             return _Headroom(guess, guess, None, self.tuning)
         tuning = self.tuning.towards(FRESH, freshness(load.delay))
-        ratio, floor = policy_input.limits.max_ratio(side_input.role), float(policy_input.limits.floor)
+        ratio, floor = policy_input.limits.max_ratio[side_input.side[1]], float(policy_input.limits.floor)
         margin = tuning.margin_waited_for if is_bottleneck else tuning.margin
         spread = margin * self.experience.spread.sigma * max(load.age / OLD_SECONDS, 1.0)
         free = side_input.capacity - load.rate
@@ -167,7 +167,10 @@ class AdaptivePolicy(Policy):
         headroom = max(floor, min(ratio * free, max(free - spread * load.rate, least_share * ratio * free)))
         return _Headroom(headroom, max(headroom, ratio * (side_input.capacity - load.long_view)), load, tuning)
 
-    def _works(self, policy_input: PolicyInput, headrooms: Mapping[LinkSide, _Headroom]) -> Mapping[LinkSide, Work]:
+    @staticmethod
+    def _works(
+        policy_input: PolicyInput, headrooms: Mapping[LinkSide, _Headroom], produced: Mapping[LinkSide, float]
+    ) -> Mapping[LinkSide, Work]:
         """Return the work of each link side, except of brokers that catch up; empty if the bytes left are unknown."""
         if policy_input.snapshot.progress is None:
             return {}
@@ -178,7 +181,7 @@ class AdaptivePolicy(Policy):
             side: Work(
                 bytes_left=float(traffic.get(side, LinkTraffic()).bytes_left),
                 headroom=headroom.long_view,
-                produced=self.experience.produced(side),
+                produced=produced[side],
                 least=headroom.tuning.least * median * policy_input.sides[side].capacity,
             )
             for side, headroom in headrooms.items()
@@ -191,24 +194,23 @@ class AdaptivePolicy(Policy):
         progress = policy_input.snapshot.progress
         if progress is None:
             return {}
-        unknown = link_sides_without_counts(policy_input.snapshot, flows)
+        unknown = policy_input.snapshot.uncounted_sides
         bytes_left = [(flow, float(count.bytes_left)) for flow, count in progress.flows.items()]
         return {side: need for side, need in needs(bytes_left, works).items() if side not in unknown}
 
+    @staticmethod
     def _proposal(
-        self,
         side_input: LinkSideInput,
         headroom: _Headroom,
         need: float | None,
         bytes_left: float,
-        in_sync: float,
-        limits: Limits,
+        on_top: float,
+        floor: float,
     ) -> RateProposal:
-        on_top = in_sync * self.experience.produced(side_input.side) if side_input.role is ReplicaRole.LEADER else 0.0
         rate = headroom.current_rate
         if need is not None:
             rate = min(rate, _need_with_slack(headroom.tuning, side_input.previous, need, bytes_left, on_top))
-        rate = max(rate, float(limits.floor)) + on_top
+        rate = max(rate, floor) + on_top
         if headroom.load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
         return RateProposal(
@@ -227,3 +229,100 @@ def _need_with_slack(tuning: Tuning, previous: int | None, need: float, bytes_le
         return unchanged
     ends_soon = bytes_left <= unchanged * _ENDS_SOON_SECONDS
     return max(with_slack, unchanged) if ends_soon else with_slack
+
+
+_LEAST_SHARE = 0.05
+"""Smallest share of its headroom that a link side can use for the bytes left, however fast clients produce."""
+
+_NARROW = 0.8
+"""Share of the longest wait from which a link side counts as a bottleneck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The bytes that one link side still has to copy, and its headroom."""
+
+    bytes_left: float
+    """Bytes to copy, >= 0."""
+    headroom: float
+    """Headroom in the long run, bytes/s, >= 0."""
+    produced: float = 0.0
+    """Produce rate to the same partitions, which must be copied, too, bytes/s."""
+    least: float = 0.0
+    """Headroom below which this link side counts less as a bottleneck, bytes/s: see `needs`."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the link side alone takes; more headroom never makes it longer.
+
+        >>> Work(bytes_left=900.0, headroom=100.0, produced=10.0).seconds
+        10.0
+        """
+        return self.bytes_left / max(self.headroom - self.produced, _LEAST_SHARE * self.headroom, 1.0)
+
+    @property
+    def waited_for(self) -> float:
+        """How long other link sides wait for it, seconds; close to 0 if clients leave it hardly any headroom."""
+        return self.seconds * (min(self.headroom / self.least, 1.0) ** 2 if self.least > 0 else 1.0)
+
+
+def bottlenecks(sides: Mapping[LinkSide, Work]) -> frozenset[LinkSide]:
+    """Return the bottlenecks: the link sides whose rate determines when the whole reassignment ends."""
+    whole = _longest_wait(sides)
+    return frozenset(side for side, work in sides.items() if whole and work.waited_for >= _NARROW * whole)
+
+
+def needs(flows: Collection[tuple[Flow, float]], sides: Mapping[LinkSide, Work]) -> dict[LinkSide, float]:
+    """Return link side -> the rate that it needs, bytes/s, so that only bottlenecks determine the end.
+
+    Every flow may take as long as the whole reassignment: link sides that are not bottlenecks leave the rest to
+    clients.
+    A link side with hardly any headroom must not slow the others down: below `least` they wait for it less and less.
+    The peers of such a slow link side need only the rate that it can take. Small flows must not crowd out the flows of
+    a bottleneck at their other end: see `_beside`.
+
+    Args:
+        flows: each flow with the bytes that it has left.
+        sides: the participating link sides; a flow with only one end among them counts at that end.
+    """
+    whole = _longest_wait(sides)
+    slow = {side: work.seconds for side, work in sides.items() if work.seconds > whole}
+    rates = {side: work.bytes_left / whole if whole else 0.0 for side, work in sides.items()}
+    for flow, bytes_left in flows if slow and whole else ():
+        seconds = max(slow.get(side, 0.0) for side in flow.sides)
+        for side in flow.sides if seconds else ():
+            if side in rates and side not in slow:
+                rates[side] -= bytes_left / whole - bytes_left / seconds
+    beside = _beside(flows, sides, whole) if whole else {}
+    return {
+        side: max(rate, min(beside.get(side, 0.0), sides[side].headroom)) + sides[side].produced
+        for side, rate in rates.items()
+    }
+
+
+def _longest_wait(sides: Mapping[LinkSide, Work]) -> float:
+    return max((work.waited_for for work in sides.values()), default=0.0)
+
+
+def _beside(
+    flows: Collection[tuple[Flow, float]], sides: Mapping[LinkSide, Work], whole: float
+) -> Mapping[LinkSide, float]:
+    """Return link side -> the rate that it needs for the flows of the bottlenecks, bytes/s.
+
+    In Kafka, flows share a link side evenly, regardless of their bytes left. A bottleneck's flow gets no more than the
+    small flows beside it. So the link side needs the rate of that flow times the number of flows.
+    """
+    narrow = bottlenecks(sides)
+    narrow_leaders = {broker_id for broker_id, role in narrow if role is ReplicaRole.LEADER}
+    narrow_followers = {broker_id for broker_id, role in narrow if role is ReplicaRole.FOLLOWER}
+    into: dict[int, float] = {}
+    out: dict[int, float] = {}
+    for (leader, follower), bytes_left in flows:
+        if leader in narrow_leaders and bytes_left > into.get(follower, 0.0):
+            into[follower] = bytes_left
+        if follower in narrow_followers and bytes_left > out.get(leader, 0.0):
+            out[leader] = bytes_left
+    arriving = Counter(flow.follower for flow, bytes_left in flows if bytes_left > 0 and flow.follower in into)
+    leaving = Counter(flow.leader for flow, bytes_left in flows if bytes_left > 0 and flow.leader in out)
+    follower_rates = {(b, ReplicaRole.FOLLOWER): arriving[b] * bytes_left / whole for b, bytes_left in into.items()}
+    return follower_rates | {(b, ReplicaRole.LEADER): leaving[b] * bytes_left / whole for b, bytes_left in out.items()}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.replication import Replication
@@ -42,7 +42,7 @@ def headroom_rate(
         history: the throttles over time.
         replication: recently copied bytes; None: log sizes are not read.
     """
-    ratio, previous = limits.max_ratio(side_input.role), side_input.previous
+    ratio, previous = limits.max_ratio[side_input.side[1]], side_input.previous
     estimate = _estimate(side_input, history, replication)
     measured = headroom(estimate.utilization, estimate.likely, side_input.capacity, ratio, limits.floor)
     if previous is not None and measured > previous:
@@ -91,7 +91,7 @@ def _replication(snapshot: Snapshot) -> Replication | None:
     """Return the recently copied bytes; None: log sizes are not read."""
     if snapshot.progress is None:
         return None
-    return Replication(snapshot.progress, link_sides_without_counts(snapshot, running_flows))
+    return Replication(snapshot.progress, snapshot.running_uncounted_sides)
 
 
 def client_load(utilization: BytesPerSecond, throttle: BytesPerSecond) -> BytesPerSecond:

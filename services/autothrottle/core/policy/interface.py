@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Protocol
 
-from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, LogGrowth
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
@@ -33,8 +32,7 @@ class PolicyObservation:
 class LinkSideInput:
     """One link side that needs a rate."""
 
-    broker_id: int
-    role: ReplicaRole
+    side: LinkSide
     used: Utilization
     capacity: BytesPerSecond
     """Bytes/s, > 0."""
@@ -42,10 +40,6 @@ class LinkSideInput:
     """The current throttle on the broker, bytes/s; None: not throttled."""
     previous: BytesPerSecond | None
     """The rate that a new rate is compared with, bytes/s; None: no such rate."""
-
-    @property
-    def side(self) -> LinkSide:
-        return self.broker_id, self.role
 
 
 @dataclass(frozen=True, slots=True)

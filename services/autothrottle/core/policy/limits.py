@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.units import BytesPerSecond
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
-    """The limits and thresholds that the operator sets."""
+    """The limits and thresholds that the operator sets. The class has no slots, so that derived values are cached."""
 
     min_rate: BytesPerSecond
     """The floor, and the rate while metrics are missing, bytes/s, > 0."""
@@ -27,11 +29,12 @@ class Limits:
     pause_over_capacity: bool = False
     """Whether a measured rate may fall below the minimum, down to 0, when clients need the link."""
 
-    @property
+    @cached_property
     def floor(self) -> BytesPerSecond:
         """The lowest measured rate, bytes/s; without metrics the rate is `min_rate` in any case."""
         return 0 if self.pause_over_capacity else self.min_rate
 
-    def max_ratio(self, role: ReplicaRole) -> float:
-        """Return the share for a role: tx for the leader, rx for the follower."""
-        return self.max_tx_ratio if role is ReplicaRole.LEADER else self.max_rx_ratio
+    @cached_property
+    def max_ratio(self) -> Mapping[ReplicaRole, float]:
+        """Role -> its share: tx for the leader, rx for the follower."""
+        return {ReplicaRole.LEADER: self.max_tx_ratio, ReplicaRole.FOLLOWER: self.max_rx_ratio}

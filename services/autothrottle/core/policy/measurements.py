@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide, Progress, link_sides_of
-from autothrottle.core.cluster.snapshot import Snapshot, link_sides_without_counts, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.series import (
     KEPT_SECONDS,
@@ -207,10 +207,10 @@ class Experience:
         A flow that has just begun has copied nothing yet. A flow whose counts stop, because its broker does not report
         log sizes, still copies; if it counted as nothing, its traffic would be taken for client load.
         """
-        missing_sides, lost_sides = link_sides_without_counts(snapshot, running_flows), frozenset[LinkSide]()
+        missing_sides, lost_sides = snapshot.running_uncounted_sides, frozenset[LinkSide]()
         if missing_sides and self.counts.flows:
             reported = snapshot.progress.flows if snapshot.progress else {}
-            lost_sides = link_sides_of((running_flows(snapshot).keys() - reported.keys()) & self.counts.flows.keys())
+            lost_sides = link_sides_of((snapshot.running_flows.keys() - reported.keys()) & self.counts.flows.keys())
         uncounted = {side: self.uncounted.get(side, now) for side in missing_sides}
         for_long = {side for side, since in uncounted.items() if now - since >= _COUNTED_WITHIN_SECONDS}
         return uncounted, for_long | lost_sides
@@ -218,23 +218,20 @@ class Experience:
     def _measured(self, observation: PolicyObservation) -> dict[LinkSide, _Measured | None]:
         """Return link side -> the client load in its metric's interval; None: the replication in it is unknown."""
         loads: dict[LinkSide, _Measured | None] = {}
-        copied = Replication(observation.snapshot.progress or Progress())
-        for broker_id, load in observation.loads.brokers.items():
-            for role in ReplicaRole:
-                side, used = (broker_id, role), load.of(role)
-                replication = self._replication(side, used, copied)
-                if self.unknown.get(side) == self.at or (not self.counts.at and observation.snapshot.reassignments):
-                    replication = None  # active flows have no counts yet
-                loads[side] = None
-                if replication is not None:
-                    measured = _Measured(
-                        rate=used.rate - replication.rate,
-                        off=replication.off,
-                        capacity=float(load.capacity.of(role)),
-                        start=used.start.timestamp(),
-                        end=used.end.timestamp(),
-                    )
-                    loads[side] = self._settled(side, measured)
+        for side, replication in self._replication(observation).items():
+            if self.unknown.get(side) == self.at or (not self.counts.at and observation.snapshot.reassignments):
+                replication = None  # active flows have no counts yet
+            loads[side] = None
+            if replication is not None:
+                used = observation.loads.traffic[side]
+                measured = _Measured(
+                    rate=used.rate - replication.rate,
+                    off=replication.off,
+                    capacity=float(observation.loads.capacities[side]),
+                    start=used.start.timestamp(),
+                    end=used.end.timestamp(),
+                )
+                loads[side] = self._settled(side, measured)
         return loads
 
     def _settled(self, side: LinkSide, new: _Measured) -> _Measured:
@@ -262,24 +259,34 @@ class Experience:
             role, previous.rate, series.mean(previous.start, previous.end), series.mean(new.start, new.end)
         )
 
-    def _replication(self, side: LinkSide, used: Utilization, copied: Replication) -> MeanRate | None:
-        """Return the mean replication of a link side over exactly a metric's interval; None: unknown.
+    def _replication(self, observation: PolicyObservation) -> dict[LinkSide, MeanRate | None]:
+        """Return link side -> its mean replication over exactly its metric's interval; None: unknown.
 
         The marks of each flow give it to the second, even for the time before this planner started. That matters: in
         the ten seconds between two cycles, most bytes may be copied in one second before the throttle is set. Summing
         the marks of all link sides of a large cluster would take seconds in every cycle. There they are used only if
         the series does not cover the interval.
         """
+        traffic, copied = observation.loads.traffic, Replication(observation.snapshot.progress or Progress())
+        few = len(self.counts.flows) <= _FEW_FLOWS
+        counted = copied.means(
+            {s: (used.start, used.end) for s, used in traffic.items() if few or not self._covers(s, used)}
+        )
+        return {side: counted.get(side) or self._from_series(side, used) for side, used in traffic.items()}
+
+    def _covers(self, side: LinkSide, used: Utilization) -> bool:
+        """Return whether the series of a link side covers a metric's interval."""
+        series = self.counts.copied.get(side)
+        return series is not None and series.covers(used.start.timestamp(), used.end.timestamp(), LATE_SECONDS)
+
+    def _from_series(self, side: LinkSide, used: Utilization) -> MeanRate | None:
+        """Return the mean replication of a link side by its series; None: unknown."""
         start, end = used.start.timestamp(), used.end.timestamp()
         series = self.counts.copied.get(side)
         if end <= start:
             return None
-        covering = series if series is not None and series.covers(start, end, LATE_SECONDS) else None
-        few = covering is None or len(self.counts.flows) <= _FEW_FLOWS
-        if few and (counted := copied.mean(*side, used.start, used.end)) is not None:
-            return counted
-        if covering is not None:
-            return MeanRate(round(covering.mean(start, end)))
+        if series is not None and self._covers(side, used):
+            return MeanRate(round(series.mean(start, end)))
         if self.since is None or self.since > start or side in self.unknown:
             return None
         if series is None:

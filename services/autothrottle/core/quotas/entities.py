@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import quote, unquote
 
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.errors import Invalid
 
 MAX_NAME_BYTES = 4_096
@@ -79,6 +79,18 @@ class ClientQuotaEntity:
 
     def __str__(self) -> str:
         return ", ".join(f'{kind} "{n}"' if isinstance(n, str) else f"default {kind}" for kind, n in self.parts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """The current quotas of some entities, and the ledger of all quotas."""
+
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    """Resource -> key -> text of its value; absent: no quota is set."""
+    ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """Resource -> what we wrote to it."""
+    unreadable: Mapping[ConfigResource, str] = field(default_factory=dict)
+    """Resource -> why its quotas or its ledger entry cannot be read; nothing is written to it."""
 
 
 def entity_of_path(path: str) -> ClientQuotaEntity | None:
@@ -162,3 +174,15 @@ def _node(name: Name) -> str:
 
 def _name(node: str) -> Name:
     return DEFAULT if node == DEFAULT.value else unquote(node)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReading:
+    """The clients that Kafka knows by name. It knows producers only by their quotas."""
+
+    entities: frozenset[ClientQuotaEntity] = frozenset()
+    """The entities that have quotas, and the default user with the client id of each member of a consumer group."""
+    plug_ins: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> its `client.quota.callback.class`, if it has one."""
+    warnings: tuple[str, ...] = ()
+    """What could not be read; one sentence each."""

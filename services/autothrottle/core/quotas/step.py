@@ -1,22 +1,88 @@
-"""The client quotas of a cycle: sets those of operators and rules, and restores earlier values."""
+"""The client quotas of a cycle: sets those of operators and rules, and restores earlier values.
+
+A quota is owned like a rate: the ledger has the value before ours, and a value that another party sets is not changed
+when ours ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ResourceType
 from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState
 from autothrottle.core.operators.sources import KnownSources, unreadable_entries
 from autothrottle.core.quotas.entities import QuotaState, entity_of_path
-from autothrottle.core.quotas.keys import TemporaryQuotas
-from autothrottle.core.quotas.step import quota_changes
-from autothrottle.core.quotas.yield_step import YieldDecision, yielding
+from autothrottle.core.quotas.keys import TemporaryQuotas, format_value
+from autothrottle.core.quotas.yield_step import DesiredQuotas, YieldDecision, yielding
 from autothrottle.core.quotas.yielding import YieldRules
-from autothrottle.core.throttles.changes import ChangeSet, recorded_first
+from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first
 from autothrottle.core.throttles.decision import ThrottleDecision
-from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
+from autothrottle.core.throttles.ownership import desired_rate, lost_finding, with_lost_records
+
+
+def quota_changes(
+    temporary: TemporaryQuotas,
+    state: QuotaState,
+    at: datetime,
+    is_recovering: bool | None,
+    term: int,
+    cycle: int,
+    yielding: DesiredQuotas | None = None,
+    hold: bool = False,
+) -> ChangeSet:
+    """Return the edits that set the quotas in force, and restore all others that are in the ledger.
+
+    Args:
+        temporary: all temporary quotas.
+        state: the current quotas of their entities, and the ledger.
+        at: UTC.
+        is_recovering: whether a reassignment or a catch-up runs; None: unknown.
+        term: the term that writes, for the ledger.
+        cycle: the cycle that writes, for the ledger.
+        yielding: the quotas of clients that yield to a recovery; a temporary quota beats them. None: no client does.
+        hold: whether nothing may be restored, because an unreadable rule may need it.
+    """
+    in_force = {
+        entity.resource: {str(key): format_value(key, value) for key, value in quota.values.items()}
+        for entity, quota in temporary.items()
+        if not quota.end(at, is_recovering)
+    }
+    yielded = yielding or {}
+    desired = {**yielded, **{r: {**yielded.get(r, {}), **values} for r, values in in_force.items()}}
+    changes: list[Change] = []
+    refused: list[Outcome] = []
+    findings: list[str] = []
+    for resource in sorted(
+        desired.keys() | state.ledger.keys() | state.unreadable.keys(), key=lambda resource: resource.path
+    ):
+        if problem := state.unreadable.get(resource):
+            refused.append(Outcome(resource, OutcomeStatus.REFUSED, problem))
+            continue
+        current, entry = state.configs.get(resource, {}), state.ledger.get(resource)
+        ledger_keys, values = entry.keys if entry else {}, desired.get(resource, {})
+        if ledger_keys and _is_in_force(values, current, ledger_keys):
+            continue
+        keys = {
+            key: desired_rate(values.get(key), current.get(key), ledger_keys.get(key), hold=hold)
+            for key in sorted({*values, *ledger_keys})
+        }
+        findings += [f"{resource}, {key}: {quota.finding}" for key, quota in keys.items() if quota.finding]
+        change = change_of(resource, keys, current, entry, term, cycle)
+        changes += [change] if change is not None else []
+    return ChangeSet(tuple(changes), tuple(refused), tuple(findings))
+
+
+def _is_in_force(values: Mapping[str, str], current: Mapping[str, str], ledger_keys: Mapping[str, LedgerKey]) -> bool:
+    """Return whether all keys are as we wrote them: the usual case, detected without deciding each key."""
+    return values.keys() == ledger_keys.keys() and all(
+        current.get(key) == text and ledger_keys[key].written == text and ledger_keys[key].intent is None
+        for key, text in values.items()
+    )
+
 
 Ledger = Mapping[ConfigResource, LedgerEntry]
 
@@ -59,6 +125,8 @@ def control_quotas(
         is_due = quotas_needed(state, cycle.ledger, sources, cycle.clock) is not None
         if is_due or state.yields.are_quotas_fresh(sources.rules, cycle.clock):
             return _without_reading(settings, state, cycle)
+        if not (state.may_own_quotas or sources.rules or unreadable_entries(sources.quotas)):
+            return QuotaControlState(may_own_quotas=False), cycle.ledger, Contribution()
         reading = QuotaState()
     if not isinstance(reading, QuotaState):
         yields = state.yields.with_reading(cycle.observation.clients, cycle.clock)

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
-from autothrottle.core.cluster.snapshot import Snapshot, flows, link_sides_without_counts, running_flows
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome
 from autothrottle.core.traffic.loads import Loads
@@ -195,7 +195,7 @@ def decision_records(cycle: CycleSeen, settings: LogSettings, reassignment_id: s
         reassignment_id: id of the reassignment in progress; "": none.
     """
     outcomes = {outcome.resource: outcome for outcome in cycle.record.outcomes}
-    unknown = link_sides_without_counts(cycle.copied, running_flows)
+    unknown = cycle.copied.running_uncounted_sides
     replication = Replication(cycle.copied.progress or Progress(), unknown)
     return tuple(
         _decision_record(cycle, settings, reassignment_id, decision, outcomes, replication)
@@ -247,7 +247,7 @@ def _decision_record(
         bytes_left=traffic.bytes_left if traffic else None,
         eta=record.eta,
         policy=settings.policy,
-        max_ratio=limits.max_ratio(decision.role),
+        max_ratio=limits.max_ratio[decision.role],
         min_rate=limits.floor,
         change_threshold=limits.change_threshold,
         failure_threshold=limits.failure_threshold,
@@ -289,7 +289,7 @@ class ReassignmentSeen:
             cluster: the cluster's name in the log.
             cancelled: whether a part of the reassignment was cancelled through this planner.
         """
-        moving = flows(cycle.snapshot)
+        moving = cycle.snapshot.flows
         if self.opening is None:
             is_whole = not cycle.snapshot.unread_partitions
             return self._opened(cycle, cluster, moving) if moving and is_whole else (self, ())
@@ -325,7 +325,7 @@ class ReassignmentSeen:
         own_counts = {flow: count for flow, count in newest.items() if flow in moving or flow in self.begun}
         shared = self.shared
         if cycle.copied.catching_up:
-            copied = flows(cycle.copied)
+            copied = cycle.copied.flows
             shared = shared.union(flow for flow, partitions in moving.items() if copied[flow] != partitions)
         begun = dict(self.begun)
         for flow, count in own_counts.items():

@@ -7,9 +7,9 @@ single key. The type to know is `Change`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from functools import cached_property
 
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,
@@ -24,16 +24,18 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Conflict, Invalid
+from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.ownership import (
     DesiredKey,
+    Pace,
     brokers_throttled_for_reassignment,
-    desired_rate,
+    desired_rates,
     desired_replicas,
     foreign_throttles,
 )
-from autothrottle.core.throttles.plan import DesiredReplicas, Plan
+from autothrottle.core.throttles.plan import DesiredReplicas, Plan, hold, replica_lists
 from autothrottle.core.units import MAX_RATE
 
 
@@ -109,10 +111,6 @@ class ChangeSet:
     """Topics with a foreign replica list that no broker applies."""
 
 
-Pace = Callable[[int, ReplicaRole], timedelta]
-"""(Broker id, role) -> time that the next ramp step of its rate stands for; see `ramp.step`."""
-
-
 def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
     """Return the edits that apply the plan, and release every key that the plan does not need.
 
@@ -135,19 +133,21 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
         if problem := snapshot.unreadable_configs.get(resource):
             refused.append(Outcome(resource, OutcomeStatus.REFUSED, f"{problem.path}: {problem.reason}"))
             continue
-        keys = dict(_keys(plan, rates, of_reassignment, snapshot, resource, pace))
+        keys = _desired_keys(plan, rates, of_reassignment, snapshot, resource, pace)
         texts = [(name, text) for name, key in keys.items() for text in (key.finding, key.warning) if text]
         findings += [f"{resource}, {name}: {text}" for name, text in texts]
         invalid_lists += any(key.is_invalid for key in keys.values())
-        change = _change(snapshot, resource, keys, term, cycle)
+        change = change_of(
+            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), term, cycle
+        )
         if change is not None:
             done.append(change)
     return ChangeSet(tuple(done), tuple(refused), tuple(findings), invalid_lists)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Applied:
-    """The changes of a cycle that were carried out."""
+    """The changes of a cycle that were carried out. The class has no slots, so that `reported` is cached."""
 
     rates: Mapping[LinkSide, int | None] = field(default_factory=dict)
     """(broker id, role) -> new rate in bytes/s; None: the throttle was removed or restored."""
@@ -156,7 +156,7 @@ class Applied:
     steps: frozenset[LinkSide] = frozenset()
     """New rates that are later steps of a ramp, whose start was already logged."""
 
-    @property
+    @cached_property
     def reported(self) -> frozenset[LinkSide]:
         """Link sides whose new rate is logged. Of a ramp only the first step is."""
         return frozenset(side for side, rate in self.rates.items() if rate is not None) - self.steps
@@ -211,8 +211,10 @@ def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace
         entry = snapshot.ledger.get(resource)
         if entry is None or all(key.target is None for key in entry.keys.values()):
             continue
-        keys = dict(_keys(plan, rates, frozenset(), snapshot, resource, pace))
-        change = _change(snapshot, resource, keys, term, cycle)
+        keys = _desired_keys(plan, rates, frozenset(), snapshot, resource, pace)
+        change = change_of(
+            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), term, cycle
+        )
         steps += [change] if change is not None and change.edits else []
     return tuple(steps)
 
@@ -375,33 +377,28 @@ def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> Ledge
     return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
 
 
-def _keys(
+def _desired_keys(
     plan: Plan,
     rates: Mapping[ConfigResource, Mapping[str, int]],
     of_reassignment: frozenset[int],
     snapshot: Snapshot,
     resource: ConfigResource,
     pace: Pace | None,
-) -> Iterator[tuple[str, DesiredKey]]:
-    current = snapshot.throttles.get(resource, {})
-    entry = snapshot.ledger.get(resource)
-    ledger_keys = entry.keys if entry else {}
+) -> dict[str, DesiredKey]:
+    """Return the keys of one resource with their desired values."""
+    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
+    records = entry.keys if entry else {}
     if resource.type is ResourceType.BROKER:
-        belongs = resource.broker_id in of_reassignment
-        for role in ReplicaRole:
-            key, desired = role.rate_key, rates.get(resource, {}).get(role.rate_key)
-            elapsed = pace(resource.broker_id, role) if pace else None
-            is_held = plan.hold.rates_of(resource.broker_id)
-            yield key, desired_rate(desired, current.get(key), ledger_keys.get(key), belongs, is_held, elapsed)
-    else:
-        lists = plan.replicas.get(resource.name, DesiredReplicas())
-        for role in ReplicaRole:
-            key = role.replicas_key
-            is_held = plan.hold.lists_of(resource.name)
-            yield (
-                key,
-                desired_replicas(lists, role, current.get(key), ledger_keys.get(key), is_held, plan.hold.entries_of),
-            )
+        broker_id = resource.broker_id
+        is_taken_over, is_held = broker_id in of_reassignment, plan.hold.rates_of(broker_id)
+        return desired_rates(broker_id, rates.get(resource, {}), current, records, is_taken_over, is_held, pace)
+    lists, is_held = plan.replicas.get(resource.name, DesiredReplicas()), plan.hold.lists_of(resource.name)
+    return {
+        role.replicas_key: desired_replicas(
+            lists, role, current.get(role.replicas_key), records.get(role.replicas_key), is_held, plan.hold.entries_of
+        )
+        for role in ReplicaRole
+    }
 
 
 def change_of(
@@ -434,13 +431,6 @@ def change_of(
     return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
 
 
-def _change(
-    snapshot: Snapshot, resource: ConfigResource, keys: Mapping[str, DesiredKey], term: int, cycle: int
-) -> Change | None:
-    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
-    return change_of(resource, keys, current, entry, term, cycle)
-
-
 def _must_be_unchanged(name: str, key: DesiredKey, ledger_key: LedgerKey | None) -> bool:
     """Return whether a value that stays must be checked again when the ledger is written.
 
@@ -450,3 +440,26 @@ def _must_be_unchanged(name: str, key: DesiredKey, ledger_key: LedgerKey | None)
     if key.ledger is None:
         return ledger_key is not None and ledger_key.intent is not None
     return name in RATE_KEYS and ledger_key is None
+
+
+def release_of_ours(snapshot: Snapshot, term: int, cycle: int = 0) -> ChangeSet:
+    """Return the edits that restore the earlier value of each of our throttles, even during reassignments.
+
+    Throttles that another party set for a reassignment are not ours and stay.
+    """
+    return changes(Plan(), replace(snapshot, reassignments=()), term, cycle)
+
+
+def stale_lists(snapshot: Snapshot, overrides: Overrides, keep_throttles: bool = False) -> tuple[str, ...]:
+    """Return the topics whose replica lists would change without the pause, by name.
+
+    In these topics, new reassignments run without a throttle, or finished ones are still in the lists.
+
+    Args:
+        snapshot: the cluster with its current throttles.
+        overrides: the overrides; brokers with an override have list entries of their own.
+        keep_throttles: whether throttles would stay after the last reassignment.
+    """
+    lists = Plan(replicas=replica_lists(snapshot, overrides), hold=hold(snapshot, overrides, keep_throttles))
+    change_set = changes(lists, snapshot, term=0)
+    return tuple(c.resource.name for c in change_set.changes if c.resource.type is ResourceType.TOPIC and c.edits)

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.snapshot import Snapshot, link_sides_of_reassignments, participants
 from autothrottle.core.cycle.decision import Contribution, WakeUp
-from autothrottle.core.cycle.input import CycleInput, PlannerSettings, SettingsReading, ThrottleState
+from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
-from autothrottle.core.throttles.changes import ChangeSet, changes, recorded_first, release_of_ours, stale_lists
+from autothrottle.core.throttles.changes import (
+    Change,
+    ChangeSet,
+    changes,
+    recorded_first,
+    release_of_ours,
+    removal_of_foreign,
+    stale_lists,
+)
 from autothrottle.core.throttles.guards import (
     EffectObservation,
     ThrottleEffect,
     in_sync_rates,
     throttled_link_sides,
 )
-from autothrottle.core.throttles.ownership import Pace
-from autothrottle.core.throttles.plan import HOLD_ALL, Plan, current_rates, had_reassignment, plan
+from autothrottle.core.throttles.ownership import ForeignThrottles, Pace, foreign_throttles
+from autothrottle.core.throttles.plan import HOLD_ALL, Plan, had_reassignment, plan
 from autothrottle.core.traffic.loads import Loads
 
 
@@ -60,16 +67,17 @@ def decide_throttles(
         decided, throttles = observed, _paused(settings, cycle)
     else:
         decided, throttles = _planned(settings, _measured(settings, observed, cycle), cycle, pace)
-    snapshot = cycle.view.to_throttle
+    snapshot, reading = cycle.view.to_throttle, cycle.observation.settings
+    participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
     guard_state, stalled = decided.guards.watch(
         throttles.plan,
         snapshot,
         cycle.observation.scheduled,
-        _complete_settings(cycle.observation.settings, snapshot),
+        reading.settings if reading.complete_for == participating else None,
     )
     effect = _effect(decided, cycle, throttles)
     contribution = throttles.contribution
-    contribution = replace(contribution, findings=(*contribution.findings, *effect.findings))
+    contribution = replace(contribution, findings=(*contribution.findings, *effect.ineffective.values()))
     next_state = replace(decided, guards=guard_state, effect=effect)
     return next_state, replace(throttles, stalled=stalled, contribution=contribution)
 
@@ -94,11 +102,11 @@ def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> T
     view = cycle.view
     withdrawn = (state.withdrawn or was_withdrawn) and had_reassignment(view.to_throttle)
     shows_catch_ups = any(view.lagging.values())
-    sides = link_sides_of_reassignments(view.snapshot)
+    sides = view.snapshot.link_sides
     return replace(
         state,
         withdrawn=(withdrawn or shows_catch_ups) and not view.snapshot.reassignments,
-        history=state.history.observe(cycle.at, current_rates(view.to_throttle), sides),
+        history=state.history.observe(cycle.at, view.to_throttle.rates, sides),
     )
 
 
@@ -106,7 +114,7 @@ def _measured(settings: PlannerSettings, state: ThrottleState, cycle: CycleInput
     """Return the state with the new loads, and with the number of failures of brokers without them."""
     history, failures = state.history, state.failures
     if cycle.observation.loads is not None:
-        history = history.measured(cycle.loads.loads, link_sides_of_reassignments(cycle.view.snapshot))
+        history = history.measured(cycle.loads.loads, cycle.view.snapshot.link_sides)
     if cycle.observation.scheduled:
         failures = {b: failures.get(b, 0) + 1 for b in _without_load(settings, cycle)}
     return replace(state, history=history, failures=failures)
@@ -116,7 +124,7 @@ def _without_load(settings: PlannerSettings, cycle: CycleInput) -> frozenset[int
     """The participants without a load; none if the policy needs no loads."""
     if settings.policy.fixed_rate is not None:
         return frozenset()
-    return frozenset(participants(cycle.view.to_throttle).keys() - cycle.loads.loads.brokers.keys())
+    return frozenset(cycle.view.to_throttle.participants.keys() - cycle.loads.loads.brokers.keys())
 
 
 def _load_findings(settings: PlannerSettings, cycle: CycleInput) -> tuple[str, ...]:
@@ -148,12 +156,12 @@ def _planned(
 ) -> tuple[ThrottleState, ThrottleDecision]:
     """Decide the rates and the replica lists, apply the guards, and compute the changes."""
     at, snapshot, observation = cycle.at, cycle.view.to_throttle, cycle.observation
-    limits = settings.schedule.limits(settings.limits, at)
+    window = settings.schedule.window(at)
+    limits = settings.limits if window is None else window.limits(settings.limits)
     planned_state, unguarded = _plan(settings, state, cycle, limits)
     exempt = guards.below_min_isr(cycle.view.may_be_exempt, observation.settings.settings)
-    in_window = settings.schedule.window(at) is not None
     guard_state, guarded = planned_state.guards.observe(cycle.view.snapshot.progress).apply(
-        unguarded, snapshot, limits, exempt, settings.finish_by, in_window, at
+        unguarded, snapshot, limits, exempt, settings.finish_by, window is not None, at
     )
     change_set = changes(guarded.plan, snapshot, cycle.fence, cycle.number, pace)
     contribution = _contribution(
@@ -182,7 +190,7 @@ def _plan(
 
 
 def _schedule_wake_ups(settings: PlannerSettings, cycle: CycleInput) -> tuple[WakeUp, ...]:
-    change = settings.schedule.next_change(cycle.at)
+    change = settings.schedule.next_change(cycle.at) if settings.schedule.windows else None
     if change is None:
         return ()
     return (WakeUp("the schedule changes the share of headroom", change - cycle.at),)
@@ -199,7 +207,41 @@ def _contribution(
     )
 
 
-def _complete_settings(reading: SettingsReading, snapshot: Snapshot) -> ClusterSettings | None:
-    """The settings, if they were read for all participants."""
-    participating = frozenset(participants(snapshot)), frozenset(snapshot.topics)
-    return reading.settings if reading.complete_for == participating else None
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """The foreign throttles of a cycle without reassignments."""
+
+    cycles: int = 0
+    """Scheduled cycles with foreign throttles and without a reassignment, without a gap."""
+    foreign: ForeignThrottles = field(default_factory=dict)
+    """Foreign throttles to report, without those that this cycle removes."""
+    contribution: Contribution = Contribution()  # noqa: RUF009 (frozen)
+
+
+def clean_up(
+    settings: PlannerSettings, foreign_cycles: int, cycle: CycleInput, plan: Plan, decided: Sequence[Change]
+) -> Cleanup:
+    """Return the foreign throttles, and their removal when that is due.
+
+    Args:
+        settings: the operator's configuration.
+        foreign_cycles: `Cleanup.cycles` of the last cycle.
+        cycle: the input of the cycle.
+        plan: what may not be removed.
+        decided: the changes of the throttles in this cycle. A resource gets one change per cycle, and the next cycle
+            removes its other foreign throttles.
+    """
+    if cycle.sources.pause is not None:
+        return Cleanup(foreign_cycles)
+    snapshot = cycle.view.to_throttle
+    foreign = {} if snapshot.reassignments or plan.hold else foreign_throttles(snapshot)
+    if not foreign:
+        return Cleanup()
+    # The cycle that finds them first is not a whole interval after their start.
+    cycles = foreign_cycles + cycle.observation.scheduled
+    if not settings.cleanup_foreign or cycles <= settings.cleanup_after:
+        return Cleanup(cycles, foreign)
+    removals = removal_of_foreign(snapshot, cycle.fence, cycle.number)
+    changed = {change.resource for change in decided}
+    rest = tuple(change for change in removals if change.resource not in changed)
+    return Cleanup(cycles, foreign if settings.shadow else {}, Contribution(rest))

@@ -1,8 +1,8 @@
 """The owner of each current throttle (autothrottle, the reassignment's tool, or another party), and its desired value.
 
 A rate is taken over as a whole, and its earlier value is restored later. The entries of a replica list are owned one by
-one. Foreign values are not changed. `changes` applies this to a whole cluster; `ledger` records what we wrote. The type
-to know is `DesiredKey`.
+one. Foreign values are not changed. `changes` applies this to a whole cluster; the ledger records what we wrote. The
+type to know is `DesiredKey`; `ramp` tells why a rate rises in steps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import ceil, isinf
 
 from autothrottle.core.cluster.configs import (
     MAX_VALUE_BYTES,
@@ -23,11 +24,12 @@ from autothrottle.core.cluster.configs import (
     limiting_rate,
     parse_replicas,
 )
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import ForeignThrottle
-from autothrottle.core.throttles.ownership import needs_ramp, step
 from autothrottle.core.throttles.plan import DesiredReplicas
+from autothrottle.core.units import BytesPerSecond
 
 _SHOWN_ENTRIES, _SHOWN_BYTES = 8, 70
 """How much of a list a finding shows."""
@@ -131,6 +133,61 @@ def lost_finding(resource: ConfigResource) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the next steps of the rates that rise stand for."""
+
+    raised: Mapping[LinkSide, float]
+    """Rising link side -> monotonic time of its last step, in seconds."""
+    interval: float
+    """Planned time between two steps, seconds; infinite: no step is possible."""
+    now: float
+    """Monotonic time in seconds."""
+
+    def elapsed(self, side: LinkSide) -> timedelta:
+        """Return the time that the next step of a rate stands for, 0 while it must wait; see `step`."""
+        if isinf(self.interval):
+            return timedelta(0)
+        if (since := self.raised.get(side)) is None:
+            return PACE
+        # Wait for half of the interval, so that rates that started at different times rise together.
+        elapsed = self.now - since
+        return timedelta(seconds=min(elapsed, self.interval) if elapsed >= self.interval / 2 else 0)
+
+
+def desired_rates(
+    broker_id: int,
+    desired: Mapping[str, int],
+    current: Mapping[str, str],
+    records: Mapping[str, LedgerKey],
+    of_reassignment: bool,
+    hold: bool,
+    pace: Pace | None,
+) -> dict[str, DesiredKey]:
+    """Return rate key -> its new value, for one broker; the arguments are those of `desired_rate`, by key.
+
+    Args:
+        broker_id: the broker.
+        desired: the plan's rates.
+        current: the current values.
+        records: the ledger's records.
+        of_reassignment: whether foreign rates belong to the reassignment.
+        hold: whether nothing may be removed.
+        pace: time that the next ramp steps stand for; None: raise the rates at once.
+    """
+    return {
+        role.rate_key: desired_rate(
+            desired.get(role.rate_key),
+            current.get(role.rate_key),
+            records.get(role.rate_key),
+            of_reassignment,
+            hold,
+            pace.elapsed((broker_id, role)) if pace else None,
+        )
+        for role in ReplicaRole
+    }
+
+
 def desired_rate(
     desired: int | str | None,
     current: str | None,
@@ -151,6 +208,8 @@ def desired_rate(
     """
     if ledger_key is None:
         return _foreign_rate(desired, current, of_reassignment, hold, elapsed)
+    if desired is not None and current == str(desired) == ledger_key.written and _is_final(ledger_key):
+        return DesiredKey(current, ledger_key)
     edited = not ledger_key.is_ours(current)
     if desired is not None:
         value, target = _step(current, desired, elapsed, ledger_key.target is not None)
@@ -161,6 +220,10 @@ def desired_rate(
     if not edited or current == ledger_key.before:
         return DesiredKey(ledger_key.before, None)
     return DesiredKey(current, None, f"{_rate_edit(current, ledger_key)}; left unchanged")
+
+
+def _is_final(ledger_key: LedgerKey) -> bool:
+    return ledger_key.intent is None and ledger_key.target is None
 
 
 def _step(
@@ -371,3 +434,51 @@ def _has_foreign_rate(snapshot: Snapshot, broker_id: int) -> bool:
     resource = ConfigResource.broker(broker_id)
     entry = snapshot.ledger.get(resource)
     return bool(snapshot.throttles.get(resource, {}).keys() - (entry.keys.keys() if entry else set()))
+
+
+RISE = timedelta(seconds=30)
+"""Duration of a ramp from 0 to the target; a raise to three times the rate takes two thirds of it.
+
+It is the shortest time with which a simulated meter lets through at most twice the new rate in any second, also if a
+new leader continues the ramp.
+"""
+
+PACE = timedelta(seconds=1)
+"""Time between two steps."""
+
+LONGEST_PACE = timedelta(seconds=5)
+"""Longest time between two steps, with few notifications left; a step is then a sixth of the target."""
+
+_SHARES = 10
+"""A raise by at most a tenth of the rate needs no ramp."""
+
+
+def needs_ramp(current: BytesPerSecond, target: BytesPerSecond) -> bool:
+    """Return whether a raise is large enough to need a ramp.
+
+    >>> needs_ramp(100, 110), needs_ramp(100, 111), needs_ramp(100, 20)
+    (False, True, False)
+    """
+    return (target - current) * _SHARES > current
+
+
+def step(current: BytesPerSecond, target: BytesPerSecond, elapsed: timedelta) -> BytesPerSecond:
+    """Return the next rate of a ramp, bytes/s.
+
+    `min(target, current + target * elapsed / RISE)` for a raise; a lowering is immediate.
+
+    Args:
+        current: the current rate, bytes/s, >= 0.
+        target: the rate at the end of the ramp, bytes/s, >= 0.
+        elapsed: time since the last step, at most the planned time between two steps; below `PACE / 2` the rate stays.
+
+    >>> second = timedelta(seconds=1)
+    >>> step(30, 90, second), step(88, 90, second), step(30, 90, LONGEST_PACE), step(90, 30, 0 * second)
+    (33, 90, 45, 30)
+    """
+    if target <= current:
+        return target
+    if elapsed < PACE / 2:
+        return current
+    # Rounded up: rounded down, a raise by 59 bytes/s would take 59 steps.
+    return min(target, current + ceil(target * (elapsed / RISE)))

@@ -17,25 +17,17 @@ from autothrottle.core.cluster.configs import (
     WILDCARD,
     ConfigResource,
     ReplicaRole,
-    ResourceType,
-    limiting_rate,
     parse_replicas,
 )
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cluster.snapshot import (
-    ReplicaList,
-    Snapshot,
-    TopicPartition,
-    TopicReassignment,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicPartition
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis, Decision, Reason
-from autothrottle.core.traffic.loads import BrokerLoad, Loads
+from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
@@ -139,7 +131,7 @@ def plan(
         policy: the policy, with everything that it has learned.
     """
     failures, history = failures or {}, history or ThrottleHistory()
-    roles = participants(snapshot)
+    roles = snapshot.participants
     sides = [(broker_id, role) for broker_id, held in roles.items() for role in held]
     fixed = {}
     for broker_id, role in sides:
@@ -151,9 +143,7 @@ def plan(
                 if policy.fixed_rate is None
                 else _static(snapshot, limits, policy.fixed_rate, broker_id, role)
             )
-    link_side_inputs = {
-        side: _link_side_input(snapshot, loads.brokers[side[0]], *side) for side in sides if side not in fixed
-    }
+    link_side_inputs = {side: _link_side_input(snapshot, loads, side) for side in sides if side not in fixed}
     proposals = policy.propose(PolicyInput(snapshot, link_side_inputs, limits, history))
     measured = (_proposed(side_input, proposals[side], limits) for side, side_input in link_side_inputs.items())
     decisions = [*fixed.values(), *measured]
@@ -225,7 +215,7 @@ def had_reassignment(snapshot: Snapshot) -> bool:
 
 def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: int, role: ReplicaRole) -> Decision:
     """Keep the previous rate up to the failure threshold, then use the minimum, which is safe."""
-    current, previous = current_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    current, previous = snapshot.rates.get((broker_id, role)), snapshot.previous_rates.get((broker_id, role))
     if previous is not None and failures <= limits.failure_threshold:
         return Decision(broker_id, role, previous, Reason.KEPT, current)
     return Decision(broker_id, role, limits.min_rate, Reason.MINIMUM, current)
@@ -233,27 +223,28 @@ def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: 
 
 def _static(snapshot: Snapshot, limits: Limits, rate: BytesPerSecond, broker_id: int, role: ReplicaRole) -> Decision:
     """Set the policy's fixed rate, which needs no load."""
-    current, previous = current_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
+    current, previous = snapshot.rates.get((broker_id, role)), snapshot.previous_rates.get((broker_id, role))
     if previous is not None and is_small_change(previous, rate, limits.change_threshold):
         return Decision(broker_id, role, previous, Reason.UNCHANGED, current, basis=Basis.STATIC)
     return Decision(broker_id, role, rate, Reason.HEADROOM, current, basis=Basis.STATIC)
 
 
-def _link_side_input(snapshot: Snapshot, load: BrokerLoad, broker_id: int, role: ReplicaRole) -> LinkSideInput:
-    current, previous = current_rate(snapshot, broker_id, role), previous_rate(snapshot, broker_id, role)
-    return LinkSideInput(broker_id, role, load.of(role), load.capacity.of(role), current, previous)
+def _link_side_input(snapshot: Snapshot, loads: Loads, side: LinkSide) -> LinkSideInput:
+    current, previous = snapshot.rates.get(side), snapshot.previous_rates.get(side)
+    return LinkSideInput(side, loads.traffic[side], loads.capacities[side], current, previous)
 
 
 def _proposed(side_input: LinkSideInput, proposal: RateProposal, limits: Limits) -> Decision:
     """Return the policy's rate, or the previous one if they differ by less than the change threshold."""
+    broker_id, role = side_input.side
     small = is_small_change(side_input.previous, proposal.rate, limits.change_threshold)
     # The operator chose a static rate regardless of clients, so it is never "over capacity".
     is_short = proposal.rate < limits.min_rate and proposal.basis is not Basis.STATIC
     reason = Reason.OVER_CAPACITY if is_short else Reason.HEADROOM
     rate, reason = (side_input.previous or 0, Reason.UNCHANGED) if small else (proposal.rate, reason)
     return Decision(
-        broker_id=side_input.broker_id,
-        role=side_input.role,
+        broker_id=broker_id,
+        role=role,
         rate_bytes_per_second=rate,
         reason=reason,
         current_rate_bytes_per_second=side_input.current,
@@ -271,7 +262,7 @@ def _overridden(snapshot: Snapshot, overrides: Overrides, broker_id: int, role: 
     assert override is not None
     own = override is overrides.brokers.get(broker_id)
     reason = Reason.BROKER_OVERRIDE if own else Reason.CLUSTER_OVERRIDE
-    current = current_rate(snapshot, broker_id, role)
+    current = snapshot.rates.get((broker_id, role))
     return Decision(broker_id, role, override.rate, reason, current)
 
 
@@ -290,36 +281,6 @@ def _exact(threshold: float) -> Fraction:
     return Fraction(threshold).limit_denominator(1_000_000)
 
 
-def current_rates(snapshot: Snapshot) -> dict[LinkSide, int]:
-    """Return the current throttles in bytes/s. (broker id, role) -> rate; absent: not throttled."""
-    return {
-        (resource.broker_id, role): rate
-        for resource in snapshot.throttles
-        if resource.type is ResourceType.BROKER
-        for role in ReplicaRole
-        if (rate := current_rate(snapshot, resource.broker_id, role)) is not None
-    }
-
-
-def current_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
-    """Return the current throttle of a broker in a role, bytes/s; None: not throttled."""
-    return limiting_rate(snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key, ""))
-
-
-def previous_rate(snapshot: Snapshot, broker_id: int, role: ReplicaRole) -> BytesPerSecond | None:
-    """Return the rate that a new rate is compared with, bytes/s; None: no such rate.
-
-    Usually it is the current rate. During a ramp it is the ramp's target. If another party edited our rate, it is the
-    rate that we wrote, so that small edits are repaired, too.
-    """
-    entry = snapshot.ledger.get(ConfigResource.broker(broker_id))
-    ours = entry.keys.get(role.rate_key) if entry else None
-    current = snapshot.throttles.get(ConfigResource.broker(broker_id), {}).get(role.rate_key)
-    if ours is not None and ours.target is not None:
-        return limiting_rate(ours.target)
-    return limiting_rate((current if ours is None or ours.is_ours(current) else ours.written) or "")
-
-
 def _overridden_brokers(snapshot: Snapshot, overrides: Overrides) -> frozenset[int]:
     """Return the brokers whose broker override applies: registered ones, and stopped ones that have replicas."""
     known = snapshot.brokers | {b for b, topics in snapshot.replicas.items() if topics}
@@ -332,7 +293,10 @@ def replica_lists(snapshot: Snapshot, overrides: Overrides) -> dict[str, Desired
 
 
 def _replica_lists(snapshot: Snapshot, overridden: frozenset[int]) -> dict[str, DesiredReplicas]:
-    desired = {r.topic: _of_reassignment(r) for r in snapshot.reassignments}
+    desired = {
+        r.topic: DesiredReplicas(r.copying.leader_replicas, r.copying.follower_replicas, _moving(r.partitions))
+        for r in snapshot.reassignments
+    }
     recovering: dict[str, set[str]] = {}
     for broker_id in overridden:
         for topic, partitions in snapshot.replicas.get(broker_id, {}).items():
@@ -354,15 +318,10 @@ def _may_recover(snapshot: Snapshot, row: TopicPartition, broker_id: int) -> boo
     the broker takes part in a reassignment, it does not list a replica that is certainly in sync: Kafka would never
     delay that replica, but would count its traffic against the rate.
     """
-    if broker_id not in snapshot.brokers or broker_id not in participants(snapshot):
+    if broker_id not in snapshot.brokers or broker_id not in snapshot.participants:
         return True
     assignment = snapshot.assignments.get(row)
     return assignment is None or broker_id not in assignment.isr
-
-
-def _of_reassignment(reassignment: TopicReassignment) -> DesiredReplicas:
-    copying = reassignment.copying
-    return DesiredReplicas(copying.leader_replicas, copying.follower_replicas, _moving(reassignment.partitions))
 
 
 @lru_cache(maxsize=256)  # most topics have the partitions 0 to n - 1, and a set of them takes 64 bytes each

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TypeVar
 
 from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
@@ -75,9 +76,9 @@ class BrokerLoad:
         return self.outbound if role is ReplicaRole.LEADER else self.inbound
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Loads:
-    """One sample from the metrics source."""
+    """One sample from the metrics source. The class has no slots, so that derived values are cached."""
 
     brokers: Mapping[int, BrokerLoad] = field(default_factory=dict)
     """Broker id -> its load; absent: see `problems`, or the source does not know the broker."""
@@ -90,6 +91,20 @@ class Loads:
     quota_rates: Mapping[LinkSide, Utilization] = field(default_factory=dict)
     """Link side -> its throttled replication, as the quota of the broker itself measures it; absent: not reported. It
     contains what in-sync replicas in the replica lists fetch."""
+
+    @cached_property
+    def traffic(self) -> Mapping[LinkSide, Utilization]:
+        """Link side -> its traffic, for the brokers with a load."""
+        return {(broker_id, role): load.of(role) for broker_id, load in self.brokers.items() for role in ReplicaRole}
+
+    @cached_property
+    def capacities(self) -> Mapping[LinkSide, BytesPerSecond]:
+        """Link side -> its capacity, for the brokers with a load."""
+        return {
+            (broker_id, role): load.capacity.of(role)
+            for broker_id, load in self.brokers.items()
+            for role in ReplicaRole
+        }
 
 
 def is_byte_count(value: float) -> bool:

@@ -14,7 +14,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LinkTraffic, Progress
+from autothrottle.core.cluster.flows import Flow, FlowProgress, Intervals, LinkSide, LinkTraffic, Progress
 from autothrottle.core.cluster.snapshot import NO_LEADER, TopicReassignment
 from autothrottle.core.units import BytesPerSecond
 
@@ -83,6 +83,11 @@ class Replication:
 
     def _counts(self, broker_id: int, role: ReplicaRole) -> Sequence[FlowProgress]:
         return self.progress.link_traffic.get((broker_id, role), LinkTraffic()).counts
+
+    def means(self, intervals: Intervals) -> dict[LinkSide, MeanRate]:
+        """Return link side -> its mean replication rate over an interval; absent: unknown."""
+        means = {side: self.mean(*side, start, end) for side, (start, end) in intervals.items()}
+        return {side: mean for side, mean in means.items() if mean is not None}
 
     def mean(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> MeanRate | None:
         """Return the mean replication rate of a link side over an interval; None: unknown.

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.flows import LinkSide
+from autothrottle.core.cluster.flows import Intervals, LinkSide
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import BytesPerSecond
 
@@ -78,14 +78,12 @@ class ThrottleHistory:
 
     def measured(self, loads: Loads, moving: Collection[LinkSide]) -> ThrottleHistory:
         """Return the history with the loads of link sides that had neither reassignment nor throttle."""
-        found = {
-            (broker_id, role): used.rate
-            for broker_id, load in loads.brokers.items()
-            for role in ReplicaRole
-            if (broker_id, role) not in moving
-            and not self.mean(broker_id, role, (used := load.of(role)).start, used.end, None)
+        idle_loads = {
+            side: used.rate
+            for side, used in loads.traffic.items()
+            if side not in moving and not self.mean(*side, used.start, used.end, None)
         }
-        return replace(self, idle_loads={**self.idle_loads, **found})
+        return replace(self, idle_loads={**self.idle_loads, **idle_loads})
 
     def was_unthrottled(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> bool:
         """Return whether a link side copied without a throttle, at link speed, in a part of an interval."""
@@ -121,11 +119,15 @@ class ThrottleHistory:
         total = sum(_value_at(steps, since) * (until - since).total_seconds() for since, until in pairwise(edges))
         return round(total / (end - start).total_seconds())
 
-    def highest(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond | None:
-        """Return the highest throttle of a link side between two times, bytes/s; None: it had none at some time."""
-        steps = self.steps.get((broker_id, role), ())
-        rates = [_value_at(steps, start), *(rate for when, rate in steps if start < when <= end)] if steps else [0]
-        return max(rates) if all(rates) else None
+    def highest(self, intervals: Intervals) -> dict[LinkSide, BytesPerSecond]:
+        """Return link side -> its highest throttle in an interval, bytes/s; absent: it had none at some time."""
+        highest = {}
+        for side, (start, end) in intervals.items():
+            steps = self.steps.get(side)
+            rates = [_value_at(steps, start), *(rate for at, rate in steps if start < at <= end)] if steps else [0]
+            if all(rates):
+                highest[side] = max(rates)
+        return highest
 
     def doubt(self, broker_id: int, role: ReplicaRole, start: datetime, end: datetime) -> BytesPerSecond:
         """Return how far replication's mean over an interval may lie below the mean throttle, bytes/s.

@@ -13,7 +13,7 @@ from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.operators.schedule import Schedule, ScheduleWindow, parse_schedule
 from autothrottle.core.retries import SETTINGS
-from autothrottle.planner import observe
+from autothrottle.planner import calls
 from autothrottle.planner.calls import SettingsReader
 from autothrottle.planner.loop import Trigger
 from autothrottle.ports.kafka import Term
@@ -183,7 +183,7 @@ def test_without_settings_kafkas_defaults_apply_and_that_is_logged_once(
 @pytest.mark.parametrize("fault", ["no answer", "one broker is missing"])
 def test_settings_missing_from_a_read_keep_their_last_values(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One late answer throttled partitions below min.insync.replicas again, for at least a minute."""
-    monkeypatch.setattr(observe, "SETTINGS", replace(SETTINGS, first=0.0))
+    monkeypatch.setattr(calls, "SETTINGS", replace(SETTINGS, first=0.0))
     cluster, read = MemoryCluster(brokers=BROKERS), threading.Semaphore(0)
     cluster.settings = settings = ClusterSettings({1003: FetchSettings(5, 7)}, {"t1": 2})
     reader = SettingsReader(cluster, read.release)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.forecast.progress import Remainder
-from autothrottle.planner import narration
+from autothrottle.planner import cycle_report
 from autothrottle.planner.loop import Trigger
 from tests.builders import NOON
 from tests.unit.autothrottle.planner.bench import Bench
@@ -94,18 +94,18 @@ def test_unknown_progress_is_logged_once_at_the_start_of_a_reassignment(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.cycle()
-    assert narration.UNKNOWN_PROGRESS not in caplog.messages
+    assert cycle_report.UNKNOWN_PROGRESS not in caplog.messages
     bench.begin_reassignment()
     bench.cycle()
     bench.cycle()
     assert bench.cycle().bytes_left is None
-    assert caplog.messages.count(narration.UNKNOWN_PROGRESS) == 1
+    assert caplog.messages.count(cycle_report.UNKNOWN_PROGRESS) == 1
 
 
 def test_unknown_progress_is_not_logged_if_log_sizes_are_known(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     begin_measured_reassignment(bench)
     bench.cycle()
-    assert narration.UNKNOWN_PROGRESS not in caplog.messages
+    assert cycle_report.UNKNOWN_PROGRESS not in caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_unknown_progress_is_not_logged_if_log_sizes_are_known(bench: Bench, cap
 )
 def test_the_remaining_time_is_rounded_to_readable_units(seconds: int, words: str) -> None:
     left = Remainder(2 * GB, 0, NOON + timedelta(seconds=seconds), NOON)
-    assert narration.progress_words(left) == f"2.00 GB, about {words}"
+    assert cycle_report.progress_words(left) == f"2.00 GB, about {words}"
 
 
 def test_a_cycle_runs_for_the_first_eta_half_a_minute_after_the_start(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from autothrottle.core.cycle.input import ControllerState, PlannerSettings
 from autothrottle.core.cycle.step import ramp_steps, settle
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
-from autothrottle.core.throttles import ramp_state
+from autothrottle.core.throttles import ramp
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from autothrottle.core.throttles.ramp import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.planner.loop import Trigger, Triggers
@@ -338,7 +338,7 @@ def test_a_thousand_brokers_ramp_in_fewer_steps_within_the_budget() -> None:
     ramping = RampBench(1000)
     ramping.run(40)
     assert ramping.at_target() == 1000
-    assert ramping.written <= BUDGET - ramp_state._RESERVE
+    assert ramping.written <= BUDGET - ramp._RESERVE
 
 
 def test_few_brokers_ramp_with_one_step_per_second() -> None:
@@ -357,7 +357,7 @@ def test_a_rate_waits_at_least_half_of_the_step_interval() -> None:
     for _ in range(4):
         ramping.seconds += 1
         pace = ramping.state.term.ramp.pace(ramping.state.written, ramping.seconds)
-        elapsed.append(pace(1, FOLLOWER).total_seconds())
+        elapsed.append(pace.elapsed((1, FOLLOWER)).total_seconds())
     assert elapsed == [0, 0, 3, 4]
 
 
@@ -423,7 +423,7 @@ def test_a_stall_during_a_raise_has_the_burst_of_a_stall_at_the_new_rate(stall: 
     assert raised <= 1.1 * constant
 
 
-@pytest.mark.parametrize("left", [0, pytest.param(ramp_state._RESERVE, marks=pytest.mark.repeat)])
+@pytest.mark.parametrize("left", [0, pytest.param(ramp._RESERVE, marks=pytest.mark.repeat)])
 def test_ramps_wait_when_the_budget_is_spent_until_brokers_drop_old_notifications(left: int) -> None:
     ramping = RampBench(100)
     ramping.state = replace(ramping.state, written=WriteHistory().add(0, BUDGET - left))

@@ -8,7 +8,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Assignment, Snapshot, SnapshotRequest
-from autothrottle.planner import observe
+from autothrottle.planner import calls
 from tests.unit.autothrottle.planner.bench import BROKERS, Bench, GatedMetrics
 
 RATES = {(1001, "leader"): 72.0, (1003, "follower"): 81.0}
@@ -58,7 +58,7 @@ def test_a_failed_metrics_source_is_not_read_again_for_a_while_even_if_the_snaps
 
 def test_more_partitions_than_one_request_holds_are_read_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catch-ups of brokers with more than 100,000 partitions made discovery refuse the request of every cycle."""
-    monkeypatch.setattr(observe, "MAX_SNAPSHOT_PARTITIONS", 2)
+    monkeypatch.setattr(calls, "MAX_SNAPSHOT_PARTITIONS", 2)
     requests: list[SnapshotRequest] = []
 
     def fetch(request: SnapshotRequest) -> Snapshot:
@@ -66,7 +66,7 @@ def test_more_partitions_than_one_request_holds_are_read_in_several(monkeypatch:
         return Snapshot(len(requests), assignments={row: Assignment((1,), 1, (1,)) for row in request.partitions})
 
     rows = [("t", partition) for partition in range(5)]
-    snapshot = observe._fetch_in_parts(fetch, SnapshotRequest(partitions=rows))
+    snapshot = calls._fetch_in_parts(fetch, SnapshotRequest(partitions=rows))
     assert [len(request.partitions) for request in requests] == [2, 2, 1]
     assert (snapshot.version, list(snapshot.assignments)) == (3, rows)
-    assert observe._fetch_in_parts(fetch, ANY_SNAPSHOT).assignments == {}
+    assert calls._fetch_in_parts(fetch, ANY_SNAPSHOT).assignments == {}

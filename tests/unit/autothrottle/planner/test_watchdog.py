@@ -12,9 +12,10 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryElection
 from autothrottle.core.cycle.step import ramp_steps, step
-from autothrottle.planner import loop, watchdog
+from autothrottle.planner import calls, loop
 from autothrottle.planner.calls import Watchdog
 from autothrottle.planner.loop import Planner
+from tests import builders
 from tests.builders import eventually
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
 
@@ -25,10 +26,10 @@ STUCK_PATIENCE = 0.7
 
 
 def set_patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr(watchdog, "PATIENCE", timedelta(seconds=seconds))
-    monkeypatch.setattr(watchdog, "_CALL_SLACK", timedelta(seconds=seconds))
-    monkeypatch.setattr(watchdog, "_POLL_SECONDS", 0.02)
-    monkeypatch.setattr(watchdog, "_PROGRESS_SECONDS", 0.001)
+    monkeypatch.setattr(calls, "PATIENCE", timedelta(seconds=seconds))
+    monkeypatch.setattr(calls, "_CALL_SLACK", timedelta(seconds=seconds))
+    monkeypatch.setattr(calls, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(calls, "_PROGRESS_SECONDS", 0.001)
 
 
 # The watchdog.
@@ -59,8 +60,11 @@ def compute(seconds: float) -> None:
         pass
 
 
+LARGE = builders.reassignment("t", {n: (1, [1], [2], []) for n in range(100_000)})
+
+
 def compute_for_a_large_cluster(watched: Watchdog) -> None:
-    watched.enter("a part", partitions=100_000)
+    watched.enter("a part", [LARGE])
     compute(2 * PATIENCE)
 
 

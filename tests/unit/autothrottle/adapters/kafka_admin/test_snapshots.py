@@ -28,7 +28,6 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.snapshot import Assignment, Problem, Snapshot, SnapshotRequest
 from autothrottle.core.errors import Incomplete, Invalid, Unavailable
 from autothrottle.core.throttles.changes import Change, Edit
-from autothrottle.core.throttles.plan import current_rate
 from autothrottle.ports.kafka import SnapshotEvent, SnapshotSource, Term
 from tests.builders import eventually, ledger_entry, reassignment
 from tests.contract.snapshot_source_contract import SnapshotSourceContract
@@ -128,9 +127,9 @@ def test_a_removed_rate_is_not_the_previous_rate_of_the_next_reassignment(subjec
     """D14: the original's native mode remembered the rate that it had removed, and kept subtracting it."""
     subject.start_reassignment()
     subject.write(BROKER, LEADER_RATE, "5000000")
-    assert current_rate(subject.snapshot(), 1001, ReplicaRole.LEADER) == 5_000_000
+    assert subject.snapshot().rates.get((1001, ReplicaRole.LEADER)) == 5_000_000
     subject.write(BROKER, LEADER_RATE, None)
-    assert current_rate(subject.snapshot(), 1001, ReplicaRole.LEADER) is None
+    assert subject.snapshot().rates.get((1001, ReplicaRole.LEADER)) is None
 
 
 # Reassignments.

@@ -7,15 +7,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole, format_replicas
 from autothrottle.core.cluster.flows import Flow, link_sides_of
-from autothrottle.core.cluster.snapshot import (
-    NO_LEADER,
-    Snapshot,
-    TopicReassignment,
-    flows,
-    in_sync_followers,
-    link_sides_without_counts,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicReassignment
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 Row = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -36,36 +28,36 @@ def moving(*rows: Row) -> Snapshot:
 
 def test_leader_sends_and_adding_replicas_outside_the_isr_receive() -> None:
     snapshot = moving((1, (1, 2, 3), (3, 4, 5)))
-    assert participants(snapshot) == {1: {LEADER}, 4: {FOLLOWER}, 5: {FOLLOWER}}
-    assert flows(snapshot) == {Flow(1, 4): 1, Flow(1, 5): 1}
+    assert snapshot.participants == {1: {LEADER}, 4: {FOLLOWER}, 5: {FOLLOWER}}
+    assert snapshot.flows == {Flow(1, 4): 1, Flow(1, 5): 1}
 
 
 def test_broker_can_have_both_roles() -> None:
     snapshot = moving((1, (1,), (2,)), (2, (2,), (1,)))
-    assert participants(snapshot) == {1: {LEADER, FOLLOWER}, 2: {LEADER, FOLLOWER}}
+    assert snapshot.participants == {1: {LEADER, FOLLOWER}, 2: {LEADER, FOLLOWER}}
 
 
 def test_flow_counts_its_partitions() -> None:
-    assert flows(moving((1, (1,), (2,)), (1, (1,), (2,)))) == {Flow(1, 2): 2}
+    assert moving((1, (1,), (2,)), (1, (1,), (2,))).flows == {Flow(1, 2): 2}
 
 
 def test_offline_partition_has_followers_but_no_flow() -> None:
     snapshot = moving((NO_LEADER, (), (2,)))
-    assert participants(snapshot) == {2: {FOLLOWER}}
-    assert flows(snapshot) == {}
+    assert snapshot.participants == {2: {FOLLOWER}}
+    assert snapshot.flows == {}
 
 
 def test_in_sync_partition_has_no_participants() -> None:
-    assert participants(moving((1, (1, 2), (2,)))) == {}
+    assert moving((1, (1, 2), (2,))).participants == {}
 
 
 def test_reassignment_that_only_removes_has_no_participants() -> None:
-    assert participants(moving((1, (1, 2), ()))) == {}
+    assert moving((1, (1, 2), ())).participants == {}
 
 
 def test_empty_snapshot_is_oldest_and_knows_nothing() -> None:
     empty = Snapshot.empty()
-    assert (empty.version, empty.topics, participants(empty), flows(empty)) == (0, (), {}, {})
+    assert (empty.version, empty.topics, empty.participants, empty.flows) == (0, (), {}, {})
 
 
 _ids = st.lists(st.integers(1, 30), max_size=4).map(tuple)
@@ -122,14 +114,14 @@ def test_flows_and_in_sync_followers_are_those_of_the_rows(
         for leader, isr, adding in rows
         if leader != NO_LEADER
     ]
-    assert flows(snapshot) == Counter(Flow(leader, b) for leader, _, copies in pending for b in copies)
+    assert snapshot.flows == Counter(Flow(leader, b) for leader, _, copies in pending for b in copies)
     expected = {
         leader: sum(f for other, f, copies in pending if copies and other == leader)
         / sum(len(copies) for other, _, copies in pending if other == leader)
         for leader, _, copies in pending
         if any(copies for other, _, copies in pending if other == leader)
     }
-    assert in_sync_followers(snapshot) == expected
-    assert link_sides_without_counts(snapshot, flows) == link_sides_of(flows(snapshot)) or any(
+    assert snapshot.in_sync_followers == expected
+    assert snapshot.uncounted_sides == link_sides_of(snapshot.flows) or any(
         leader == NO_LEADER for rows in topics for leader, _, _ in rows
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ResourceType, parse_replicas
 from autothrottle.core.cluster.flows import FlowProgress, Progress
-from autothrottle.core.cluster.snapshot import Problem, Snapshot, flows
+from autothrottle.core.cluster.snapshot import Problem, Snapshot
 from autothrottle.core.cycle.decision import CycleDecision, PurgeOverride
 from autothrottle.core.cycle.input import CycleObservation, PlannerSettings
 from autothrottle.core.cycle.step import step
@@ -19,7 +19,6 @@ from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.requests import NOTHING_LEFT
 from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.throttles.plan import previous_rate
 from tests import builders
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.core.cycle.test_step import START, carried_out, observations, policies
@@ -45,7 +44,7 @@ def with_progress(snapshot: Snapshot, bytes_left: int) -> Snapshot:
     """The snapshot with counts of the flows in it."""
     at = NOON + timedelta(seconds=55)
     count = FlowProgress(mb(100), mb(10), bytes_left, at, NOON)
-    return replace(snapshot, progress=Progress(dict.fromkeys(flows(snapshot), count), at=at))
+    return replace(snapshot, progress=Progress(dict.fromkeys(snapshot.flows, count), at=at))
 
 
 def decisions(
@@ -98,7 +97,7 @@ def test_a_partial_snapshot_raises_no_rate_and_sets_none_above_that_of_the_whole
     cluster, decision, of_whole = decisions(first, second, policy, unread, bytes_left)
     rates = {(d.broker_id, d.role): d.rate_bytes_per_second for d in of_whole.plan.decisions}
     for decided in decision.plan.decisions:
-        previous = previous_rate(cluster, decided.broker_id, decided.role)
+        previous = cluster.previous_rates.get((decided.broker_id, decided.role))
         if not decided.reason.is_override:
             assert previous is None or decided.rate_bytes_per_second <= previous
         assert decided.rate_bytes_per_second <= max(rates[decided.broker_id, decided.role], previous or 0)

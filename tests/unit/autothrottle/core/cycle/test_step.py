@@ -171,7 +171,7 @@ def test_a_step_depends_on_its_input_alone(observation: CycleObservation, policy
 
 def test_more_overrides_than_a_request_can_hold_leave_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Overrides on brokers with more than 100,000 partitions made discovery refuse the request of every cycle."""
-    monkeypatch.setattr("autothrottle.core.cycle.observation.MAX_ISR_PARTITIONS", 3)
+    monkeypatch.setattr("autothrottle.core.cycle.input.MAX_ISR_PARTITIONS", 3)
     snapshot = replace(
         builders.snapshot(builders.reassignment("t", {0: (1, [1], [2, 3], [])})),
         replicas={2: {"a": (0, 1), "b": (0, 1)}, 3: {"c": (5, 6)}},

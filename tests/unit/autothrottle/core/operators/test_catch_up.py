@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, participants
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot
 from autothrottle.core.operators.catch_up import lagging, partitions_on, with_lagging
 from tests import builders
 from tests.builders import reassignment
@@ -42,7 +42,7 @@ def test_lagging_replica_appears_as_adding_replica() -> None:
     snapshot = cluster(t=Assignment((1001, 1002, BROKER), 1001, (1001, 1002)))
     shown = with_lagging(snapshot, {BROKER: {("t", 0)}})
     assert shown.reassignments == (reassignment("t", {0: (1001, (1001, 1002), (BROKER,), ())}),)
-    assert participants(shown) == {1001: {ReplicaRole.LEADER}, BROKER: {ReplicaRole.FOLLOWER}}
+    assert shown.participants == {1001: {ReplicaRole.LEADER}, BROKER: {ReplicaRole.FOLLOWER}}
     assert shown.reassignments[0].copying.follower_replicas.text == f"0:{BROKER}"
 
 

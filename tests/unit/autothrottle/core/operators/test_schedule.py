@@ -40,9 +40,10 @@ def test_window_includes_its_start_excludes_its_end_and_may_span_midnight(time: 
 
 def test_active_window_replaces_both_shares() -> None:
     limits = builders.limits(max_tx_ratio=0.9, max_rx_ratio=0.7)
-    inside = OFFICE.limits(limits, at(12))
+    window = OFFICE.window(at(12))
+    assert window is not None
+    inside = window.limits(limits)
     assert (inside.max_tx_ratio, inside.max_rx_ratio, inside.min_rate) == (0.5, 0.5, limits.min_rate)
-    assert OFFICE.limits(limits, at(20)) == limits
 
 
 def test_hours_follow_the_time_zone_in_summer_and_winter() -> None:

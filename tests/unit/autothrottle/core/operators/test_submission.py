@@ -17,7 +17,7 @@ from autothrottle.core.cluster.configs import (
     ConfigResource,
     ReplicaRole,
 )
-from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, participants
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing
 from autothrottle.core.operators.submission import (
     MAX_PARTITIONS,
@@ -228,7 +228,7 @@ def test_missing_throttles_are_named() -> None:
     snapshot = cluster({("t", 0): placed(1001, 1002), ("t", 1): placed(1001, 1002)})
     wanted: Targets = {("t", 0): (1001, 1003), ("t", 1): (1001, 1003)}
     shown = with_proposed(snapshot, wanted)
-    assert participants(shown) == {1001: {ReplicaRole.LEADER}, 1003: {ReplicaRole.FOLLOWER}}
+    assert shown.participants == {1001: {ReplicaRole.LEADER}, 1003: {ReplicaRole.FOLLOWER}}
     current = {
         "brokers/1001": {LEADER_RATE: "5"},
         "brokers/1003": {FOLLOWER_RATE: "-1"},

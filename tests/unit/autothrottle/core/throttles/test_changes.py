@@ -26,7 +26,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.throttles.ownership import DesiredKey, desired_replicas
-from autothrottle.core.throttles.plan import DesiredReplicas, plan, previous_rate
+from autothrottle.core.throttles.plan import DesiredReplicas, plan
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE
 
@@ -757,7 +757,7 @@ def test_release_after_an_unconfirmed_write_requires_the_current_value(
 def test_ramp_target_is_the_previous_rate_whatever_the_current_value(current: str) -> None:
     known = LedgerEntry({LEADER_RATE: LedgerKey(None, MINIMUM, frozenset(), "40000000")}, 1)
     snapshot = Snapshot(version=1, throttles={B1: {LEADER_RATE: current}}, ledger={B1: known})
-    assert previous_rate(snapshot, 1, ReplicaRole.LEADER) == int(current)
+    assert snapshot.previous_rates.get((1, ReplicaRole.LEADER)) == int(current)
 
 
 def test_release_announces_only_values_that_were_never_ours() -> None:

@@ -12,6 +12,7 @@ from autothrottle.core.cycle.input import CycleInput, CycleObservation, KnownLoa
 from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.sources import AdoptedSources, KnownSources
 from autothrottle.core.records import Pause, PauseMode
+from autothrottle.core.throttles.changes import Change
 from autothrottle.core.throttles.decision import clean_up
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
 from tests import builders
@@ -30,19 +31,23 @@ def cycle(snapshot: Snapshot = FOREIGN, pause: Pause | None = None) -> CycleInpu
 
 
 def test_foreign_throttles_are_reported_until_their_removal_is_due() -> None:
-    reported = clean_up(SETTINGS, 1, cycle(), Plan(), frozenset())
+    reported = clean_up(SETTINGS, 1, cycle(), Plan(), ())
     assert (reported.cycles, list(reported.foreign), reported.contribution.changes) == (2, [BROKER], ())
-    removed = clean_up(SETTINGS, reported.cycles, cycle(), Plan(), frozenset())
-    assert removed.cycles == 3 and not removed.foreign and removed.contribution.changed == {BROKER}
+    removed = clean_up(SETTINGS, reported.cycles, cycle(), Plan(), ())
+    assert (
+        removed.cycles == 3
+        and not removed.foreign
+        and {change.resource for change in removed.contribution.changes} == {BROKER}
+    )
 
 
 def test_shadow_mode_reports_what_it_would_remove() -> None:
-    shadow = clean_up(replace(SETTINGS, shadow=True), 2, cycle(), Plan(), frozenset())
-    assert list(shadow.foreign) == [BROKER] and shadow.contribution.changed == {BROKER}
+    shadow = clean_up(replace(SETTINGS, shadow=True), 2, cycle(), Plan(), ())
+    assert list(shadow.foreign) == [BROKER] and {change.resource for change in shadow.contribution.changes} == {BROKER}
 
 
 def test_a_resource_that_the_cycle_changes_waits_for_the_next_one() -> None:
-    assert clean_up(SETTINGS, 2, cycle(), Plan(), frozenset({BROKER})).contribution.changes == ()
+    assert clean_up(SETTINGS, 2, cycle(), Plan(), [Change(BROKER, (), None)]).contribution.changes == ()
 
 
 @pytest.mark.parametrize(
@@ -56,9 +61,9 @@ def test_a_resource_that_the_cycle_changes_waits_for_the_next_one() -> None:
 def test_the_count_begins_again_without_foreign_throttles_or_with_a_reassignment(
     snapshot: Snapshot, plan: Plan
 ) -> None:
-    assert clean_up(SETTINGS, 2, cycle(snapshot), plan, frozenset()).cycles == 0
+    assert clean_up(SETTINGS, 2, cycle(snapshot), plan, ()).cycles == 0
 
 
 def test_a_pause_keeps_the_count() -> None:
-    paused = clean_up(SETTINGS, 2, cycle(pause=Pause(PauseMode.KEEP)), Plan(), frozenset())
+    paused = clean_up(SETTINGS, 2, cycle(pause=Pause(PauseMode.KEEP)), Plan(), ())
     assert (paused.cycles, paused.foreign, paused.contribution.changes) == (2, {}, ())

@@ -27,18 +27,11 @@ from autothrottle.core.cluster.configs import (
     format_replicas,
     parse_replicas,
 )
-from autothrottle.core.cluster.snapshot import (
-    NO_LEADER,
-    Assignment,
-    Problem,
-    Snapshot,
-    TopicReassignment,
-    participants,
-)
+from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, Problem, Snapshot, TopicReassignment
 from autothrottle.core.operators.overrides import Overrides, StoredOverride
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
-from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, Plan, current_rate, plan
+from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.throttle_history import ThrottleHistory
 from tests.examples import examples
@@ -327,7 +320,7 @@ class Model:
 
 
 def standing_rates(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:
-    found = {(b, role): current_rate(snapshot, b, role) for b in BROKERS for role in ReplicaRole}
+    found = {(b, role): snapshot.rates.get((b, role)) for b in BROKERS for role in ReplicaRole}
     return {side: rate for side, rate in found.items() if rate is not None}
 
 
@@ -438,7 +431,7 @@ def entries_of(configs: Configs, topic: str, role: ReplicaRole) -> frozenset[str
 def wanted_entries(model: Model, topic: str, role: ReplicaRole) -> set[str]:
     """The values that the specification requires, in terms of the model."""
     wanted: set[str] = set()
-    busy = participants(model.snapshot()).keys()
+    busy = model.snapshot().participants.keys()
     for (name, number), partition in model.partitions.items():
         pending = partition.adding - set(partition.isr)
         if name == topic and partition.moving and pending:
@@ -467,7 +460,7 @@ def check_exact(model: Model, initial: Configs) -> None:
                 assert without_entries_of(current, hold.entries_of) == without_entries_of(expected, hold.entries_of)
                 assert current >= expected
     decided = {(d.broker_id, d.role): str(d.rate_bytes_per_second) for d in model.last_plan.decisions}
-    roles, overridden = participants(model.snapshot()), model.overrides.brokers
+    roles, overridden = model.snapshot().participants, model.overrides.brokers
     for broker_id in BROKERS:
         resource = ConfigResource.broker(broker_id)
         for role in ReplicaRole:

@@ -8,13 +8,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autothrottle.core.throttles.ownership import (
-    LONGEST_PACE,
-    PACE,
-    RISE,
-    needs_ramp,
-    step,
-)
+from autothrottle.core.throttles.ownership import LONGEST_PACE, PACE, RISE, needs_ramp, step
 
 rates = st.integers(0, 10**10)
 times = st.floats(0, LONGEST_PACE.total_seconds()).map(lambda seconds: timedelta(seconds=seconds))

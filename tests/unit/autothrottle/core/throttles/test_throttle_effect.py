@@ -64,7 +64,7 @@ def findings(
         history = history.observe(at, {SIDE: mb(throttle)} if throttle else {})
         if (len(rates) - index) % 6 == 0:
             effect = effect.observe(EffectObservation(at, sides, history, copied(*rates[:index]), SETTINGS))
-    return effect.findings
+    return tuple(effect.ineffective.values())
 
 
 def test_broker_that_copies_above_its_throttle_for_two_windows_is_named() -> None:
@@ -117,7 +117,8 @@ def test_large_fetches_and_many_leaders_exceed_a_low_throttle() -> None:
 
     def judged(settings: ClusterSettings) -> tuple[str, ...]:
         effect = ThrottleEffect(since={SIDE: NOON})
-        return effect.observe(EffectObservation(after(80), [SIDE], history, progress, settings)).findings
+        observation = EffectObservation(after(80), [SIDE], history, progress, settings)
+        return tuple(effect.observe(observation).ineffective.values())
 
     assert judged(ClusterSettings()) == ()
     assert judged(SETTINGS) != ()
@@ -136,7 +137,7 @@ def judged_quota_rates(
             end, [side], history, Progress(), SETTINGS, {side: measured}, {side: float(mb(in_sync))}
         )
         effect = effect.observe(observation)
-    return effect.findings
+    return tuple(effect.ineffective.values())
 
 
 def test_quota_rate_of_the_broker_shows_it_without_log_sizes() -> None:
@@ -167,7 +168,7 @@ def test_finding_keeps_its_text_and_ends_with_its_cause() -> None:
         progress = copied(*rates)
         assert progress.at is not None
         effect = effect.observe(EffectObservation(progress.at, [SIDE], history, progress, SETTINGS))
-        texts.append(effect.findings)
+        texts.append(tuple(effect.ineffective.values()))
     assert texts[0] == texts[1] != ()
     assert texts[2] == ()
 

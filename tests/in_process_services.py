@@ -39,7 +39,7 @@ from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.ports.telemetry import EventSink, LoadSource
 from autothrottle.runtime.access import Access, AccessInterceptor
-from autothrottle.runtime.request_quotas import RequestQuotas
+from autothrottle.runtime.call_limits import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.tracing import Tracing
 from autothrottle.v1 import (

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from autothrottle.core.cluster.broker_ids import BROKER_IDS
+from autothrottle.core.cluster.configs import BROKER_IDS
 from autothrottle.core.members import Member
 from autothrottle.core.records import AuditAction, CatchUp, Cycle, Pause, PauseMode
 from autothrottle.messages import Conversion

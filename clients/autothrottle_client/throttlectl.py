@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import shtab
 
 from autothrottle import __version__
-from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID, broker_id_of
+from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
 from autothrottle_client import commands
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.commands import EXIT_FAILED

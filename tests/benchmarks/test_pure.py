@@ -19,7 +19,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.throttles.changes import ChangeSet, changes
 from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from autothrottle.core.units import MEGABYTE
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
 from autothrottle.wire.discovery import snapshot_to_chunks

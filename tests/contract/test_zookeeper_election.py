@@ -18,8 +18,7 @@ from kazoo.exceptions import NotEmptyError
 from kazoo.protocol.states import KazooState
 
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
-from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.adapters.zookeeper.term import term_check
+from autothrottle.adapters.zookeeper.session import connect, disconnect, term_check
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger import Ledger
 from autothrottle.core.errors import NotLeader, Unavailable

@@ -20,7 +20,7 @@ from kazoo.protocol.states import KazooState
 
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper import partition_states, snapshots
-from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
+from autothrottle.adapters.kafka_zookeeper.reassignments import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry

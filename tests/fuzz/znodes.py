@@ -8,16 +8,21 @@ from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
-from autothrottle.adapters.kafka_zookeeper.reassignments import ReassignmentNodes
-from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
+from autothrottle.adapters.kafka_zookeeper.reassignments import PartitionStates, ReassignmentNodes
+from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
 from autothrottle.adapters.zookeeper import codec, map_codecs
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.membership import parse_member
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
-from autothrottle.core.cluster.broker_ids import broker_id_of
-from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, format_replicas, parse_rate, parse_replicas
+from autothrottle.core.cluster.configs import (
+    THROTTLE_KEYS,
+    ConfigResource,
+    broker_id_of,
+    format_replicas,
+    parse_rate,
+    parse_replicas,
+)
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.quotas.entities import entity_of_path

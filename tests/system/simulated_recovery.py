@@ -20,7 +20,7 @@ from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.grpc import PlannerServiceClient
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.term import read_origin
+from autothrottle.adapters.zookeeper.session import read_origin
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, THROTTLE_KEYS
 from autothrottle.core.records import Cycle
 from autothrottle.core.traffic.loads import Capacity

@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, UnimplementedError
 
-from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
+from autothrottle.adapters.kafka_zookeeper.reassignments import PartitionStates
 from autothrottle.adapters.zookeeper import bulk
 from autothrottle.adapters.zookeeper.bulk import BATCH_NODES, data_of, read_nodes
 from autothrottle.adapters.zookeeper.codec import StateNode

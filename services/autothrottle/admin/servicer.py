@@ -12,7 +12,7 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
-from autothrottle.core.cluster.broker_ids import validate_broker_id
+from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.operators.audit import validate_audit_limit
 from autothrottle.core.operators.overrides import (

@@ -45,10 +45,10 @@ from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import RequestQuotaStore
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.access import Access, AccessInterceptor
+from autothrottle.runtime.call_limits import RequestQuotas
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.logs import log_samples
-from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics

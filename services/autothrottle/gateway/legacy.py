@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 
-from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID
+from autothrottle.core.cluster.configs import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES
 from autothrottle.core.units import MEGABYTE, format_megabytes

@@ -30,6 +30,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.core.retries import ACCEPT
 from autothrottle.gateway.web import CERTIFICATE_NAMES, AdminService, application
 from autothrottle.runtime.access import Access
+from autothrottle.runtime.call_limits import RequestQuotas
 from autothrottle.runtime.connections import (
     LOG_SPACING_SECONDS,
     RefusalLog,
@@ -37,7 +38,6 @@ from autothrottle.runtime.connections import (
     share_of_descriptors,
 )
 from autothrottle.runtime.health import Health
-from autothrottle.runtime.request_quotas import RequestQuotas
 from autothrottle_client.replicas import is_loopback_host
 
 HEADER_SECONDS = 10.0

@@ -31,16 +31,19 @@ from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.openapi import comments, openapi, page
 from autothrottle.runtime.access import AUTHORIZATION, Access, method_role
 from autothrottle.runtime.call_limits import (
+    CLIENT_ID,
     HEAVY_REQUEST,
     HEAVY_REQUESTS,
     LARGE_REQUESTS,
+    REFUSAL_HEADER,
     SMALL_REQUEST,
     LimitReached,
+    RequestQuotas,
+    RequestThrottle,
     Slots,
 )
 from autothrottle.runtime.connections import host_of
 from autothrottle.runtime.health import Health, Scope, without_addresses
-from autothrottle.runtime.request_quotas import CLIENT_ID, REFUSAL_HEADER, RequestQuotas, RequestThrottle
 from autothrottle.v1 import admin_pb2, placement_pb2, quotas_pb2
 from autothrottle.wire.common import Metadata, code_of, forwarded_metadata
 

@@ -24,8 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from autothrottle.adapters.credentials.tokens import Tokens
 from autothrottle.core.access import Caller, CertificateRoles, Role, require_role, role_of_certificate
 from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
-from autothrottle.runtime.call_limits import Behavior, Continuation, Handler, rewrapped
-from autothrottle.runtime.request_quotas import RequestQuotas
+from autothrottle.runtime.call_limits import Behavior, Continuation, Handler, RequestQuotas, rewrapped
 from autothrottle.v1 import access_pb2
 from autothrottle.wire.common import caller, to_status
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
+from autothrottle.core.cluster.configs import MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, ordered

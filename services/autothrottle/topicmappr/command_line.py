@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autothrottle import __version__
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import escape_unprintable

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from autothrottle.core.capacity.sizing import CopyTarget, Loss
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import ALL_MAPPED, ALL_REGISTERED
 from autothrottle.core.placement.plan import Optimization, Strategy

@@ -19,7 +19,7 @@ from typing import Any
 
 from autothrottle.core.capacity.pools import BrokerRule, Fault, Pool, Pools
 from autothrottle.core.capacity.sizing import InstanceType, UsableShares
-from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
+from autothrottle.core.cluster.configs import MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.plan import Optimization, Strategy
 from autothrottle.core.texts import escape_unprintable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autothrottle.core.cluster.broker_ids import validate_broker_id
+from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Goal
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord

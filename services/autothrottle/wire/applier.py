@@ -7,8 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autothrottle.core.cluster.broker_ids import validate_broker_id
-from autothrottle.core.cluster.configs import THROTTLE_KEYS, ConfigResource, LedgerEntry, LedgerKey, ResourceType
+from autothrottle.core.cluster.configs import (
+    THROTTLE_KEYS,
+    ConfigResource,
+    LedgerEntry,
+    LedgerKey,
+    ResourceType,
+    validate_broker_id,
+)
 from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import entity_of_path, validate_entity

@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
-from autothrottle.core.cluster.broker_ids import validate_broker_id
-from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.cluster.configs import ConfigResource, validate_broker_id
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.cluster.flows import (
     CopiedMark,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
-from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.configs import MAX_BROKER_ID, ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import FIELD_ERRORS
 from autothrottle.core.texts import encodable

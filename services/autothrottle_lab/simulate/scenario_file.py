@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID
+from autothrottle.core.cluster.configs import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
 from autothrottle.core.units import MEGABYTE

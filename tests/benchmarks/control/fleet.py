@@ -23,7 +23,7 @@ from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from autothrottle.core.units import MEGABYTE
 from tests.benchmarks.control.links import Array, Flows, Indexes, contended_shares, fair_shares, traffic
 from tests.benchmarks.control.scenarios import BEFORE, RATIO, Scenario

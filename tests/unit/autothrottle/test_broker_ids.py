@@ -8,8 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from autothrottle.adapters.memory import MemoryOverrides
-from autothrottle.core.cluster.broker_ids import broker_id_of, parse_broker_id, validate_broker_id
-from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, ConfigResource
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    ConfigResource,
+    broker_id_of,
+    parse_broker_id,
+    validate_broker_id,
+)
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.submission import targets
 from autothrottle.core.traffic.capacity import parse_broker_cap_map

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from autothrottle.adapters.datadog.client import DatadogSettings
 from autothrottle.adapters.datadog.series import MetricSeries, MetricWindow
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of, parse_capacity
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, by_broker

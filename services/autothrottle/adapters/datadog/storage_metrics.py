@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from datadog_api_client.v1.api.metrics_api import MetricsApi
 
 from autothrottle.adapters.datadog.client import DatadogClient, DatadogSettings, RateLimit
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable

@@ -7,8 +7,7 @@ answers, because it has already read the cluster. Calls to the planner stay with
 rotate over the replicas.
 """
 
-from autothrottle.adapters.grpc.discovery import DiscoveryClient
 from autothrottle.adapters.grpc.planner import PlannerServiceClient
-from autothrottle.adapters.grpc.services import AdminServiceClient, ApplierClient, MetricsClient
+from autothrottle.adapters.grpc.services import AdminServiceClient, ApplierClient, DiscoveryClient, MetricsClient
 
 __all__ = ["AdminServiceClient", "ApplierClient", "DiscoveryClient", "MetricsClient", "PlannerServiceClient"]

@@ -23,7 +23,6 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments
 from autothrottle.adapters.kafka_admin.values import Answers, Configs
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
-from autothrottle.adapters.kafka_common.snapshot_differences import ClusterView, Difference, SnapshotDifferences
 from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,
@@ -36,8 +35,11 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import (
     ANY_SNAPSHOT,
+    ClusterView,
+    Difference,
     Problem,
     Snapshot,
+    SnapshotDifferences,
     SnapshotRequest,
     TopicReassignment,
 )

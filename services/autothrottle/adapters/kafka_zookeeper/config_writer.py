@@ -32,8 +32,13 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_ledger_entry,
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, translated_errors
-from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
+from autothrottle.adapters.zookeeper.session import (
+    ANSWER_LOST,
+    FenceCheck,
+    read_after_outage,
+    term_check,
+    translated_errors,
+)
 from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.records import Outcome, OutcomeStatus

@@ -25,7 +25,7 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.broker_ids import broker_id_of
+from autothrottle.core.cluster.configs import broker_id_of
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, settled

@@ -15,8 +15,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from autothrottle.adapters.concurrency.deadlines import seconds_left
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, translated_errors
-from autothrottle.adapters.zookeeper.term import term_check
+from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, term_check, translated_errors
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.operators.submission import Targets

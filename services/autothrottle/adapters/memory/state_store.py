@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
-from autothrottle.core.cluster.broker_ids import validate_broker_id
+from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.members import Member, ordered
 from autothrottle.core.operators.audit import (

@@ -10,7 +10,7 @@ from datetime import timedelta
 from autothrottle.adapters.http.client import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.client import PrometheusClient, PrometheusSettings, QueryResult
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.broker_matching import BrokerMatching, host_of
 from autothrottle.core.traffic.capacity import CapacityLimits

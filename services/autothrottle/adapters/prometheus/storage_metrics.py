@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.client import PrometheusClient, PrometheusSettings, QueryResult
 from autothrottle.adapters.prometheus.metrics import BROKERS_QUERY, reported_addresses
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.traffic.broker_matching import BrokerMatching

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from autothrottle.core.cluster.broker_ids import BROKER_IDS, MAX_BROKER_ID, broker_id_of
 from autothrottle.core.cluster.configs import (
+    BROKER_IDS,
+    MAX_BROKER_ID,
     REPLICAS_KEYS,
     ConfigResource,
     LedgerEntry,
     LedgerKey,
     ResourceType,
+    broker_id_of,
     parse_replicas,
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME

@@ -20,7 +20,7 @@ from autothrottle.adapters.zookeeper.codec import (
     text,
     time_of,
 )
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.operators import audit
 from autothrottle.core.operators.audit import MapKind

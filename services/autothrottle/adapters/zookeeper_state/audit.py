@@ -16,7 +16,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
+from autothrottle.adapters.zookeeper.session import FenceCheck, term_check
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord
 

@@ -29,8 +29,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.zookeeper.codec import own_object, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.adapters.zookeeper.term import new_origin, origin_path, read_origin
+from autothrottle.adapters.zookeeper.session import new_origin, origin_path, read_origin, translated_errors
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.retries import ELECTION
 from autothrottle.ports.kafka import Term

@@ -19,13 +19,12 @@ from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.concurrency.deadlines import seconds_left, time_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
-from autothrottle.adapters.kafka_zookeeper.throttle_configs import ThrottleConfigs
+from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.adapters.zookeeper.term import FenceCheck, term_check
+from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, translated_errors
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable

@@ -23,7 +23,7 @@ from autothrottle.adapters.zookeeper.map_codecs import MapCodec, MapContent
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, NodeEdit, StoredNode
-from autothrottle.core.cluster.broker_ids import broker_id_of, validate_broker_id
+from autothrottle.core.cluster.configs import broker_id_of, validate_broker_id
 from autothrottle.core.errors import Incomplete, Invalid
 from autothrottle.core.operators.audit import (
     MAX_AUDIT_RECORDS,

@@ -21,7 +21,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.cluster.broker_ids import broker_id_of
+from autothrottle.core.cluster.configs import broker_id_of
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
 from autothrottle.core.texts import encodable, json_integer

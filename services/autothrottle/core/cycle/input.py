@@ -28,7 +28,7 @@ from autothrottle.core.quotas.yielding import YieldState
 from autothrottle.core.throttles.guards import GuardState, ThrottleEffect
 from autothrottle.core.throttles.ramp import RampState, WriteHistory
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 
 
 @dataclass(frozen=True, slots=True)

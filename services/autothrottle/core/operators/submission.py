@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
 
-from autothrottle.core.cluster.broker_ids import validate_broker_id
-from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas
+from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas, validate_broker_id
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
 from autothrottle.core.units import MAX_INT32

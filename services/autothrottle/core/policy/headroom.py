@@ -12,8 +12,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits
-from autothrottle.core.traffic.replication import Replication
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import Replication, ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
 

@@ -12,7 +12,7 @@ from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis
 from autothrottle.core.traffic.loads import Loads, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
 

@@ -6,22 +6,392 @@ when ours ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from functools import cached_property
 
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole, ResourceType
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState
+from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import KnownSources, unreadable_entries
+from autothrottle.core.policy.limits import Limits
 from autothrottle.core.quotas.entities import QuotaState, entity_of_path
-from autothrottle.core.quotas.keys import TemporaryQuotas, format_value
-from autothrottle.core.quotas.yield_step import DesiredQuotas, YieldDecision, yielding
-from autothrottle.core.quotas.yielding import YieldRules
-from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuotas, format_value, parse_value
+from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldState, YieldTarget
+from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first
 from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.throttles.ownership import desired_rate, lost_finding, with_lost_records
+from autothrottle.core.throttles.plan import Plan
+from autothrottle.core.traffic.loads import Loads
+from autothrottle.core.units import MEGABYTE, BytesPerSecond
+
+DesiredQuotas = Mapping[ConfigResource, Mapping[str, str]]
+"""Quota entity -> key -> text of its value."""
+
+_NOTHING: Mapping[str, str] = {}
+
+_SHOWN = 5
+"""Number of rules or brokers that a finding names."""
+
+_SETTLED_WINDOWS = 3
+"""Windows without a step after which the quotas must show an effect."""
+
+_ROLE = {QuotaKey.PRODUCER_BYTE_RATE: ReplicaRole.FOLLOWER, QuotaKey.CONSUMER_BYTE_RATE: ReplicaRole.LEADER}
+"""Key -> the direction of a broker's link that it limits: producers send to brokers as leaders send to followers."""
+
+
+@dataclass(frozen=True, slots=True)
+class YieldDecision:
+    """What the rules set in a cycle."""
+
+    state: YieldState
+    desired: DesiredQuotas = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+    """One sentence each."""
+    wake_ups: tuple[WakeUp, ...] = ()
+
+
+def yielding(previous: YieldState, cycle: CycleInput, throttles: ThrottleDecision, state: QuotaState) -> YieldDecision:
+    """Return the quotas that the rules set now. Those that are absent are restored.
+
+    Args:
+        previous: what the term remembers.
+        cycle: with its sources, and the clients if they were read.
+        throttles: with the plan and the loads of the cycle.
+        state: the quotas of the term's targets, and the ledger.
+    """
+    rules, clock, is_recovering = cycle.sources.rules, cycle.clock, cycle.is_recovering
+    if is_recovering is False or not rules:
+        return YieldDecision(YieldState())
+    requested = previous.requested(rules)
+    yields = previous.with_reading(cycle.observation.clients, clock).with_ours(state.ledger)
+    inputs = _inputs(rules, previous, cycle, throttles, state)
+    if is_recovering is None or yields.stepped is None:
+        # The first cycle of a recovery or a term does not wait for the clients: its throttles are urgent.
+        desired = _desired(yields.targets(rules), frozenset(), inputs).quotas
+        if is_recovering is None:
+            return YieldDecision(yields, desired)
+        loads = {} if desired else client_loads(throttles.plan, throttles.limits)
+        begun = replace(yields, stepped=clock, stepped_at=cycle.at, loads_before=loads)
+        return YieldDecision(begun, desired, wake_ups=(WakeUp("clients yield to the recovery"),))
+    desired_quotas = _desired(yields.targets(rules), frozenset(target.resource for target in requested), inputs)
+    yields = replace(yields, operator_keys=inputs.operator_keys)
+    if desired_quotas.has_stepped:
+        yields = replace(yields, stepped=clock, stepped_at=cycle.at)
+    findings = (*_findings(yields, rules, desired_quotas.waiting), *_plug_in_findings(yields, throttles, clock))
+    # A first quota that was refused is pending without a step to wait for.
+    since = yields.stepped if desired_quotas.is_pending and not inputs.is_step and yields.stepped is not None else clock
+    next_step = since + QUOTA_WINDOW.total_seconds()
+    fresh_until = None if desired_quotas.is_unread else next_step
+    yields = replace(yields, fresh_until=fresh_until, rules=rules, findings=findings)
+    return YieldDecision(yields, desired_quotas.quotas, findings, _wake_ups(desired_quotas, next_step - clock))
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What the quotas of all entities depend on."""
+
+    state: QuotaState
+    loads: Loads
+    operator_keys: frozenset[tuple[ConfigResource, QuotaKey]]
+    """Keys that an operator has set for a time, which rules leave alone."""
+    released: frozenset[tuple[ConfigResource, QuotaKey]]
+    """Those of the last cycle that are no longer set."""
+    limits: Mapping[str, BytesPerSecond | None]
+    """Rule -> its limit; None: it is a share of an unknown capacity."""
+    is_step: bool
+    """Whether a window has passed since the last step."""
+    direction: Direction
+
+    @cached_property
+    def used(self) -> Mapping[QuotaKey, BytesPerSecond | None]:
+        """Key -> the most that a client can use now; None: unknown."""
+        return {key: most_used(self.loads, role) for key, role in _ROLE.items()}
+
+
+def _inputs(
+    rules: YieldRules, yields: YieldState, cycle: CycleInput, throttles: ThrottleDecision, state: QuotaState
+) -> _Inputs:
+    has_share, clock = any(rule.at_most_bytes_per_second is None for rule in rules.values()), cycle.clock
+    capacity = smallest_capacity(throttles.loads) if has_share else None
+    temporary = [
+        (e.resource, quota) for e, quota in (cycle.sources.quotas or {}).items() if not quota.end(cycle.at, True)
+    ]
+    operator_keys = frozenset((resource, key) for resource, quota in temporary for key in quota.values)
+    return _Inputs(
+        state=state,
+        loads=throttles.loads,
+        operator_keys=operator_keys,
+        released=yields.operator_keys - operator_keys,
+        limits={name: rule.limit(capacity) for name, rule in rules.items()},
+        is_step=yields.stepped is not None and clock - yields.stepped >= QUOTA_WINDOW.total_seconds(),
+        direction=direction(throttles.plan, throttles.loads, throttles.limits, yields.stepped_at or cycle.at),
+    )
+
+
+@dataclass(slots=True)
+class _Desired:
+    """The quotas of all entities, collected one by one."""
+
+    quotas: dict[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    has_stepped: bool = False
+    is_pending: bool = False
+    """Whether a quota steps at the end of the window."""
+    is_unread: bool = False
+    """Whether the quotas of an entity were not read, so that it waits for the next cycle."""
+    waiting: set[str] = field(default_factory=set)
+    """Rules that wait for the capacity of the brokers."""
+
+
+def _desired(targets: Iterable[YieldTarget], resources_read: Collection[ConfigResource], inputs: _Inputs) -> _Desired:
+    """Return the quotas of the entities. One whose quotas were not read keeps the values in the ledger."""
+    desired = _Desired()
+    for target in targets:
+        is_read, keys = (
+            target.resource in resources_read,
+            (k for k in target.keys if (target.resource, k) not in inputs.operator_keys),
+        )
+        quotas = {key: _quota(target, key, is_read, inputs, desired) for key in keys}
+        values = {str(key): format_value(key, value) for key, value in quotas.items() if value is not None}
+        if values:
+            desired.quotas[target.resource] = values
+    return desired
+
+
+def _quota(
+    target: YieldTarget, key: QuotaKey, is_read: bool, inputs: _Inputs, desired: _Desired
+) -> BytesPerSecond | None:
+    """Return the quota to write, below the one before. None: write none, and restore the one before."""
+    configs, entry = inputs.state.configs, inputs.state.ledger.get(target.resource)
+    current = configs.get(target.resource, _NOTHING).get(key)
+    ledger_key = entry.keys.get(key) if entry else None
+    if ledger_key is None and not is_read:
+        desired.is_unread = True
+        return None
+    original, written = (current, None) if ledger_key is None else (ledger_key.before, _written(ledger_key, current))
+    rules = [
+        match.rule for match in target.rules if key in match.rule.keys and not (match.only_own and original is None)
+    ]
+    limits = [(limit, rule.floor_bytes_per_second) for rule in rules if (limit := inputs.limits[rule.name]) is not None]
+    if len(limits) < len(rules):
+        desired.waiting.update(rule.name for rule in rules if inputs.limits[rule.name] is None)
+    if not is_read or not limits:
+        return written if rules else None
+    ceiling, (limit, floor) = _ceiling(target, key, original, configs), min(limits)
+    top = limit if ceiling is None else min(limit, ceiling)
+    if written is not None and (target.resource, key) in inputs.released:
+        written = max(written, top)  # an operator's lower quota must not hold the client down after its end
+    value, may_step = (written, True) if written is not None else _start(limit, ceiling, inputs.used[key])
+    following = _next(value, top, min(floor, top), inputs.direction)
+    if following != value and may_step and inputs.is_step:
+        value, desired.has_stepped = following, True
+        desired.is_pending |= value > top
+    else:
+        desired.is_pending |= following != value
+    value = max(value, floor)
+    return value if ceiling is None or value < ceiling else None
+
+
+def _start(
+    limit: BytesPerSecond, ceiling: BytesPerSecond | None, used: BytesPerSecond | None
+) -> tuple[BytesPerSecond, bool]:
+    """Return the first quota, and whether it is in force already, so that it can be halved.
+
+    Args:
+        limit: the limit of the rule.
+        ceiling: the quota before; None: unlimited.
+        used: the most that a client can use now; None: unknown.
+    """
+    if used is None:
+        return (limit, False) if ceiling is None else (ceiling, True)
+    most = max(used, limit)
+    return (most, False) if ceiling is None or most < ceiling else (ceiling, True)
+
+
+def _next(value: BytesPerSecond, top: BytesPerSecond, floor: BytesPerSecond, direction: Direction) -> BytesPerSecond:
+    """Return the quota after one step: half of it, or a quarter more.
+
+    >>> _next(70, 20, 5, Direction.KEEP), _next(20, 20, 5, Direction.DOWN), _next(10, 20, 5, Direction.UP)
+    (35, 10, 12)
+    """
+    half = (value + 1) // 2
+    if value > top:
+        return max(half, top)
+    if direction is Direction.DOWN:
+        return max(half, floor)
+    return min(value + max(value // 4, 1), top) if direction is Direction.UP else value
+
+
+def _written(ledger_key: LedgerKey, current: str | None) -> BytesPerSecond | None:
+    """Return the value that we wrote last, also if another party has changed it; None: we wrote none."""
+    return _rate(current if ledger_key.is_ours(current) else ledger_key.written)
+
+
+def _ceiling(target: YieldTarget, key: QuotaKey, original: str | None, configs: DesiredQuotas) -> BytesPerSecond | None:
+    """Return the quota that applies without ours, bytes/s; None: unlimited."""
+    if (rate := _rate(original)) is not None:
+        return rate
+    for resource in target.fallbacks:
+        if resource in configs and (rate := _rate(configs[resource].get(key))) is not None:
+            return rate
+    return None
+
+
+def _rate(text: str | None) -> BytesPerSecond | None:
+    """Return the rate of a quota, bytes/s; None: it is not set, or another party set a text that Kafka ignores."""
+    try:
+        return None if text is None else int(parse_value(QuotaKey.PRODUCER_BYTE_RATE, text))
+    except Invalid:
+        return None
+
+
+def _wake_ups(desired: _Desired, seconds_to_step: float) -> tuple[WakeUp, ...]:
+    wake_ups = [WakeUp("more clients yield to the recovery")] if desired.is_unread else []
+    if desired.is_pending:
+        wake_ups.append(WakeUp("the next step of clients that yield", timedelta(seconds=max(seconds_to_step, 0))))
+    return tuple(wake_ups)
+
+
+def _findings(yields: YieldState, rules: YieldRules, waiting: Collection[str]) -> tuple[str, ...]:
+    findings = [
+        f"yield rule {name} waits for metrics: its limit is a share of an unknown capacity" for name in sorted(waiting)
+    ]
+    if yields.error:
+        findings.append(
+            f"the clients cannot be read; yield rules limit only clients that are already known: {yields.error}"
+        )
+    findings += yields.reading.warnings
+    matched = yields.matched(rules)
+    if len(matched) > MAX_LIMITED:
+        limited = frozenset(yields.targets(rules))
+        left_out = [target for target in matched if target not in limited]
+        names = sorted({match.rule.name for target in left_out for match in target.rules})
+        findings.append(
+            f"yield rules {_shown(names)} match too many clients: {len(left_out)} of them are not limited, since rules "
+            f"limit at most {MAX_LIMITED}; give patterns that match fewer"
+        )
+    return tuple(findings)
+
+
+def _plug_in_findings(yields: YieldState, throttles: ThrottleDecision, clock: float) -> tuple[str, ...]:
+    """Report plug-ins for quotas (KIP-257), and whether the client load fell once the quotas stayed for some time."""
+    plug_ins = yields.reading.plug_ins
+    if not plug_ins or yields.stepped is None or yields.stepped_at is None:
+        return ()
+    names = _shown(sorted(set(plug_ins.values())))
+    findings = [
+        f"brokers {_shown([str(b) for b in sorted(plug_ins)])} use the plug-in {names} for client quotas "
+        "(client.quota.callback.class); Kafka's quotas may have no effect there"
+    ]
+    if clock - yields.stepped >= _SETTLED_WINDOWS * QUOTA_WINDOW.total_seconds():
+        loads = measured_since(throttles.plan, throttles.loads, throttles.limits, yields.stepped_at)
+        if (unchanged := unchanged_load(yields.loads_before, loads)) is not None:
+            old_load, new_load = (f"{load / MEGABYTE:.0f}" for load in unchanged)
+            findings.append(
+                f"the plug-in {names} seems to ignore Kafka's quotas: clients had {old_load} MB/s on the brokers of "
+                f"the recovery before their quotas, and have {new_load} MB/s now; limit these clients in the plug-in"
+            )
+    return tuple(findings)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+TARGET_ROOM = 0.5
+"""Share of a link that clients should leave to the recovery. With less, clients yield more."""
+
+ENOUGH_ROOM = 1.5 * TARGET_ROOM
+"""With more room than this, clients get more. Between the two their quotas stay, so that they do not oscillate: a raise
+by a quarter after a halving cannot take more than the room that the halving made."""
+
+LEAST_FALL = 0.1
+"""Smallest fall of the client load, as a share of it, that shows an effect of the quotas."""
+
+
+class Direction(Enum):
+    """Which way the quotas below their limits move."""
+
+    DOWN = "down"
+    KEEP = "keep"
+    UP = "up"
+
+
+def direction(plan: Plan, loads: Loads, limits: Limits | None, since: datetime) -> Direction:
+    """Return which way the quotas move; KEEP without a measurement of only the time after the last step.
+
+    Args:
+        plan: the plan of the cycle.
+        loads: the loads that the plan is based on.
+        limits: the operator's limits that the plan is based on; None: no rates were decided.
+        since: time of the last step, UTC.
+    """
+    clients = measured_since(plan, loads, limits, since)
+    room = min((1 - load / loads.brokers[b].capacity.of(role) for (b, role), load in clients.items()), default=None)
+    if room is None or TARGET_ROOM <= room <= ENOUGH_ROOM:
+        return Direction.KEEP
+    return Direction.DOWN if room < TARGET_ROOM else Direction.UP
+
+
+def measured_since(
+    plan: Plan, loads: Loads, limits: Limits | None, since: datetime
+) -> Mapping[LinkSide, BytesPerSecond]:
+    """Return the result of `client_loads`; empty if one of its measurements began before this time."""
+    found = client_loads(plan, limits)
+    is_new = all(b in loads.brokers and loads.brokers[b].of(role).start >= since for b, role in found)
+    return found if is_new else {}
+
+
+def client_loads(plan: Plan, limits: Limits | None) -> Mapping[LinkSide, BytesPerSecond]:
+    """Return (broker id, role) -> client load, bytes/s, for the link sides of the recovery whose load is measured."""
+    found = ((d, _client_load(d, limits)) for d in plan.decisions) if limits is not None else ()
+    return {(d.broker_id, d.role): load for d, load in found if load is not None}
+
+
+def _client_load(decision: Decision, limits: Limits | None) -> BytesPerSecond | None:
+    if decision.client_bytes_per_second is not None or limits is None:
+        return decision.client_bytes_per_second
+    if (
+        decision.headroom_bytes_per_second is None
+        or decision.capacity_bytes_per_second is None
+        or decision.basis is Basis.STATIC
+    ):
+        return None
+    # The original's formula: the headroom is the operator's share of what clients leave.
+    return max(
+        decision.capacity_bytes_per_second - int(decision.headroom_bytes_per_second / limits.max_ratio[decision.role]),
+        0,
+    )
+
+
+def unchanged_load(
+    before: Mapping[LinkSide, BytesPerSecond], now: Mapping[LinkSide, BytesPerSecond]
+) -> tuple[BytesPerSecond, BytesPerSecond] | None:
+    """Return the client load before and now on the same link sides, if it has not fallen; None: it has, or is unknown.
+
+    Args:
+        before: when the recovery began.
+        now: after the quotas have stayed for some windows.
+    """
+    sides = before.keys() & now.keys()
+    first, last = sum(before[side] for side in sides), sum(now[side] for side in sides)
+    return (first, last) if first > 0 and last > (1 - LEAST_FALL) * first else None
+
+
+def most_used(loads: Loads, role: ReplicaRole) -> BytesPerSecond | None:
+    """Return the highest traffic of any broker in one direction, bytes/s: no client can use more; None: unknown."""
+    return max((load.of(role).rate for load in loads.brokers.values()), default=None)
+
+
+def smallest_capacity(loads: Loads) -> BytesPerSecond | None:
+    """Return the capacity of the smallest link side of any broker, bytes/s; None: unknown."""
+    return min((load.capacity.of(role) for load in loads.brokers.values() for role in ReplicaRole), default=None)
 
 
 def quota_changes(

@@ -18,8 +18,7 @@ from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.core.traffic.replication import Replication
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import Replication, ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
 SCHEMA_VERSION = 1

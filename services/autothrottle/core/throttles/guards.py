@@ -33,14 +33,20 @@ from autothrottle.core.cluster.fetch_settings import (
 from autothrottle.core.cluster.flows import Intervals, LinkSide, LinkTraffic, Progress, link_sides_of
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.forecast.eta import move_time, needed_rate
-from autothrottle.core.forecast.stalls import StallWatch
+from autothrottle.core.forecast.progress import StallWatch
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis, Decision, Outcome, Reason
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.throttles.plan import DesiredReplicas, Plan, is_small_change
 from autothrottle.core.traffic.loads import Loads, Utilization
-from autothrottle.core.traffic.replication import Ingress, Replication, ingress, link_side_growth
-from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW, ThrottleHistory
+from autothrottle.core.traffic.replication import (
+    THROTTLE_WINDOW,
+    Ingress,
+    Replication,
+    ThrottleHistory,
+    ingress,
+    link_side_growth,
+)
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
 
 DEADLINE_SLACK = 1.0

@@ -28,7 +28,7 @@ from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInpu
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
 CONSUMER_OFFSETS = "__consumer_offsets"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid
 
 HOST_LABELS = ("instance", "host", "hostname", "node", "nodename", "node_name", "pod", "kubernetes_pod_name")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from autothrottle.core.cluster.broker_ids import parse_broker_id
+from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.loads import MAX_LINK_RATE, Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond, without_unit

@@ -22,7 +22,7 @@ from autothrottle.core.traffic.network_devices import (
     LinkDevices,
     link_devices,
 )
-from autothrottle.core.traffic.throttle_history import THROTTLE_WINDOW
+from autothrottle.core.traffic.replication import THROTTLE_WINDOW
 
 QUOTA_RATES: Mapping[ReplicaRole, Sequence[SeriesName]] = {
     role: tuple(SeriesName(f"kafka_server_{name}_byte_rate") for name in (group, group.lower()))

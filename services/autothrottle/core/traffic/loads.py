@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TypeVar
 
-from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
-from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.configs import MAX_BROKER_ID, ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MAX_RATE, BytesPerSecond

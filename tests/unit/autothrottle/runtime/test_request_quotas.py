@@ -24,8 +24,7 @@ from autothrottle.core.operators.audit import REQUEST_QUOTAS
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.runtime import request_quotas
 from autothrottle.runtime.access import Access, has_request_quota
-from autothrottle.runtime.call_limits import LimitReached
-from autothrottle.runtime.request_quotas import THROTTLE_TIME, RequestQuotas
+from autothrottle.runtime.call_limits import THROTTLE_TIME, LimitReached, RequestQuotas
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_client import AdminClient, Unavailable
 from tests.builders import eventually

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading as AdminReassignments
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata
-from autothrottle.adapters.kafka_zookeeper.partition_states import PartitionStates
+from autothrottle.adapters.kafka_zookeeper.reassignments import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.reassignments import ReassignmentNodes as ZooKeeperReassignments
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths

@@ -30,8 +30,7 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_states,
     parse_topic,
 )
-from autothrottle.core.cluster.broker_ids import broker_id_of
-from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LedgerEntry, LedgerKey
+from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LedgerEntry, LedgerKey, broker_id_of
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
 from autothrottle.core.operators.overrides import StoredOverride

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
-from autothrottle.core.forecast.stalls import StallWatch
+from autothrottle.core.forecast.progress import StallWatch
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.plan import Plan
 from tests.builders import NOON, mb

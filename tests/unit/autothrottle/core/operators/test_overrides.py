@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.broker_ids import validate_broker_id
+from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.operators.audit import validate_audit_limit
 from autothrottle.core.operators.overrides import (

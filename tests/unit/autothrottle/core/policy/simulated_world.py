@@ -13,7 +13,7 @@ from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.records import Decision
 from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from tests import builders
 from tests.builders import NOON, mb
 

@@ -16,7 +16,7 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy, Work, needs
 from autothrottle.core.policy.interface import PolicyObservation
 from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from tests import builders
 from tests.builders import NOON, mb
 from tests.examples import examples

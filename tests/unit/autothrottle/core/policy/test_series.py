@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
-from autothrottle.core.policy.series import CumulativeSeries, FlowCounts, now_and_then
+from autothrottle.core.policy.measurements import CumulativeSeries, FlowCounts, now_and_then
 from tests.builders import NOON
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

@@ -33,7 +33,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, DesiredReplicas, Plan, is_small_change, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from autothrottle.core.units import MEGABYTE
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

@@ -33,7 +33,7 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from tests.examples import examples
 
 BROKERS = (1, 2, 3, 4, 5)

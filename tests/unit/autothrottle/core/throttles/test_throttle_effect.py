@@ -22,7 +22,7 @@ from autothrottle.core.throttles.guards import (
 )
 from autothrottle.core.throttles.plan import DesiredReplicas, Plan
 from autothrottle.core.traffic.loads import Capacity, Utilization
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from autothrottle_lab.simulate.virtual_time import (
     EventKind,
     VirtualBroker,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.traffic.throttle_history import ThrottleHistory
+from autothrottle.core.traffic.replication import ThrottleHistory
 from tests import builders
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

@@ -50,23 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     try:
         spark = open_session(arguments.master)
+        try:
+            decisions, out = location(arguments.decisions, spark), location(arguments.out, spark)
+            run = score(spark, ScoreSettings(decisions, out, arguments.ratio, arguments.anew), _print_progress)
+            if not {"recoveries", "ports", "timeline", "quality"} <= run.tables.keys():
+                _print_progress("no recovery has ended yet")
+                return 0
+            _print_progress("estimating other settings")
+            write_report(spark, report.gather(run.tables), out)
+            _print_progress(f"report: {out}/report.html")
+        finally:
+            spark.stop()
     except AutothrottleError as error:
         print(error, file=sys.stderr)
         return 1
-    try:
-        decisions, out = location(arguments.decisions, spark), location(arguments.out, spark)
-        run = score(spark, ScoreSettings(decisions, out, arguments.ratio, arguments.anew), _print_progress)
-        if not {"recoveries", "ports", "timeline", "quality"} <= run.tables.keys():
-            _print_progress("no recovery has ended yet")
-            return 0
-        _print_progress("estimating other settings")
-        write_report(spark, report.gather(run.tables), out)
-        _print_progress(f"report: {out}/report.html")
-    except AutothrottleError as error:
-        print(error, file=sys.stderr)
-        return 1
-    finally:
-        spark.stop()
     return 0
 
 

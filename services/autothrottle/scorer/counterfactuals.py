@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from autothrottle.core.records import Reason
 from autothrottle.core.scoring.score import OVERRIDES, Setting
-from autothrottle.scorer.expressions import available_rate
+from autothrottle.scorer.stretches import available_rate, beyond
 
 _RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _THRESHOLDS = {1: (0.0, 0.05, 0.1, 0.2, 0.3, 0.5), 2: (0.0, 0.1, 0.3), 4: (0.0, 0.1, 0.3)}
@@ -104,9 +104,7 @@ def _cell(ratio: Column, threshold: Column, every: Column, is_logged: Column) ->
 def _begin() -> Column:
     nothing = F.lit(None).cast("double")
     return F.struct(
-        nothing.alias("previous"),
-        nothing.alias("reached"),
-        nothing.alias("last"),
+        *(nothing.alias(name) for name in ("previous", "reached", "last")),
         *(F.lit(0.0).alias(name) for name in ("at", "carried", "harmed", "clients")),
         *(F.lit(0).alias(name) for name in ("writes", "cycles")),
     )
@@ -152,13 +150,7 @@ def _is_override(stretch: Column) -> Column:
 
 def _seconds() -> Column:
     end, amount = F.col("end"), F.col("amount")
-    after = end["at"] + F.try_divide(amount - end["carried"], end["last"])
-    return (
-        F.when(amount <= 0, F.lit(0.0))
-        .when(end["reached"].isNotNull(), end["reached"])
-        .when(end["last"] > 0, after)
-        .otherwise(F.lit(float("inf")))
-    )
+    return F.coalesce(F.when(amount > 0, end["reached"]), beyond(amount, end["carried"], end["at"], end["last"]))
 
 
 def surface(estimates: DataFrame) -> DataFrame:

@@ -7,23 +7,64 @@ columns, written by a newer version, are ignored. Duplicate records count once.
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql import types as T
 
-from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, ReassignmentStatus
-from autothrottle.scorer.schema import DECISIONS, REASSIGNMENTS
+from autothrottle.core.scoring.decision_records import (
+    SCHEMA_VERSION,
+    DecisionRecord,
+    ReassignmentRecord,
+    ReassignmentStatus,
+)
 
 KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 """Columns that identify a decision; a row with a null in one of them is not usable."""
 
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
 """Columns required for scoring a decision; a row with a null in one of them is not usable."""
+
+# The schema, derived from the fields of the records.
+
+_PLAIN: dict[type, T.DataType] = {
+    str: T.StringType(),
+    int: T.LongType(),
+    float: T.DoubleType(),
+    bool: T.BooleanType(),
+    datetime: T.TimestampType(),
+}
+
+_DATE = T.StructField("date", T.StringType())
+"""`YYYY-MM-DD`: the name of the file's folder."""
+
+
+def schema_of(record: type) -> T.StructType:
+    """Return the schema of a record type; all columns are nullable, because older files lack newer columns."""
+    hints = get_type_hints(record)
+    return T.StructType([T.StructField(field.name, _type(hints[field.name])) for field in fields(record)])
+
+
+def _type(hint: Any) -> T.DataType:
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = [argument for argument in get_args(hint) if argument is not type(None)]
+    if get_origin(hint) is list:
+        return T.ArrayType(_type(get_args(hint)[0]))
+    return schema_of(hint) if is_dataclass(hint) and isinstance(hint, type) else _PLAIN[hint]
+
+
+DECISIONS = T.StructType([*schema_of(DecisionRecord).fields, _DATE])
+REASSIGNMENTS = T.StructType([*schema_of(ReassignmentRecord).fields, _DATE])
+
+
+# The files.
 
 Folder = tuple[str, str]
 """(cluster, date)."""
@@ -39,8 +80,7 @@ _FILE = re.compile(r"/cluster=([^/]+)/date=([^/]+)/[^/]+$")
 """The end of a file's path."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileCounts:
+class FileCounts(NamedTuple):
     """Numbers of files of one cluster and date."""
 
     decisions: int
@@ -84,7 +124,7 @@ class DecisionLogReader:
         records = records.dropDuplicates(["cluster", "term", "cycle", "status"])
         return records.where(all_non_null(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
 
-    def _table(self, kind: str, schema: StructType) -> DataFrame:
+    def _table(self, kind: str, schema: T.StructType) -> DataFrame:
         reader = self.spark.read.schema(schema).option("ignoreCorruptFiles", True).option("ignoreMissingFiles", True)
         try:
             return reader.option("pathGlobFilter", "*.parquet").parquet(f"{self.uri}/{kind}")
@@ -126,17 +166,11 @@ def quality(files: Mapping[Folder, FileCounts], rows: Iterable[Row], ratio: floa
         if (folder := folder_of(row["file"])) in counts_of_folders:
             counts = (1, row["rows"], row["incomplete_rows"], row["newer_rows"])
             counts_of_folders[folder] = [sum(pair) for pair in zip(counts_of_folders[folder], counts, strict=True)]
-    return [
-        (
-            *folder,
-            files[folder].decisions,
-            files[folder].decisions - readable,
-            files[folder].reassignments,
-            *counts,
-            ratio,
-        )
-        for folder, (readable, *counts) in counts_of_folders.items()
-    ]
+    table: list[tuple[str | float, ...]] = []
+    for folder, (readable, *row_counts) in counts_of_folders.items():
+        decisions, reassignments = files[folder]
+        table.append((*folder, decisions, decisions - readable, reassignments, *row_counts, ratio))
+    return table
 
 
 def folder_of(path: str) -> Folder | None:

@@ -120,12 +120,8 @@ def _timelines(timeline: DataFrame, recoveries: Sequence[Row]) -> dict[str, list
 
 def _rows(table: DataFrame) -> list[Row]:
     rows = (row.asDict(recursive=True) for row in table.collect())
-    return [{name: _in_utc(value) for name, value in row.items()} for row in rows]
-
-
-def _in_utc(value: Any) -> Any:
     # Spark returns naive times in the time zone of the driver's host.
-    return value.astimezone(UTC) if isinstance(value, datetime) else value
+    return [{k: v.astimezone(UTC) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
 
 
 def as_json(results: Results) -> str:

@@ -6,8 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from autothrottle.core.scoring.score import Cause
-from autothrottle.scorer.expressions import beyond, reached
-from autothrottle.scorer.stretches import LINK_SIDE, is_over_target, is_saturated
+from autothrottle.scorer.stretches import LINK_SIDE, beyond, is_over_target, is_saturated, reached
 
 CAUSES = tuple(cause.value for cause in Cause)
 

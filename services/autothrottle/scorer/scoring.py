@@ -51,8 +51,6 @@ class Run:
 
     dates_read: tuple[str, ...] = ()
     """Dates whose decisions were read: new dates, and all dates of the recoveries that they belong to."""
-    copies: int = 0
-    """Number of duplicate records."""
     tables: dict[str, DataFrame] = field(default_factory=dict)
     """Name -> complete table of all runs."""
 
@@ -107,11 +105,10 @@ def score(spark: SparkSession, settings: ScoreSettings, notify: Callable[[str], 
             remove(spark, f"{settings.out}/{table}/cluster={cluster}/date={day}")
     # Write this table last: the next run treats its dates as done.
     _write(new_quality.coalesce(1), settings.out, "quality")
-    copies = sum(row["copies"] for row in scored.select("copies").collect())
     for cached in (log, sides, scored):
         cached.unpersist()
     schemas = {"quality": new_quality, "ports": sides, "recoveries": scored, "timeline": timeline}
-    return Run(tuple(sorted(dates)), copies, _tables(spark, settings.out, {k: v.schema for k, v in schemas.items()}))
+    return Run(tuple(sorted(dates)), _tables(spark, settings.out, {k: v.schema for k, v in schemas.items()}))
 
 
 def _stretches(decisions: DataFrame, log: DataFrame, ratio: float) -> DataFrame:
@@ -173,13 +170,10 @@ def _affected(log: DataFrame, new: Collection[str]) -> tuple[set[str], DataFrame
     fresh = {date.fromisoformat(day) for day in new}
     begun = {start for _, start, finish in spans if any(start <= day <= finish for day in fresh)}
     chosen = [(name, start, finish) for name, start, finish in spans if start in begun]
-    dates = set(new).union(*(_days(start, finish) for _, start, finish in chosen))
+    days = (start + timedelta(days=n) for _, start, finish in chosen for n in range((finish - start).days + 1))
+    dates = {*new, *(day.isoformat() for day in days)}
     names = [name for name, _, _ in chosen]
     return dates, log if len(names) == len(spans) else log.where(F.col("recovery_id").isin(*names))
-
-
-def _days(start: date, finish: date) -> set[str]:
-    return {(start + timedelta(days=n)).isoformat() for n in range((finish - start).days + 1)}
 
 
 def _by_date(table: DataFrame) -> DataFrame:

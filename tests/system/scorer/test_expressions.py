@@ -14,9 +14,8 @@ from pyspark.sql import functions as F
 from autothrottle.core.scoring.bound import LinkSideDemand, bound_seconds, link_side_seconds
 from autothrottle.core.scoring.score import Cause, Setting
 from autothrottle.scorer.counterfactuals import on_grid, sequences
-from autothrottle.scorer.expressions import beyond, reached
-from autothrottle.scorer.schema import schema_of
-from autothrottle.scorer.stretches import with_causes
+from autothrottle.scorer.log import schema_of
+from autothrottle.scorer.stretches import beyond, reached, with_causes
 from tests.unit.autothrottle.core.scoring.rules import Stretch, estimate, unused
 from tests.unit.autothrottle.core.scoring.test_rules import stretches
 

@@ -31,8 +31,7 @@ from autothrottle.core.cycle.decision import CycleResults
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
 from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
-from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
+from autothrottle.core.operators.sources import KnownSources, Overrides, SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState
 from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota

@@ -10,7 +10,7 @@ import pytest
 from autothrottle.core.errors import Conflict
 from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import CLIENT_KEYS, QuotaKey, QuotaValues, keys_of, levels, levels_of_ip, quota_etag
-from autothrottle.ports.kafka import ClientQuotaStore, QuotaChange
+from autothrottle.ports.kafka import ClientQuotaChange, ClientQuotaStore
 
 TIMEOUT = timedelta(seconds=30)
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
@@ -37,11 +37,11 @@ class ClientQuotasContract:
             entity: {CONNECTIONS if entity.ip else PRODUCER: number} for number, entity in enumerate(LEVELS, start=1)
         }
         for entity, values in wanted.items():
-            assert subject.store.alter_quota(QuotaChange(entity, values), TIMEOUT) == {}
+            assert subject.store.alter_quota(ClientQuotaChange(entity, values), TIMEOUT) == {}
         assert self.all(subject) == wanted
         assert subject.store.fetch_quotas(TIMEOUT, LEVELS[2:4]).quotas == {e: wanted[e] for e in LEVELS[2:4]}
         for entity, values in wanted.items():
-            assert subject.store.alter_quota(QuotaChange(entity, dict.fromkeys(values)), TIMEOUT) == values
+            assert subject.store.alter_quota(ClientQuotaChange(entity, dict.fromkeys(values)), TIMEOUT) == values
         assert self.all(subject) == {}
 
     def test_names_may_have_any_characters(self, subject: ClientQuotasSubject) -> None:
@@ -49,53 +49,56 @@ class ClientQuotasContract:
             ClientQuotaEntity(name, name): {CONSUMER: 5} for name in ODD_NAMES
         }
         for entity, values in wanted.items():
-            subject.store.alter_quota(QuotaChange(entity, values), TIMEOUT)
+            subject.store.alter_quota(ClientQuotaChange(entity, values), TIMEOUT)
         assert self.all(subject) == wanted
         for entity, values in wanted.items():
-            subject.store.alter_quota(QuotaChange(entity, dict.fromkeys(values)), TIMEOUT)
+            subject.store.alter_quota(ClientQuotaChange(entity, dict.fromkeys(values)), TIMEOUT)
         assert self.all(subject) == {}
 
     def test_every_key_of_a_client_keeps_its_value(self, subject: ClientQuotasSubject) -> None:
         values: QuotaValues = {key: 2**53 if key.is_integer else 12.5 for key in CLIENT_KEYS}
-        subject.store.alter_quota(QuotaChange(ALICE, values), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, values), TIMEOUT)
         assert self.all(subject) == {ALICE: values}
-        subject.store.alter_quota(QuotaChange(ALICE, dict.fromkeys(keys_of(ALICE))), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, dict.fromkeys(keys_of(ALICE))), TIMEOUT)
 
     def test_an_unlimited_quota_is_read_kept_and_removed(self, subject: ClientQuotasSubject) -> None:
         """Kafka's "unlimited" is 2^63 as a double. It fits no int64, and one such quota failed the list of all."""
-        subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 2**63 - 1}), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 2**63 - 1}), TIMEOUT)
         assert self.all(subject) == {ALICE: {PRODUCER: 2**63 - 1}}
-        assert subject.store.alter_quota(QuotaChange(ALICE, {CONSUMER: 7}), TIMEOUT) == {PRODUCER: 2**63 - 1}
+        assert subject.store.alter_quota(ClientQuotaChange(ALICE, {CONSUMER: 7}), TIMEOUT) == {PRODUCER: 2**63 - 1}
         values = {PRODUCER: 2**63 - 1, CONSUMER: 7}
-        assert subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 5}, etag=quota_etag(values)), TIMEOUT) == values
-        subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 2**63 - 1}), TIMEOUT)
-        subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: None, CONSUMER: None}), TIMEOUT)
+        assert (
+            subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}, etag=quota_etag(values)), TIMEOUT)
+            == values
+        )
+        subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 2**63 - 1}), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: None, CONSUMER: None}), TIMEOUT)
         assert self.all(subject) == {}
 
     def test_edits_keep_the_other_keys_and_return_the_values_before(self, subject: ClientQuotasSubject) -> None:
-        subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 5, REQUEST: 50.0}), TIMEOUT)
-        assert subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 6, CONSUMER: 7}), TIMEOUT) == {
+        subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5, REQUEST: 50.0}), TIMEOUT)
+        assert subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 6, CONSUMER: 7}), TIMEOUT) == {
             PRODUCER: 5,
             REQUEST: 50.0,
         }
         assert self.all(subject) == {ALICE: {PRODUCER: 6, CONSUMER: 7, REQUEST: 50.0}}
-        subject.store.alter_quota(QuotaChange(ALICE, dict.fromkeys(keys_of(ALICE))), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, dict.fromkeys(keys_of(ALICE))), TIMEOUT)
         assert self.all(subject) == {}
 
     def test_only_the_values_of_the_etag_are_changed(self, subject: ClientQuotasSubject) -> None:
-        subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 5}, etag=quota_etag({})), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}, etag=quota_etag({})), TIMEOUT)
         with pytest.raises(Conflict, match="now producer_byte_rate=5; read them again"):
-            subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 6}, etag=quota_etag({PRODUCER: 4})), TIMEOUT)
+            subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 6}, etag=quota_etag({PRODUCER: 4})), TIMEOUT)
         assert self.all(subject) == {ALICE: {PRODUCER: 5}}
-        subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: None}, etag=quota_etag({PRODUCER: 5})), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: None}, etag=quota_etag({PRODUCER: 5})), TIMEOUT)
         assert self.all(subject) == {}
 
     def test_a_dry_run_changes_nothing(self, subject: ClientQuotasSubject) -> None:
-        assert subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 5}, validate_only=True), TIMEOUT) == {}
+        assert subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}, validate_only=True), TIMEOUT) == {}
         assert self.all(subject) == {}
         with pytest.raises(Conflict):
             subject.store.alter_quota(
-                QuotaChange(ALICE, {PRODUCER: 5}, etag=quota_etag({PRODUCER: 1}), validate_only=True), TIMEOUT
+                ClientQuotaChange(ALICE, {PRODUCER: 5}, etag=quota_etag({PRODUCER: 1}), validate_only=True), TIMEOUT
             )
 
     def all(self, subject: ClientQuotasSubject) -> dict[ClientQuotaEntity, QuotaValues]:

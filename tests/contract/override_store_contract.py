@@ -12,7 +12,7 @@ import pytest
 
 from autothrottle.core.errors import Conflict, Invalid, NotLeader
 from autothrottle.core.operators.audit import StoredAuditRecord
-from autothrottle.core.operators.overrides import StoredOverride
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.ports.state_store import OverrideStore

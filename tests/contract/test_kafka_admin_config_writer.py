@@ -32,7 +32,7 @@ from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, changes
 from autothrottle.core.throttles.plan import Plan
-from autothrottle.ports.kafka import QuotaChange, Term
+from autothrottle.ports.kafka import ClientQuotaChange, Term
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
@@ -137,7 +137,7 @@ class Subject:
             entity = entity_of_path(resource.path)
             assert entity is not None
             edits = {QuotaKey(key): None if value is None else float(value)}
-            AdminClientQuotas(self.kafka).alter_quota(QuotaChange(entity, edits), TIMEOUT)
+            AdminClientQuotas(self.kafka).alter_quota(ClientQuotaChange(entity, edits), TIMEOUT)
             return
         self.set_configs_as_user(resource, {key: value})
 

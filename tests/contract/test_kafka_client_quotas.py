@@ -21,7 +21,7 @@ from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
 from autothrottle.core.quotas.keys import keys_of
-from autothrottle.ports.kafka import QuotaChange
+from autothrottle.ports.kafka import ClientQuotaChange
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
@@ -38,7 +38,7 @@ class Subject:
 
     def clear(self) -> None:
         for entity in self.store.fetch_quotas(TIMEOUT).quotas:
-            self.store.alter_quota(QuotaChange(entity, dict.fromkeys(keys_of(entity))), TIMEOUT)
+            self.store.alter_quota(ClientQuotaChange(entity, dict.fromkeys(keys_of(entity))), TIMEOUT)
 
 
 class TestAdminClientQuotas(ClientQuotasContract):
@@ -56,7 +56,7 @@ class TestAdminClientQuotas(ClientQuotasContract):
 def test_without_brokers_quotas_are_unavailable() -> None:
     kafka = KafkaAdmin(KafkaSettings(("127.0.0.1:1",)))
     with pytest.raises(Unavailable, match="is unreachable"):
-        AdminClientQuotas(kafka).alter_quota(QuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
+        AdminClientQuotas(kafka).alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
     kafka.close()
 
 
@@ -95,12 +95,12 @@ def test_members_of_groups_and_entities_with_quotas_are_the_clients(
         own = OwnPaths(f"test-{uuid.uuid4().hex}")
         source = LedgeredQuotas(client, own, quotas, partial(fetch_group_clients, admin))
         assert source.fetch_clients(TIMEOUT) == ClientReading(frozenset())
-        quotas.alter_quota(QuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
+        quotas.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
         with closing(consumer(each_cluster, "readers", "backfill-1 ☃")) as joined:
             eventually(lambda: joined.poll(timeout_ms=100) == {} and joined.assignment())
             assert source.fetch_clients(TIMEOUT) == ClientReading(frozenset({ALICE, member}))
         eventually(lambda: source.fetch_clients(TIMEOUT) == ClientReading(frozenset({ALICE})))
-        quotas.alter_quota(QuotaChange(ALICE, {PRODUCER: None}), TIMEOUT)
+        quotas.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: None}), TIMEOUT)
 
 
 @pytest.mark.repeat

@@ -13,7 +13,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.ports.kafka import QuotaChange
+from autothrottle.ports.kafka import ClientQuotaChange
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.client_quotas_contract import ALICE, CONSUMER, PRODUCER, TIMEOUT, ClientQuotasContract
 from tests.system.zookeeper_tree import Tree, session
@@ -59,7 +59,7 @@ class TestZooKeeperClientQuotas(ClientQuotasContract):
 def test_each_change_notifies_the_brokers_and_no_other_does(subject: Subject) -> None:
     pair = ClientQuotaEntity("a b", DEFAULT)
     for value in (5, 5, None, None):
-        subject.store.alter_quota(QuotaChange(pair, {PRODUCER: value}), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(pair, {PRODUCER: value}), TIMEOUT)
     assert subject.notified() == ["users/a%20b/clients/<default>"] * 2
     assert subject.config("users/a%20b/clients/<default>") == {}
     assert subject.config("users/a%20b") == {}, "a parent that brokers read must be a config"
@@ -68,9 +68,9 @@ def test_each_change_notifies_the_brokers_and_no_other_does(subject: Subject) ->
 def test_credentials_of_a_user_stay_and_are_no_quota(subject: Subject) -> None:
     subject.write("users/alice", '{"version":1,"config":{"SCRAM-SHA-256":"salt=x"}}')
     assert subject.store.fetch_quotas(TIMEOUT).quotas == {}
-    subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
+    subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
     assert subject.config("users/alice") == {"SCRAM-SHA-256": "salt=x", "producer_byte_rate": "5"}
-    subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: None}), TIMEOUT)
+    subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: None}), TIMEOUT)
     assert subject.config("users/alice") == {"SCRAM-SHA-256": "salt=x"}
 
 
@@ -90,7 +90,7 @@ def test_a_value_that_is_no_number_is_a_problem_and_can_be_replaced(subject: Sub
     assert read.quotas == {ALICE: {CONSUMER: 7}}
     (problem,) = read.problems
     assert "users/alice: producer_byte_rate 'fast' is not an integer" in problem
-    subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
+    subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
     assert subject.store.fetch_quotas(TIMEOUT).problems == ()
 
 
@@ -100,4 +100,4 @@ def test_a_node_that_kafka_does_not_write_is_a_problem_and_stays(subject: Subjec
     assert read.quotas == {}
     assert len(read.problems) == 1
     with pytest.raises(Invalid, match=r"users/alice: the config is not valid JSON.*repair or remove the node"):
-        subject.store.alter_quota(QuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
+        subject.store.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.override_store_contract import OverrideStoreContract

@@ -19,7 +19,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.states import KazooState
 
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
-from autothrottle.adapters.kafka_zookeeper import partition_states, snapshots
+from autothrottle.adapters.kafka_zookeeper import reassignments, snapshots
 from autothrottle.adapters.kafka_zookeeper.reassignments import PartitionStates
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.memory import MemoryCluster
@@ -387,7 +387,7 @@ class PartRead:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, large_rest: int = 4) -> None:
         self.go_on, self.parts = threading.Event(), 0
-        monkeypatch.setattr(partition_states, "_PARTITIONS_AT_ONCE", 2)
+        monkeypatch.setattr(reassignments, "_PARTITIONS_AT_ONCE", 2)
         monkeypatch.setattr(snapshots, "_LARGE_REST", large_rest)
         read_changed = PartitionStates.read_changed
 

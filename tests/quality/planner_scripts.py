@@ -137,7 +137,9 @@ class Transcript(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"log {record.levelname} {record.getMessage()}"
-        (self.lines if record.threadName == "MainThread" else self.background).append(line)
+        # Not the record's thread: `configure_logs` of an earlier test leaves it out.
+        is_main = threading.current_thread() is threading.main_thread()
+        (self.lines if is_main else self.background).append(line)
 
     def digest(self) -> str:
         lines = [*self.lines, *self.requests, *sorted(self.background)]

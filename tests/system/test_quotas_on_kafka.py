@@ -24,7 +24,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey, QuotaValues, effective_quotas, keys_of, levels, levels_of_ip
-from autothrottle.ports.kafka import ClientQuotaStore, QuotaChange
+from autothrottle.ports.kafka import ClientQuotaChange, ClientQuotaStore
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import run_command
@@ -55,11 +55,11 @@ class Quotas:
 
     def write(self, wanted: Mapping[ClientQuotaEntity, QuotaValues]) -> None:
         for entity, values in wanted.items():
-            self.store.alter_quota(QuotaChange(entity, values), TIMEOUT)
+            self.store.alter_quota(ClientQuotaChange(entity, values), TIMEOUT)
 
     def clear(self) -> None:
         for entity in self.store.fetch_quotas(TIMEOUT).quotas:
-            self.store.alter_quota(QuotaChange(entity, dict.fromkeys(keys_of(entity))), TIMEOUT)
+            self.store.alter_quota(ClientQuotaChange(entity, dict.fromkeys(keys_of(entity))), TIMEOUT)
 
     def shown_by_kafka(self) -> set[str]:
         """Run kafka-configs of the release; return its lines, one for each entity."""
@@ -137,8 +137,11 @@ def test_an_unlimited_quota_of_kafka_s_own_tool_is_listed_kept_and_removed(quota
     alice, consumer = ClientQuotaEntity("alice"), QuotaKey.CONSUMER_BYTE_RATE
     unlimited: QuotaValues = {PRODUCER: 2**63 - 1}
     eventually(lambda: quotas.admin.fetch_quotas(TIMEOUT).quotas == {alice: unlimited})
-    assert quotas.store.alter_quota(QuotaChange(alice, {consumer: 2**63 - 1}), TIMEOUT) == unlimited
-    assert quotas.store.alter_quota(QuotaChange(alice, {PRODUCER: None}), TIMEOUT) == {**unlimited, consumer: 2**63 - 1}
+    assert quotas.store.alter_quota(ClientQuotaChange(alice, {consumer: 2**63 - 1}), TIMEOUT) == unlimited
+    assert quotas.store.alter_quota(ClientQuotaChange(alice, {PRODUCER: None}), TIMEOUT) == {
+        **unlimited,
+        consumer: 2**63 - 1,
+    }
     eventually(lambda: quotas.admin.fetch_quotas(TIMEOUT).quotas == {alice: {consumer: 2**63 - 1}})
 
 
@@ -229,4 +232,4 @@ def test_the_broker_enforces_the_level_that_decides(quotas: Quotas, chosen: Sequ
             while is_throttled(quotas.cluster, client_id) is not tiny:
                 assert time.monotonic() < deadline, (is_set, decided, tiny)
         for entity in entities:
-            quotas.store.alter_quota(QuotaChange(entity, {PRODUCER: None}), TIMEOUT)
+            quotas.store.alter_quota(ClientQuotaChange(entity, {PRODUCER: None}), TIMEOUT)

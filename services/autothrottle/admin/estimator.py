@@ -15,8 +15,8 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.forecast.estimate import Goal, estimate, restricted_to, sizes_needed, transfers
-from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
+from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.operators.submission import Targets, proposal, with_proposed
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation

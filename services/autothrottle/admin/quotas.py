@@ -31,7 +31,7 @@ from autothrottle.core.quotas.keys import (
 )
 from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction
-from autothrottle.ports.kafka import ClientQuotaStore, QuotaChange, QuotaSource, SnapshotSource
+from autothrottle.ports.kafka import ClientQuotaChange, ClientQuotaStore, QuotaSource, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
@@ -130,7 +130,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         current = self._temporary.read()
         if temporary is None:
             _check_permanent(current.get(entity), edits)
-            change = QuotaChange(entity, edits, request.quota.etag, request.validate_only)
+            change = ClientQuotaChange(entity, edits, request.quota.etag, request.validate_only)
             old_values = self._alter(AuditAction.SET_QUOTA, change, context)
         else:
             _check_count(current, entity)
@@ -146,7 +146,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
     ) -> QuotaValues:
         """Check a temporary quota, also with Kafka's own checks, and store it; return the current quotas."""
         old_values = self._quotas.alter_quota(
-            QuotaChange(temporary.entity, temporary.values, etag=request.quota.etag, validate_only=True),
+            ClientQuotaChange(temporary.entity, temporary.values, etag=request.quota.etag, validate_only=True),
             time_left(context),
         )
         if temporary.until_recovered and not self._is_recovering(time_left(context)):
@@ -172,7 +172,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         if temporary is not None and not temporary.values.keys().isdisjoint(edits):
             old_values = self._end(temporary, request, context)
         else:
-            change = QuotaChange(entity, edits, request.etag, request.validate_only)
+            change = ClientQuotaChange(entity, edits, request.etag, request.validate_only)
             old_values = self._alter(AuditAction.REMOVE_QUOTA, change, context)
             if old_values.keys().isdisjoint(edits):
                 names = f" {', '.join(keys)}" if keys else ""
@@ -192,7 +192,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
             log_action(AuditAction.REMOVE_QUOTA, who, f"Temporary quota of {entity} ended")
         return old_values
 
-    def _alter(self, action: AuditAction, change: QuotaChange, context: grpc.ServicerContext) -> QuotaValues:
+    def _alter(self, action: AuditAction, change: ClientQuotaChange, context: grpc.ServicerContext) -> QuotaValues:
         """Edit quotas and record that, also if it fails; return the quotas before. A dry run leaves no record."""
         entity, edits = change.entity, change.edits
         validate_edits(entity, edits)

@@ -15,16 +15,17 @@ from autothrottle.admin.estimator import Estimator
 from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
 from autothrottle.core.operators.audit import validate_audit_limit
-from autothrottle.core.operators.overrides import (
+from autothrottle.core.operators.sources import (
     Overrides,
     StoredOverride,
     capacity_warnings,
     override_owner,
     parse_etag,
+    readable,
+    unreadable_entries,
     validate_expire_time,
     validate_rate,
 )
-from autothrottle.core.operators.sources import readable, unreadable_entries
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.records import AuditAction, CatchUp, Pause, Submission
 from autothrottle.core.request_quotas import validate_request_rate

@@ -227,7 +227,7 @@ class QuotaReading:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaChange:
+class ClientQuotaChange:
     """Edits of the client quotas of one entity."""
 
     entity: ClientQuotaEntity
@@ -273,7 +273,7 @@ class ClientQuotaStore(Protocol):
             Invalid: Kafka refuses the request or our credentials.
         """
 
-    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
+    def alter_quota(self, change: ClientQuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity, all edits or none, and notify the brokers; return its quotas before that.
 
         Safe to repeat without an etag. Edits that change nothing write nothing. Other configs of the entity stay, for

@@ -9,8 +9,7 @@ from typing import Protocol, TypeVar
 
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
-from autothrottle.core.operators.sources import StoredMap
+from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride
 from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule

@@ -6,15 +6,15 @@ from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import Invalid
 from autothrottle.core.forecast.estimate import Goal
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
-from autothrottle.core.operators.overrides import (
+from autothrottle.core.operators.sources import (
     Overrides,
     StoredOverride,
     format_etag,
     override_owner,
     parse_etag,
+    unreadable_entries,
     validate_rate,
 )
-from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.request_quotas import RequestQuotaEntity, RequestRates, in_order, validate_request_quota_entity
 from autothrottle.v1 import admin_pb2
 from autothrottle.wire.common import SAME_NAMES, expire_time_from_message

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import validate_expire_time
+from autothrottle.core.operators.sources import validate_expire_time
 from autothrottle.core.quotas.entities import (
     ClientQuotaEntity,
     ClientReading,

@@ -90,7 +90,6 @@ def take(watch: CycleWatch, count: int) -> list[Cycle]:
 LOADED = (
     "core",
     "core.cluster",
-    "core.cluster.broker_ids",
     "core.cluster.configs",
     "core.errors",
     "core.members",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -43,3 +45,16 @@ class Subscription(Generic[T]):
     def close(self) -> None:
         """Remove the callback. Idempotent."""
         self._subscriptions.remove(self)
+
+
+_LEAST_SECONDS = 0.001
+
+
+def seconds_left(deadline: float) -> float:
+    """Return the seconds until a deadline of `time.monotonic`, at least 0.001."""
+    return max(_LEAST_SECONDS, deadline - time.monotonic())
+
+
+def time_left(deadline: float) -> timedelta:
+    """Return the time until a deadline of `time.monotonic`, at least 1 ms."""
+    return timedelta(seconds=seconds_left(deadline))

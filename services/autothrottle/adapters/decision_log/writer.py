@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS, file_system
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import DECISION_LOG_DROPS, QUEUE_LENGTH, MetricSample

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.core.cluster.configs import ConfigResource
@@ -24,7 +24,7 @@ from autothrottle.core.quotas.entities import (
     is_valid_client_id,
 )
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
-from autothrottle.ports.kafka import QuotaChange, QuotaReading
+from autothrottle.ports.kafka import ClientQuotaChange, QuotaReading
 
 _POLL_SECONDS = 0.05
 _PLUG_IN = "client.quota.callback.class"
@@ -53,7 +53,7 @@ class AdminClientQuotas:
         }
         return {resource: texts.get(resource, {}) for resource in resources}
 
-    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
+    def alter_quota(self, change: ClientQuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity, and wait until a broker reports them."""
         deadline, entity = time.monotonic() + timeout.total_seconds(), change.entity
         current = self._values(entity, deadline)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, Configs, ConfigValue, LogDirs
 from autothrottle.core.errors import Conflict, Invalid, Missing, Unavailable

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment

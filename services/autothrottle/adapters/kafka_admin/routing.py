@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from autothrottle.adapters.concurrency.deadlines import time_left
+from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse, kafka
 from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, no_response_error

@@ -17,8 +17,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from autothrottle.adapters.concurrency.deadlines import time_left
-from autothrottle.adapters.concurrency.subscriptions import Subscriptions
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions, time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments
 from autothrottle.adapters.kafka_admin.values import Answers, Configs

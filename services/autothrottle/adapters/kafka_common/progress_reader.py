@@ -16,7 +16,7 @@ from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import Assignment, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import ProgressHistory
-from autothrottle.core.operators.catch_up import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging
+from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging
 from autothrottle.ports.kafka import LogSizeSource, Watch
 
 log = logging.getLogger(__name__)

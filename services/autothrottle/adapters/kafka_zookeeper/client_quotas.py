@@ -14,7 +14,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import Operation, config_of, config_operations
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import format_config
@@ -24,7 +24,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path
 from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
-from autothrottle.ports.kafka import QuotaChange, QuotaReading
+from autothrottle.ports.kafka import ClientQuotaChange, QuotaReading
 
 _KINDS = ("users", "clients", "ips")
 _KEYS = tuple(QuotaKey)
@@ -64,7 +64,7 @@ class ZooKeeperClientQuotas:
             resource: _texts(self._kafka.config(resource), node) for resource, node in zip(ordered, nodes, strict=True)
         }
 
-    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
+    def alter_quota(self, change: ClientQuotaChange, timeout: timedelta) -> QuotaValues:
         """Edit the quotas of one entity in one transaction with the notification, at the version that was read."""
         deadline, entity = time.monotonic() + timeout.total_seconds(), change.entity
         path = self._kafka.entity_config(entity.path)

@@ -22,7 +22,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import (
     format_change_notification,

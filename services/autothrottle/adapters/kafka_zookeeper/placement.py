@@ -14,7 +14,7 @@ from typing import TypeVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.bulk import read_nodes
 from autothrottle.adapters.zookeeper.codec import (
     TopicNode,

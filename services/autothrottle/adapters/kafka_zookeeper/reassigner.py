@@ -12,7 +12,7 @@ from datetime import timedelta
 from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.codec import compact_json
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, term_check, translated_errors

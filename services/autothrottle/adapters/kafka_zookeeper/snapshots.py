@@ -17,8 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
-from autothrottle.adapters.concurrency.subscriptions import Subscriptions
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions, seconds_left
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.reassignments import OFFLINE, PartitionStates, ReassignmentNodes
 from autothrottle.adapters.zookeeper.bulk import read_nodes

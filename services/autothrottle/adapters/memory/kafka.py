@@ -35,7 +35,7 @@ from autothrottle.core.cluster.snapshot import (
 )
 from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Unavailable
 from autothrottle.core.forecast.progress import ProgressHistory
-from autothrottle.core.operators.catch_up import lagging, reassignments_with_lagging
+from autothrottle.core.operators.sources import lagging, reassignments_with_lagging
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState, entity_of_path
 from autothrottle.core.quotas.keys import QuotaValues, check_etag, edited
@@ -43,8 +43,8 @@ from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import (
+    ClientQuotaChange,
     PartitionsOfBrokers,
-    QuotaChange,
     QuotaReading,
     Refusals,
     SnapshotEvent,
@@ -461,7 +461,7 @@ class MemoryClientQuotas(Outages):
             found = {e: values for e, values in self.quotas.items() if entities is None or e in entities}
             return QuotaReading(found, self.problems)
 
-    def alter_quota(self, change: QuotaChange, timeout: timedelta) -> QuotaValues:
+    def alter_quota(self, change: ClientQuotaChange, timeout: timedelta) -> QuotaValues:
         with self._available():
             current = self.quotas.get(change.entity, {})
             check_etag(change.entity, change.etag, current)

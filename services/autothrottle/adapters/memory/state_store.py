@@ -24,8 +24,7 @@ from autothrottle.core.operators.audit import (
     without_entry,
     without_purged,
 )
-from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate
-from autothrottle.core.operators.sources import StoredMap
+from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch

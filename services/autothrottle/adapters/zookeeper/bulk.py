@@ -23,7 +23,7 @@ from kazoo.exceptions import EXCEPTIONS, MarshallingError, NoAuthError, NoNodeEr
 from kazoo.protocol.serialization import Watch
 from kazoo.protocol.states import Callback
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 
 BATCH_NODES = 1_000
 """Limit of nodes per request. Their paths are far below the server's 1 MB limit, and it is busy for milliseconds."""

@@ -33,7 +33,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
-from autothrottle.core.operators.overrides import StoredOverride
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import host_of

@@ -17,7 +17,7 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import Permissions
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.errors import Incomplete

@@ -21,7 +21,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.handlers.utils import fileobj_to_fd
 from kazoo.protocol.states import KeeperState
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.retries import OUTCOME, SESSION

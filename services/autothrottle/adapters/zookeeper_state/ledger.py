@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from autothrottle.adapters.concurrency.deadlines import seconds_left, time_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left, time_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes

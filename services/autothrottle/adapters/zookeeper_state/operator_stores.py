@@ -18,8 +18,8 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.zookeeper.bulk import Node
 from autothrottle.adapters.zookeeper.codec import format_override, format_pause, parse_override, parse_pause
-from autothrottle.adapters.zookeeper.followed_node import FollowedNode
 from autothrottle.adapters.zookeeper.map_codecs import MapCodec, MapContent
+from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail, NodeEdit, StoredNode
@@ -33,8 +33,7 @@ from autothrottle.core.operators.audit import (
     without_entry,
     without_purged,
 )
-from autothrottle.core.operators.overrides import Overrides, StoredOverride, check_version, validate_rate
-from autothrottle.core.operators.sources import StoredMap
+from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch

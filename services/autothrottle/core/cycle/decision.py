@@ -15,7 +15,7 @@ from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import ControllerState, SnapshotViews
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
-from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.quotas.keys import TemporaryQuota

@@ -15,10 +15,8 @@ from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.operators.catch_up import partitions_on, with_lagging
-from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.operators.sources import AdoptedSources, KnownSources
+from autothrottle.core.operators.sources import AdoptedSources, KnownSources, Overrides, partitions_on, with_lagging
 from autothrottle.core.operators.submission import SubmissionRequest, SubmissionState, Targets, with_proposed
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy

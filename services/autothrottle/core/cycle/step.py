@@ -29,8 +29,6 @@ from autothrottle.core.cycle.input import (
 from autothrottle.core.errors import AutothrottleError, NotLeader
 from autothrottle.core.forecast.eta import SHORTEST_SPAN
 from autothrottle.core.forecast.progress import Remainder, remainder, with_static_eta
-from autothrottle.core.operators.catch_up import lagging
-from autothrottle.core.operators.overrides import Overrides
 from autothrottle.core.operators.requests import (
     awaited_submission,
     ended_requests,
@@ -40,6 +38,7 @@ from autothrottle.core.operators.requests import (
     settled_submission,
     submission,
 )
+from autothrottle.core.operators.sources import Overrides, lagging
 from autothrottle.core.operators.submission import SubmissionState, resources
 from autothrottle.core.quotas.step import control_quotas
 from autothrottle.core.throttles.changes import Applied, with_records

@@ -18,7 +18,7 @@ from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Prog
 from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, LogSizes
 from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicReassignment
 from autothrottle.core.forecast.eta import Forecast, Rates, forecast_all, last_of, static_end, with_topics
-from autothrottle.core.operators.catch_up import NOTHING_LAGS, Lagging
+from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging
 from autothrottle.core.records import Decision
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.replication import LONGEST_STRETCH

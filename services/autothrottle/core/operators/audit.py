@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import StoredOverride
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import TemporaryQuota, quota_sentence
 from autothrottle.core.quotas.yielding import YieldRule, rule_sentence, with_rule

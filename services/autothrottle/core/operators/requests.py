@@ -24,7 +24,7 @@ from autothrottle.core.cycle.decision import (
 )
 from autothrottle.core.cycle.input import CycleInput, CycleObservation, PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Conflict, Unavailable
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.operators.submission import (
     CHECK_FIRST,
     SETTLED_AFTER,

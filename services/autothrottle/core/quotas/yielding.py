@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import translate
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
 from autothrottle.core.quotas.entities import (
     DEFAULT,
@@ -25,6 +25,9 @@ from autothrottle.core.quotas.entities import (
 )
 from autothrottle.core.quotas.keys import MAX_EXACT, QuotaKey, fallbacks
 from autothrottle.core.units import BytesPerSecond, format_megabytes
+
+if TYPE_CHECKING:  # a client that imports this module needs no flows
+    from autothrottle.core.cluster.flows import LinkSide
 
 BYTE_RATES = frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
 """The keys that a rule can limit."""

@@ -24,7 +24,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.quotas.keys import QuotaKey, parse_value, validate_value
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.ownership import (

@@ -22,7 +22,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicPartition
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.policy.limits import Limits

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryOverrides
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ResourceType
-from autothrottle.core.operators.overrides import Overrides
+from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy

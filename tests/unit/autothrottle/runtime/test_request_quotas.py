@@ -22,7 +22,7 @@ from autothrottle.core.access import Caller, Role
 from autothrottle.core.exported_metrics import REQUEST_RATE, REQUEST_THROTTLE_TIME
 from autothrottle.core.operators.audit import REQUEST_QUOTAS
 from autothrottle.core.request_quotas import RequestQuotaEntity
-from autothrottle.runtime import request_quotas
+from autothrottle.runtime import call_limits
 from autothrottle.runtime.access import Access, has_request_quota
 from autothrottle.runtime.call_limits import THROTTLE_TIME, LimitReached, RequestQuotas
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
@@ -198,8 +198,8 @@ def test_a_change_applies_at_once_and_a_removal_ends_the_delay() -> None:
 
 def test_the_number_of_sensors_is_bounded_and_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller chooses its client id, so it could use a new one in each request."""
-    monkeypatch.setattr(request_quotas, "MOST_SENSORS", 20)
-    monkeypatch.setattr(request_quotas, "MOST_LABELLED", 5)
+    monkeypatch.setattr(call_limits, "MOST_SENSORS", 20)
+    monkeypatch.setattr(call_limits, "MOST_LABELLED", 5)
     counted, anna, bernd = Counted(bernd=1), Caller("anna", Role.VIEWER), Caller("bernd", Role.VIEWER)
     counted.store.put(RequestQuotaEntity(None, ""), 1)
     for number in range(100):

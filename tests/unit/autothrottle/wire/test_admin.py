@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.traffic.loads import MAX_LINK_RATE

@@ -15,7 +15,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress, TopicProgress
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, NotLeader
-from autothrottle.core.operators.overrides import StoredOverride
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.operators.submission import MAX_PARTITIONS, Targets
 from autothrottle.core.records import Basis, Cycle, Decision, Pause, PauseMode, PlannerState, Reason, Submission
 from autothrottle.messages import (

@@ -33,7 +33,7 @@ from autothrottle.adapters.zookeeper.codec import (
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LedgerEntry, LedgerKey, broker_id_of
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
-from autothrottle.core.operators.overrides import StoredOverride
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, Pause, PauseMode
 from autothrottle.core.units import MAX_RATE
 from tests.builders import NOON, ledger_entry

@@ -22,8 +22,7 @@ from autothrottle.core.cycle.input import (
 )
 from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
-from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
+from autothrottle.core.operators.sources import KnownSources, Overrides, SourceReadings, StoredOverride, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.records import Outcome, OutcomeStatus

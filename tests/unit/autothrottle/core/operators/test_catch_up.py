@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot
-from autothrottle.core.operators.catch_up import lagging, partitions_on, with_lagging
+from autothrottle.core.operators.sources import lagging, partitions_on, with_lagging
 from tests import builders
 from tests.builders import reassignment
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.operators.audit import validate_audit_limit
-from autothrottle.core.operators.overrides import (
+from autothrottle.core.operators.sources import (
     Overrides,
     StoredOverride,
     check_version,

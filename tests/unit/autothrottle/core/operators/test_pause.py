@@ -9,7 +9,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.records import Pause, PauseMode
 from autothrottle.core.throttles.changes import release_of_ours, stale_lists
 from tests import builders

@@ -15,8 +15,7 @@ from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.cycle.decision import CycleResults
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
 from autothrottle.core.cycle.step import settle, step
-from autothrottle.core.operators.overrides import Overrides
-from autothrottle.core.operators.sources import SourceReadings, adopted
+from autothrottle.core.operators.sources import Overrides, SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.entities import (
     DEFAULT,

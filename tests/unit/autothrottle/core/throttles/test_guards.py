@@ -12,7 +12,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings, fitting_response
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.guards import (
     below_min_isr,

@@ -29,8 +29,7 @@ from autothrottle.core.cycle.decision import CycleDecision
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
 from autothrottle.core.cycle.step import step
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
-from autothrottle.core.operators.sources import KnownSources, SourceReadings, adopted
+from autothrottle.core.operators.sources import KnownSources, Overrides, SourceReadings, StoredOverride, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.records import Decision

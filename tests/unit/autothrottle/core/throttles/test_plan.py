@@ -28,7 +28,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicPartition,
     TopicReassignment,
 )
-from autothrottle.core.operators.overrides import Overrides, StoredOverride
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, DesiredReplicas, Plan, is_small_change, plan

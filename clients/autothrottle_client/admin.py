@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode, Submission
-from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
+from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages, validate_reason
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
@@ -21,7 +21,6 @@ from autothrottle_client.model import (
     pause_mode_to_number,
     to_timestamp,
     validate_number,
-    validate_reason,
 )
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
 from autothrottle_client.quotas import QuotaCalls

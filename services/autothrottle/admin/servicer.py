@@ -30,7 +30,7 @@ from autothrottle.core.operators.submission import Targets
 from autothrottle.core.records import AuditAction, CatchUp, Pause, Submission
 from autothrottle.core.request_quotas import validate_request_rate
 from autothrottle.core.units import BytesPerSecond, format_megabytes
-from autothrottle.messages import refusals_to_messages
+from autothrottle.messages import refusals_to_messages, validate_reason
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
 from autothrottle.ports.services import LeadingPlanner
 from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore, RequestQuotaStore
@@ -54,7 +54,6 @@ from autothrottle.wire.common import (
     pause_mode_from_number,
     reassignments_to_list,
     targets_from_messages,
-    validate_reason,
     with_known_fields,
 )
 

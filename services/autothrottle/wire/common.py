@@ -133,9 +133,6 @@ def _ascii(name: str) -> str:
 
 # Validation of requests.
 
-MAX_REASON = 1_000
-"""Maximum length of a reason in characters; the log and every response with the cycle contain it."""
-
 
 def validate_fields(message: Message) -> None:
     """Refuse a message with unknown fields, at any depth.
@@ -174,19 +171,6 @@ def _validating(method: Callable[[Any, Message, Any], Any]) -> Callable[[Any, Me
         return method(servicer, request, context)
 
     return validating
-
-
-def validate_reason(reason: str) -> str:
-    """Return the reason.
-
-    Raises:
-        Invalid: it is longer than 1,000 characters or not printable.
-    """
-    if len(reason) > MAX_REASON or not reason.isprintable():
-        raise Invalid(
-            f"reason {reason[:40]!r} has {len(reason)} characters; give at most {MAX_REASON} printable ones on one line"
-        )
-    return reason
 
 
 def _validate_count(count: int, at_most: int = MAX_PARTITIONS) -> None:

@@ -99,6 +99,7 @@ LOADED = (
     "core.quotas.keys",
     "core.quotas.yielding",
     "core.records",
+    "core.request_quotas",
     "core.retries",
     "core.units",
     "messages",

@@ -101,6 +101,7 @@ LOADED = (
     "core.records",
     "core.request_quotas",
     "core.retries",
+    "core.texts",
     "core.units",
     "messages",
 )

@@ -378,7 +378,7 @@ def pause(call: CommandCall) -> None:
     """
     mode = PauseMode.CLEAR if call.arguments.clear else PauseMode.KEEP
     current_pause = call.admin.pause(mode, call.arguments.reason)
-    call.show({"pause": current_pause}, f"paused: {tables.pause_text(current_pause)}")
+    call.show({"pause": current_pause}, f"paused: {tables.printable(str(current_pause))}")
 
 
 def resume(call: CommandCall) -> None:

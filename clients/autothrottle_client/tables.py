@@ -177,11 +177,6 @@ def state_text(state: ClusterState) -> str:
     return "\n\n".join(filter(None, [*parts, _members_table(state.members)]))
 
 
-def pause_text(pause: Pause) -> str:
-    """Return the mode, start, author and reason of a pause, on one line."""
-    return printable(str(pause))
-
-
 def cycle_line(cycle: Cycle) -> str:
     """Return a cycle as one line."""
     what = f"failed: {cycle.error}" if cycle.error else cycle.sentence
@@ -246,7 +241,7 @@ def _ids(broker_ids: Iterable[int]) -> str:
 
 def _leader(state: ClusterState) -> list[tuple[str, str]]:
     since = [] if state.leader_since is None else [("since", _time(state.leader_since))]
-    paused = [] if state.pause is None else [("paused", pause_text(state.pause))]
+    paused = [] if state.pause is None else [("paused", printable(str(state.pause)))]
     catch_ups = [("catches up", catch_up_words(catch_up)) for catch_up in state.catch_ups]
     cluster = [("cluster", state.cluster_name)] if state.cluster_name else []
     host = [("host", state.leader_host)] if state.leader_host else []

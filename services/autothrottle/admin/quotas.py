@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -93,7 +92,9 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.DescribeQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.DescribeQuotaResponse:
         quotas, problems = self._effective(request, time_left(context))
-        return quotas_pb2.DescribeQuotaResponse(quotas=map(effective_to_message, quotas), warnings=problems)
+        kind = quotas_pb2.EffectiveQuota
+        messages = [_EFFECTIVE.to_message(kind, quota, unit=quota.key.unit) for quota in quotas]
+        return quotas_pb2.DescribeQuotaResponse(quotas=messages, warnings=problems)
 
     def _effective(
         self, request: quotas_pb2.DescribeQuotaRequest, timeout: timedelta
@@ -159,7 +160,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.RemoveQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.RemoveQuotaResponse:
         """Remove quotas from Kafka, or end a temporary one."""
-        entity, keys = entity_from_message(request.entity), keys_from_names(request.keys)
+        entity, keys = entity_from_message(request.entity), tuple(map(parse_key, request.keys))
         edits: QuotaEdits = dict.fromkeys(keys or sorted(keys_of(entity)))
         temporary = self._temporary.read().get(entity)
         if temporary is not None and not temporary.values.keys().isdisjoint(edits):
@@ -314,15 +315,6 @@ def values_to_message(values: QuotaValues) -> quotas_pb2.QuotaValues:
     return message
 
 
-def keys_from_names(names: Iterable[str]) -> tuple[QuotaKey, ...]:
-    """Return the keys of a request.
-
-    Raises:
-        Invalid: a name is not a key.
-    """
-    return tuple(parse_key(name) for name in names)
-
-
 def quota_to_message(
     entity: ClientQuotaEntity, values: QuotaValues, temporary: TemporaryQuota | None = None
 ) -> quotas_pb2.Quota:
@@ -357,17 +349,13 @@ def temporary_from_message(
     return TemporaryQuota(entity, values, author, now, expire_time, message.until_recovered)
 
 
-def effective_to_message(quota: DecidingQuota) -> quotas_pb2.EffectiveQuota:
-    return _EFFECTIVE.to_message(quotas_pb2.EffectiveQuota, quota, unit=quota.key.unit)
-
-
 def rule_from_message(message: quotas_pb2.YieldRule, author: str, now: datetime) -> YieldRule:
     """Convert a rule that `author` sets now; `validate_rule` checks it.
 
     Raises:
         Invalid: a key does not exist.
     """
-    keys = frozenset(keys_from_names(message.keys)) or BYTE_RATES
+    keys = frozenset(map(parse_key, message.keys)) or BYTE_RATES
     return SAME_NAMES.from_message(YieldRule, message, keys=keys, author=author, time=now)
 
 

@@ -62,9 +62,9 @@ MAX_BODY_BYTES = SMALL_REQUEST
 """Largest request body, except for `LARGE_BODIES`."""
 
 LARGE_BODIES: Mapping[str, int] = {
-    method.name: LARGE_REQUESTS[f"/{SERVICE.full_name}/{method.name}"]
+    method.name: largest
     for method in SERVICE.methods
-    if f"/{SERVICE.full_name}/{method.name}" in LARGE_REQUESTS
+    if (largest := LARGE_REQUESTS.get(f"/{SERVICE.full_name}/{method.name}"))
 }
 """Method -> largest body in bytes."""
 

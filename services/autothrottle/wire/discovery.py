@@ -306,20 +306,19 @@ def reassignment_to_message(reassignment: TopicReassignment, part: slice) -> dis
 
 
 def reassignment_from_parts(
-    topic: str, parts: Sequence[discovery_pb2.TopicReassignment], pool: SharedValues | None = None
+    topic: str, parts: Sequence[discovery_pb2.TopicReassignment], pool: SharedValues
 ) -> TopicReassignment:
     """Join the messages of one topic, at least one, in partition order.
 
     Args:
         topic: the topic.
         parts: its messages.
-        pool: values that other topics share; None: none.
+        pool: values that topics share.
 
     Raises:
         Incomplete: the columns differ in length.
     """
     whole = parts[0] if len(parts) == 1 else _joined(parts)
-    pool = SharedValues() if pool is None else pool
     leaders, *lists = _columns(whole, _LISTS, pool)
     return TopicReassignment(topic, pool[tuple(whole.partitions)], tuple(map(pool.__getitem__, leaders)), *lists)
 

@@ -19,98 +19,49 @@
 - `throttlectl` offers the same on the command line.
 """
 
-from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.members import Member
-from autothrottle.core.quotas.yielding import YieldRule
-from autothrottle.core.records import (
-    AuditAction,
-    Basis,
-    CatchUp,
-    Cycle,
-    Decision,
-    Estimate,
-    ForeignThrottle,
-    LinkSideEstimate,
-    Outcome,
-    OutcomeStatus,
-    Pause,
-    PauseMode,
-    PlannerState,
-    Reason,
-    Submission,
-)
-from autothrottle_client.admin import AdminClient
-from autothrottle_client.call_metadata import ThrottleTimes
-from autothrottle_client.client import CycleWatch, PlannerClient
-from autothrottle_client.errors import (
-    AutothrottleError,
-    Conflict,
-    Forbidden,
-    Incomplete,
-    Invalid,
-    Missing,
-    NotLeader,
-    Unauthenticated,
-    Unavailable,
-)
-from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
-from autothrottle_client.quotas import (
-    EffectiveQuota,
-    Quota,
-    QuotaCalls,
-    QuotaChange,
-    QuotaEntity,
-    QuotaValues,
-    YieldRuleChange,
-)
-from autothrottle_client.reassignments import ReassigningTopic, Reassignments, parse_reassignment
-from autothrottle_client.tls import Tls
-
-__all__ = [
-    "AdminClient",
-    "AuditAction",
-    "AuditRecord",
-    "AutothrottleError",
-    "Basis",
-    "CatchUp",
-    "ClusterState",
-    "Conflict",
-    "Cycle",
-    "CycleWatch",
-    "Decision",
-    "EffectiveQuota",
-    "Estimate",
-    "Forbidden",
-    "ForeignThrottle",
-    "Incomplete",
-    "Invalid",
-    "LinkSideEstimate",
-    "Member",
-    "Missing",
-    "NotLeader",
-    "Outcome",
-    "OutcomeStatus",
-    "Override",
-    "Pause",
-    "PauseMode",
-    "PlannerClient",
-    "PlannerState",
-    "Quota",
-    "QuotaCalls",
-    "QuotaChange",
-    "QuotaEntity",
-    "QuotaValues",
-    "Reason",
-    "ReassigningTopic",
-    "Reassignments",
-    "ReplicaRole",
-    "RequestQuota",
-    "Submission",
-    "ThrottleTimes",
-    "Tls",
-    "Unauthenticated",
-    "Unavailable",
-    "YieldRule",
-    "YieldRuleChange",
-    "parse_reassignment",
-]
+from autothrottle.core.cluster.configs import ReplicaRole as ReplicaRole
+from autothrottle.core.members import Member as Member
+from autothrottle.core.quotas.yielding import YieldRule as YieldRule
+from autothrottle.core.records import AuditAction as AuditAction
+from autothrottle.core.records import Basis as Basis
+from autothrottle.core.records import CatchUp as CatchUp
+from autothrottle.core.records import Cycle as Cycle
+from autothrottle.core.records import Decision as Decision
+from autothrottle.core.records import Estimate as Estimate
+from autothrottle.core.records import ForeignThrottle as ForeignThrottle
+from autothrottle.core.records import LinkSideEstimate as LinkSideEstimate
+from autothrottle.core.records import Outcome as Outcome
+from autothrottle.core.records import OutcomeStatus as OutcomeStatus
+from autothrottle.core.records import Pause as Pause
+from autothrottle.core.records import PauseMode as PauseMode
+from autothrottle.core.records import PlannerState as PlannerState
+from autothrottle.core.records import Reason as Reason
+from autothrottle.core.records import Submission as Submission
+from autothrottle_client.admin import AdminClient as AdminClient
+from autothrottle_client.call_metadata import ThrottleTimes as ThrottleTimes
+from autothrottle_client.client import CycleWatch as CycleWatch
+from autothrottle_client.client import PlannerClient as PlannerClient
+from autothrottle_client.errors import AutothrottleError as AutothrottleError
+from autothrottle_client.errors import Conflict as Conflict
+from autothrottle_client.errors import Forbidden as Forbidden
+from autothrottle_client.errors import Incomplete as Incomplete
+from autothrottle_client.errors import Invalid as Invalid
+from autothrottle_client.errors import Missing as Missing
+from autothrottle_client.errors import NotLeader as NotLeader
+from autothrottle_client.errors import Unauthenticated as Unauthenticated
+from autothrottle_client.errors import Unavailable as Unavailable
+from autothrottle_client.model import AuditRecord as AuditRecord
+from autothrottle_client.model import ClusterState as ClusterState
+from autothrottle_client.model import Override as Override
+from autothrottle_client.model import RequestQuota as RequestQuota
+from autothrottle_client.quotas import EffectiveQuota as EffectiveQuota
+from autothrottle_client.quotas import Quota as Quota
+from autothrottle_client.quotas import QuotaCalls as QuotaCalls
+from autothrottle_client.quotas import QuotaChange as QuotaChange
+from autothrottle_client.quotas import QuotaEntity as QuotaEntity
+from autothrottle_client.quotas import QuotaValues as QuotaValues
+from autothrottle_client.quotas import YieldRuleChange as YieldRuleChange
+from autothrottle_client.reassignments import ReassigningTopic as ReassigningTopic
+from autothrottle_client.reassignments import Reassignments as Reassignments
+from autothrottle_client.reassignments import parse_reassignment as parse_reassignment
+from autothrottle_client.tls import Tls as Tls

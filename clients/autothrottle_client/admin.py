@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode, Submission
-from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
+from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages, validate_reason
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle_client.client import Client
@@ -21,7 +21,6 @@ from autothrottle_client.model import (
     pause_mode_to_number,
     to_timestamp,
     validate_number,
-    validate_reason,
 )
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
 from autothrottle_client.quotas import QuotaCalls
@@ -57,8 +56,7 @@ class AdminClient(Client[AdminServiceStub]):
 
         Each warning is a sentence that names an override that cannot be read.
         """
-        request = admin_pb2.ListOverridesRequest()
-        response = self._unary(lambda admin: admin.ListOverrides, request)
+        response = self._unary(lambda admin: admin.ListOverrides, admin_pb2.ListOverridesRequest())
         return tuple(from_message(Override, override) for override in response.overrides), tuple(response.warnings)
 
     def get_override(self, broker_id: int | None = None) -> Override:
@@ -135,8 +133,7 @@ class AdminClient(Client[AdminServiceStub]):
 
     def request_cycle(self) -> None:
         """Ask the leading planner to start a cycle. Does not wait for it."""
-        request = admin_pb2.RequestCycleRequest()
-        self._unary(lambda admin: admin.RequestCycle, request)
+        self._unary(lambda admin: admin.RequestCycle, admin_pb2.RequestCycleRequest())
 
     def pause(self, mode: PauseMode = PauseMode.KEEP, reason: str = "") -> Pause:
         """Pause the planner until `resume`, across changes of leader. Replaces a current pause.
@@ -156,8 +153,7 @@ class AdminClient(Client[AdminServiceStub]):
 
     def resume(self) -> bool:
         """Resume the planner and start a cycle. Return whether it was paused."""
-        request = admin_pb2.ResumeRequest()
-        return self._unary(lambda admin: admin.Resume, request).was_paused
+        return self._unary(lambda admin: admin.Resume, admin_pb2.ResumeRequest()).was_paused
 
     def start_catch_up(self, broker_id: int) -> tuple[CatchUp, tuple[str, ...]]:
         """Throttle a broker's catch-up until the broker is in sync; return (catch-up, warnings).

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from autothrottle.core.request_quotas import validate_client_id
 from autothrottle_client.errors import Invalid
 
 CLIENT_ID = "client-id"
@@ -20,8 +21,6 @@ CLIENT_ID = "client-id"
 
 THROTTLE_TIME = "request-throttle-time-ms"
 """Trailing metadata key. Its value is the delay of the response, in milliseconds."""
-
-_CLIENT_ID = re.compile(r"[ -~]{1,128}")
 
 
 class _Details(NamedTuple):
@@ -76,17 +75,6 @@ def with_token(channel: grpc.Channel, token: str, target: str, is_secure: bool) 
             "tls-cert, tls-key and tls-ca, or a unix socket or loopback address"
         )
     return grpc.intercept_channel(channel, AddedMetadata(("authorization", f"Bearer {token}")))
-
-
-def validate_client_id(client_id: str) -> str:
-    """Return the client id; "" is none.
-
-    Raises:
-        Invalid: it is not 1 to 128 printable ASCII characters.
-    """
-    if client_id and not _CLIENT_ID.fullmatch(client_id):
-        raise Invalid(f"client_id {client_id[:40]!r} is not valid; give 1 to 128 printable ASCII characters")
-    return client_id
 
 
 class ThrottleTimes(AddedMetadata):

@@ -40,6 +40,7 @@ DEFAULT_SILENCE = timedelta(seconds=10)
 """Longest silence of a stream before the watch checks that its planner still leads."""
 
 _ASK_TIMEOUT = timedelta(seconds=2)
+"""Timeout of the search for the leader, and of the leader's own state; without it, the follower's state is returned."""
 
 Locate = Callable[[Replicas, timedelta], str]
 """Returns the address of the leading planner within a timeout."""
@@ -202,9 +203,6 @@ class CycleWatch:
         self._on_check(None)
 
 
-_LEADER_TIMEOUT = timedelta(seconds=2)
-"""Timeout of the leader's own answer; without one, the follower's answer is returned."""
-
 _Stub = TypeVar("_Stub")
 
 
@@ -301,7 +299,7 @@ class PlannerClient(Client[PlannerServiceStub]):
         Raises:
             Unavailable: no planner answers in time.
         """
-        return self._replicas.leader_state(_state, leader_timeout=_LEADER_TIMEOUT)
+        return self._replicas.leader_state(_state, leader_timeout=_ASK_TIMEOUT)
 
     def run_cycle(self, reason: str = "") -> None:
         """Ask the leader for a cycle without waiting for it. Idempotent: several requests may share one cycle.

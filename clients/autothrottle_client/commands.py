@@ -9,7 +9,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -59,8 +59,8 @@ class CommandCall:
     json: bool
     """True: print JSON."""
     tls: Tls | None = None
-    token: str = ""
     """None: plain connections."""
+    token: str = ""
 
     def show(self, value: object, text: str, warnings: Sequence[str] = ()) -> None:
         """Print a value as JSON, or its text form; then print warnings to standard error."""
@@ -378,7 +378,7 @@ def pause(call: CommandCall) -> None:
     """
     mode = PauseMode.CLEAR if call.arguments.clear else PauseMode.KEEP
     current_pause = call.admin.pause(mode, call.arguments.reason)
-    call.show({"pause": current_pause}, f"paused: {tables.pause_text(current_pause)}")
+    call.show({"pause": current_pause}, f"paused: {tables.printable(str(current_pause))}")
 
 
 def resume(call: CommandCall) -> None:
@@ -456,68 +456,43 @@ def quota(call: CommandCall) -> None:
     throttlectl quota rule set backfills --client-id 'backfill-*' --at-most 20MB/s --floor 1MB/s
     throttlectl quota rule list
     """
-    operations = {
-        "list": _list_quotas,
-        "describe": _describe_quota,
-        "set": _set_quota,
-        "remove": _remove_quota,
-        "rule list": _list_rules,
-        "rule set": _set_rule,
-        "rule remove": _remove_rule,
-    }
-    operation = _operation(call.arguments)
-    if operation not in operations:
-        raise Invalid(f"quota {operation} is not a command; give quota {', '.join(operations)}")
-    operations[operation](call)
-
-
-def _operation(arguments: argparse.Namespace) -> str:
-    """Return for example `list` or `rule list`."""
-    return f"{arguments.operation} {arguments.action or ''}".strip()
+    operation = f"{call.arguments.operation} {call.arguments.action or ''}".strip()
+    if operation not in _QUOTA_OPERATIONS:
+        raise Invalid(f"quota {operation} is not a command; give quota {', '.join(_QUOTA_OPERATIONS)}")
+    run, options = _QUOTA_OPERATIONS[operation]
+    run(call, _given_options(call, operation, options))
 
 
 _QUOTA_VALUES = tuple(field.name for field in fields(QuotaValues))
 _QUOTA_PARTS = tuple(field.name for field in fields(QuotaEntity))
-_QUOTA_OPTIONS = {
-    "list": (),
-    "describe": ("user", "client_id", "ip"),
-    "set": (*_QUOTA_PARTS, *_QUOTA_VALUES, "etag", "dry_run", "expires", "until_recovered"),
-    "remove": (*_QUOTA_PARTS, "keys", "etag", "dry_run"),
-    "rule list": (),
-    "rule set": ("name", "user", "client_id", "at_most", "floor", "keys", "dry_run", "force"),
-    "rule remove": ("name", "dry_run"),
-}
-"""Operation -> the options that it takes."""
 
 
-def _quota_options(call: CommandCall) -> dict[str, Any]:
-    """Return the given options of a quota command.
+def _given_options(call: CommandCall, operation: str, options: Sequence[str]) -> dict[str, Any]:
+    """Return the given options of a quota command: name -> value.
 
     Raises:
         Invalid: the operation does not take one of them.
     """
-    operation, arguments = _operation(call.arguments), vars(call.arguments)
-    options = dict.fromkeys(option for options in _QUOTA_OPTIONS.values() for option in options)
-    given = {name: arguments[name] for name in options if arguments[name] is not None and arguments[name] is not False}
-    for name in given.keys() - {*_QUOTA_OPTIONS[operation]}:
+    arguments = vars(call.arguments)
+    names = dict.fromkeys(name for _, names in _QUOTA_OPERATIONS.values() for name in names)
+    given = {name: arguments[name] for name in names if arguments[name] is not None and arguments[name] is not False}
+    for name in given.keys() - {*options}:
         shown = given[name] if name == "name" else f"--{name.replace('_', '-')}"
         raise Invalid(f"{shown} has no effect on quota {operation}; leave it out")
     return given
 
 
-def _list_quotas(call: CommandCall) -> None:
-    _quota_options(call)
+def _list_quotas(call: CommandCall, given: Mapping[str, Any]) -> None:
     quotas, warnings = call.admin.quotas.list()
     call.show({"quotas": quotas, "warnings": warnings}, tables.quotas_table(quotas), warnings)
 
 
-def _describe_quota(call: CommandCall) -> None:
-    quotas = call.admin.quotas.describe(**_quota_options(call))
+def _describe_quota(call: CommandCall, given: Mapping[str, Any]) -> None:
+    quotas = call.admin.quotas.describe(**given)
     call.show({"quotas": quotas}, tables.effective_quotas_table(quotas))
 
 
-def _set_quota(call: CommandCall) -> None:
-    given = _quota_options(call)
+def _set_quota(call: CommandCall, given: Mapping[str, Any]) -> None:
     values = QuotaValues(**{name: given[name] for name in _QUOTA_VALUES if name in given})
     entity, etag, arguments = _quota_entity(given), given.get("etag", ""), call.arguments
     change = call.admin.quotas.set(
@@ -526,8 +501,7 @@ def _set_quota(call: CommandCall) -> None:
     _show_quota(call, change)
 
 
-def _remove_quota(call: CommandCall) -> None:
-    given = _quota_options(call)
+def _remove_quota(call: CommandCall, given: Mapping[str, Any]) -> None:
     keys, etag = given.get("keys", ()), given.get("etag", "")
     _show_quota(call, call.admin.quotas.remove(_quota_entity(given), keys, etag, call.arguments.dry_run))
 
@@ -542,14 +516,12 @@ def _show_quota(call: CommandCall, change: QuotaChange) -> None:
     call.show(change, text, change.warnings)
 
 
-def _list_rules(call: CommandCall) -> None:
-    _quota_options(call)
+def _list_rules(call: CommandCall, given: Mapping[str, Any]) -> None:
     rules = call.admin.quotas.list_rules()
     call.show({"rules": rules}, tables.yield_rules_table(rules))
 
 
-def _set_rule(call: CommandCall) -> None:
-    given = _quota_options(call)
+def _set_rule(call: CommandCall, given: Mapping[str, Any]) -> None:
     for name, option in (("name", "the name of the rule"), ("at_most", "--at-most"), ("floor", "--floor")):
         if name not in given:
             raise Invalid(f"quota rule set needs {option}; give it")
@@ -570,11 +542,22 @@ def _set_rule(call: CommandCall) -> None:
     call.show(change, text, change.warnings)
 
 
-def _remove_rule(call: CommandCall) -> None:
-    given = _quota_options(call)
+def _remove_rule(call: CommandCall, given: Mapping[str, Any]) -> None:
     if "name" not in given:
         raise Invalid("quota rule remove needs the name of the rule; quota rule list shows the existing ones")
     dry_run = call.arguments.dry_run
     removed = call.admin.quotas.remove_rule(given["name"], dry_run)
     text = f"{removed.name}: yield rule {'would be removed' if dry_run else 'removed'} ({removed.sentence})"
     call.show({"removed": removed}, text)
+
+
+_QUOTA_OPERATIONS: Mapping[str, tuple[Callable[[CommandCall, Mapping[str, Any]], None], Sequence[str]]] = {
+    "list": (_list_quotas, ()),
+    "describe": (_describe_quota, ("user", "client_id", "ip")),
+    "set": (_set_quota, (*_QUOTA_PARTS, *_QUOTA_VALUES, "etag", "dry_run", "expires", "until_recovered")),
+    "remove": (_remove_quota, (*_QUOTA_PARTS, "keys", "etag", "dry_run")),
+    "rule list": (_list_rules, ()),
+    "rule set": (_set_rule, ("name", "user", "client_id", "at_most", "floor", "keys", "dry_run", "force")),
+    "rule remove": (_remove_rule, ("name", "dry_run")),
+}
+"""Operation -> the function that runs it, and the options that it takes."""

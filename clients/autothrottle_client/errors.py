@@ -9,31 +9,16 @@ from collections.abc import Mapping
 
 import grpc
 
-from autothrottle.core.errors import (
-    AutothrottleError,
-    Conflict,
-    Forbidden,
-    Incomplete,
-    Invalid,
-    Missing,
-    NotLeader,
-    Unauthenticated,
-    Unavailable,
-)
+from autothrottle.core.errors import AutothrottleError as AutothrottleError
+from autothrottle.core.errors import Conflict as Conflict
+from autothrottle.core.errors import Forbidden as Forbidden
+from autothrottle.core.errors import Incomplete as Incomplete
+from autothrottle.core.errors import Invalid as Invalid
+from autothrottle.core.errors import Missing as Missing
+from autothrottle.core.errors import NotLeader as NotLeader
+from autothrottle.core.errors import Unauthenticated as Unauthenticated
+from autothrottle.core.errors import Unavailable as Unavailable
 from autothrottle.messages import CODES, LEADER_ADDRESS
-
-__all__ = [
-    "AutothrottleError",
-    "Conflict",
-    "Forbidden",
-    "Incomplete",
-    "Invalid",
-    "Missing",
-    "NotLeader",
-    "Unauthenticated",
-    "Unavailable",
-    "from_rpc_error",
-]
 
 _KINDS: Mapping[grpc.StatusCode, type[AutothrottleError]] = {code: kind for kind, code in CODES.items()}
 """Status code of a service -> its error."""

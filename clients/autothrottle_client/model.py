@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from autothrottle.core.cluster.configs import BROKER_IDS
 from autothrottle.core.members import Member
 from autothrottle.core.records import AuditAction, CatchUp, Cycle, Pause, PauseMode
+from autothrottle.core.request_quotas import MAX_REQUEST_RATE
 from autothrottle.messages import Conversion
 from autothrottle.v1 import types_pb2
 from autothrottle_client.errors import Invalid
@@ -21,14 +22,8 @@ from autothrottle_client.errors import Invalid
 MAX_RATE_BYTES_PER_SECOND = 10**12
 """Largest override, 1,000,000 MB/s. No link is that fast: a larger rate was probably given in another unit."""
 
-MAX_REQUEST_RATE = 1_000_000
-"""Largest request quota, in requests per second."""
-
 MAX_AUDIT_RECORDS = 1_000
 """The service keeps this many of the latest changes."""
-
-MAX_REASON = 1_000
-"""Longest reason, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +140,6 @@ def validate_number(name: str, value: int) -> int:
     if value not in values:
         raise Invalid(f"{name} {value} is outside {values[0]}..{values[-1]}; {fix}")
     return value
-
-
-def validate_reason(reason: str) -> str:
-    """Return the reason of a request if it is valid.
-
-    Raises:
-        Invalid: the reason has more than 1,000 characters, or unprintable ones (such as bytes that are not UTF-8).
-    """
-    if len(reason) > MAX_REASON or not reason.isprintable():
-        raise Invalid(
-            f"reason {reason[:40]!r} has {len(reason)} characters; "
-            f"give at most {MAX_REASON} printable characters on one line"
-        )
-    return reason
 
 
 def pause_mode_to_number(mode: PauseMode) -> types_pb2.Pause.Mode.ValueType:

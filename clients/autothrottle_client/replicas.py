@@ -7,7 +7,6 @@ resolved in the background. The types to know are `Replicas`, and `StubClient`, 
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import re
 import socket
@@ -23,6 +22,7 @@ import grpc
 
 from autothrottle.core.records import PlannerState
 from autothrottle.core.retries import CALL, PROBE
+from autothrottle.core.texts import ip_address_of
 from autothrottle_client.call_metadata import with_token
 from autothrottle_client.errors import AutothrottleError, Invalid, NotLeader, Unavailable, from_rpc_error
 from autothrottle_client.tls import Certificates
@@ -114,21 +114,13 @@ def resolved(address: str) -> Sequence[str]:
 
 def _is_name(address: str) -> bool:
     """Whether an address needs a name lookup."""
-    if address.startswith("unix:"):
-        return False
-    try:
-        ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
-    except ValueError:
-        return True
-    return False
+    return not address.startswith("unix:") and ip_address_of(address.rpartition(":")[0].strip("[]")) is None
 
 
 def is_loopback_host(host: str) -> bool:
     """Whether a host, without port and brackets, is this host's loopback interface."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = ip_address_of(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def is_loopback(target: str) -> bool:

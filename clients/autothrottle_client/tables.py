@@ -17,11 +17,6 @@ from autothrottle_client.reassignments import Reassignments
 from autothrottle_client.texts import about_rate, estimate_line, format_rate, format_size, span
 
 NONE_SET = "no throttle override is set"
-NO_REQUEST_QUOTAS = "no request quota is set"
-NO_QUOTA = "no client quota is set"
-NO_YIELD_RULE = "no yield rule is set"
-NOTHING_CHANGED = "no action is recorded"
-NO_REASSIGNMENTS = "no partitions are being reassigned"
 
 
 def to_json(value: object) -> str:
@@ -74,7 +69,7 @@ def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
         {"USER": _part(q.user), "CLIENT ID": _part(q.client_id), "REQUESTS PER SECOND": str(q.request_rate)}
         for q in quotas
     )
-    return _table(rows, NO_REQUEST_QUOTAS)
+    return _table(rows, "no request quota is set")
 
 
 def request_quota_scope(user: str | None, client_id: str | None) -> str:
@@ -100,7 +95,7 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
         }
         for r in records
     )
-    return _table(rows, NOTHING_CHANGED)
+    return _table(rows, "no action is recorded")
 
 
 def _target(broker_id: int | None) -> str:
@@ -127,7 +122,7 @@ def quotas_table(quotas: Sequence[Quota]) -> str:
         for key, value in asdict(quota.values).items()
         if value is not None
     )
-    return _table(rows, NO_QUOTA)
+    return _table(rows, "no client quota is set")
 
 
 def _quota_value(value: float) -> str:
@@ -159,7 +154,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
         }
         for rule in rules
     )
-    return _table(rows, NO_YIELD_RULE)
+    return _table(rows, "no yield rule is set")
 
 
 def quota_words(values: QuotaValues) -> str:
@@ -180,11 +175,6 @@ def state_text(state: ClusterState) -> str:
     decisions = state.last_cycle.decisions if state.last_cycle else ()
     parts = [_aligned(rows), _decisions_table(decisions), overrides_table(state.overrides)]
     return "\n\n".join(filter(None, [*parts, _members_table(state.members)]))
-
-
-def pause_text(pause: Pause) -> str:
-    """Return the mode, start, author and reason of a pause, on one line."""
-    return printable(str(pause))
 
 
 def cycle_line(cycle: Cycle) -> str:
@@ -227,7 +217,7 @@ def estimate_text(estimate: Estimate) -> str:
 def reassignments_table(listing: Reassignments) -> str:
     """Return ongoing reassignments as a table, one row per topic."""
     if not listing.topics:
-        return NO_REASSIGNMENTS
+        return "no partitions are being reassigned"
     table = _table(
         {
             "TOPIC": topic.topic,
@@ -251,7 +241,7 @@ def _ids(broker_ids: Iterable[int]) -> str:
 
 def _leader(state: ClusterState) -> list[tuple[str, str]]:
     since = [] if state.leader_since is None else [("since", _time(state.leader_since))]
-    paused = [] if state.pause is None else [("paused", pause_text(state.pause))]
+    paused = [] if state.pause is None else [("paused", printable(str(state.pause)))]
     catch_ups = [("catches up", catch_up_words(catch_up)) for catch_up in state.catch_ups]
     cluster = [("cluster", state.cluster_name)] if state.cluster_name else []
     host = [("host", state.leader_host)] if state.leader_host else []

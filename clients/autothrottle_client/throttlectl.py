@@ -27,11 +27,12 @@ import shtab
 
 from autothrottle import __version__
 from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
+from autothrottle.core.request_quotas import MAX_REQUEST_RATE
 from autothrottle_client import commands
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.commands import EXIT_FAILED
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
-from autothrottle_client.model import MAX_AUDIT_RECORDS, MAX_REQUEST_RATE
+from autothrottle_client.model import MAX_AUDIT_RECORDS
 from autothrottle_client.quotas import UNLIMITED
 from autothrottle_client.replicas import parse_addresses
 from autothrottle_client.tables import printable

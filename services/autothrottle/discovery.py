@@ -26,14 +26,16 @@ from autothrottle.wire.common import partitions_from_topics
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,
+    clients_to_message,
     log_sizes_request_from_message,
     log_sizes_to_messages,
+    quota_state_to_message,
+    resources_from_paths,
     settings_to_message,
     snapshot_to_chunks,
     validate_brokers,
     validate_topics,
 )
-from autothrottle.wire.quotas import clients_to_message, quota_state_to_message, resources_from_paths
 
 T = TypeVar("T")
 

@@ -233,3 +233,22 @@ def refusals_to_messages(refused: Mapping[TopicPartition, str]) -> list[types_pb
 def refusals_from_messages(messages: Iterable[types_pb2.PartitionRefusal]) -> dict[TopicPartition, str]:
     """Return refused partition -> reason."""
     return {(m.topic, m.partition): m.reason for m in messages}
+
+
+# Validation that both sides do.
+
+MAX_REASON = 1_000
+"""Maximum length of a reason in characters; the log and every response with the cycle contain it."""
+
+
+def validate_reason(reason: str) -> str:
+    """Return the reason.
+
+    Raises:
+        Invalid: it is longer than 1,000 characters or not printable.
+    """
+    if len(reason) > MAX_REASON or not reason.isprintable():
+        raise Invalid(
+            f"reason {reason[:40]!r} has {len(reason)} characters; give at most {MAX_REASON} printable ones on one line"
+        )
+    return reason

@@ -20,12 +20,12 @@ from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, ConfigValue, KafkaSettings
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
+from autothrottle.admin.quotas import quotas_to_messages
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import QuotaKey
 from autothrottle.wire.discovery import log_sizes_to_messages, settings_to_message
-from autothrottle.wire.quotas import quotas_to_messages
 from tests.fuzz import hostile
 from tests.fuzz.hostile import Choices
 from tests.fuzz.metrics_answers import check_storage

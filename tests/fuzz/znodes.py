@@ -15,6 +15,8 @@ from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirro
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.membership import parse_member
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
+from autothrottle.admin import quotas as quotas_wire
+from autothrottle.admin import servicer as admin_wire
 from autothrottle.core.cluster.configs import (
     THROTTLE_KEYS,
     ConfigResource,
@@ -28,8 +30,6 @@ from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.quotas.entities import entity_of_path
 from autothrottle.core.quotas.keys import QuotaKey, parse_value
 from autothrottle.v1 import admin_pb2, types_pb2
-from autothrottle.wire import admin as admin_wire
-from autothrottle.wire import quotas as quotas_wire
 from autothrottle.wire.common import SAME_NAMES
 from autothrottle.wire.discovery import named_snapshot_from_chunks, snapshot_to_chunks
 from tests.fuzz import hostile
@@ -357,7 +357,7 @@ def check_pause(data: bytes) -> None:
 
 def check_audit(data: bytes) -> None:
     record = codec.parse_audit_record(data, 1, MADE, 7)
-    admin_wire._record_to_message(record).SerializeToString()
+    admin_wire.audit_record_to_message(record).SerializeToString()
     codec.format_audit_record(record)
 
 

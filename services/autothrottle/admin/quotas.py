@@ -9,9 +9,10 @@ import grpc
 
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.errors import Conflict, Invalid, Missing
-from autothrottle.core.operators.sources import readable, unreadable_entries
-from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
+from autothrottle.core.operators.sources import readable, unreadable_entries, validate_expire_time
+from autothrottle.core.quotas.entities import ClientQuotaEntity, name_or_default, validate_entity
 from autothrottle.core.quotas.keys import (
+    ClientQuotas,
     DecidingQuota,
     QuotaEdits,
     QuotaKey,
@@ -26,29 +27,20 @@ from autothrottle.core.quotas.keys import (
     keys_of,
     levels,
     levels_of_ip,
+    parse_key,
+    quota_etag,
     quota_sentence,
     validate_edits,
 )
-from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
+from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction
+from autothrottle.messages import Conversion, Converter
 from autothrottle.ports.kafka import ClientQuotaChange, ClientQuotaStore, QuotaSource, SnapshotSource
 from autothrottle.ports.state_store import CatchUpStore, OverrideStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import quotas_pb2, quotas_pb2_grpc
-from autothrottle.wire.common import with_known_fields
-from autothrottle.wire.quotas import (
-    effective_to_message,
-    entity_from_message,
-    keys_from_names,
-    quota_to_message,
-    quotas_to_messages,
-    rule_from_message,
-    rule_to_message,
-    temporary_from_message,
-    values_from_message,
-    values_to_message,
-)
+from autothrottle.wire.common import SAME_NAMES, expire_time_from_message, with_known_fields
 
 ANONYMOUS = "ANONYMOUS"
 """Kafka's principal of clients without authentication."""
@@ -100,7 +92,9 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.DescribeQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.DescribeQuotaResponse:
         quotas, problems = self._effective(request, time_left(context))
-        return quotas_pb2.DescribeQuotaResponse(quotas=map(effective_to_message, quotas), warnings=problems)
+        kind = quotas_pb2.EffectiveQuota
+        messages = [_EFFECTIVE.to_message(kind, quota, unit=quota.key.unit) for quota in quotas]
+        return quotas_pb2.DescribeQuotaResponse(quotas=messages, warnings=problems)
 
     def _effective(
         self, request: quotas_pb2.DescribeQuotaRequest, timeout: timedelta
@@ -166,7 +160,7 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
         self, request: quotas_pb2.RemoveQuotaRequest, context: grpc.ServicerContext
     ) -> quotas_pb2.RemoveQuotaResponse:
         """Remove quotas from Kafka, or end a temporary one."""
-        entity, keys = entity_from_message(request.entity), keys_from_names(request.keys)
+        entity, keys = entity_from_message(request.entity), tuple(map(parse_key, request.keys))
         edits: QuotaEdits = dict.fromkeys(keys or sorted(keys_of(entity)))
         temporary = self._temporary.read().get(entity)
         if temporary is not None and not temporary.values.keys().isdisjoint(edits):
@@ -282,3 +276,96 @@ def _warnings(user: object) -> list[str]:
     if isinstance(user, str) and user.startswith("User:"):
         return [f"Kafka compares the name without the type: {user!r} is not the user {user[5:]!r}"]
     return []
+
+
+# Conversion to and from messages.
+
+
+def entity_from_message(message: quotas_pb2.QuotaEntity) -> ClientQuotaEntity:
+    """Convert and validate an entity.
+
+    Raises:
+        Invalid: a part is given as a name and as the default, or the entity is not valid.
+    """
+    parts = []
+    for part in ("user", "client_id", "ip"):
+        name = getattr(message, part) if message.HasField(part) else None
+        parts.append(name_or_default(part.replace("_", "-"), name, getattr(message, f"default_{part}")))
+    return validate_entity(ClientQuotaEntity(*parts))
+
+
+def entity_to_message(entity: ClientQuotaEntity) -> quotas_pb2.QuotaEntity:
+    message = quotas_pb2.QuotaEntity()
+    for kind, name in entity.parts.items():
+        part = kind.replace("-", "_")
+        setattr(message, *((part, name) if isinstance(name, str) else (f"default_{part}", True)))
+    return message
+
+
+def values_from_message(message: quotas_pb2.QuotaValues) -> QuotaEdits:
+    """Return the quotas that are given; the fields of the message have the names of Kafka's keys."""
+    given = {field.name: value for field, value in message.ListFields()}
+    return {key: given[key] for key in QuotaKey if key in given}
+
+
+def values_to_message(values: QuotaValues) -> quotas_pb2.QuotaValues:
+    message = quotas_pb2.QuotaValues()
+    for key, value in values.items():
+        setattr(message, key, int(value) if key.is_integer else value)
+    return message
+
+
+def quota_to_message(
+    entity: ClientQuotaEntity, values: QuotaValues, temporary: TemporaryQuota | None = None
+) -> quotas_pb2.Quota:
+    return SAME_NAMES.to_message(
+        quotas_pb2.Quota,
+        temporary,
+        entity=entity_to_message(entity),
+        values=values_to_message(values),
+        etag=quota_etag(values),
+    )
+
+
+def quotas_to_messages(quotas: ClientQuotas, temporary: TemporaryQuotas) -> list[quotas_pb2.Quota]:
+    """Return one message for each entity with quotas, or with temporary ones that the planner has not set yet."""
+    ordered = sorted({*quotas, *temporary}, key=lambda entity: entity.order)
+    return [quota_to_message(entity, quotas.get(entity, {}), temporary.get(entity)) for entity in ordered]
+
+
+def temporary_from_message(
+    message: quotas_pb2.Quota, entity: ClientQuotaEntity, values: QuotaValues, author: str, now: datetime
+) -> TemporaryQuota | None:
+    """Return the temporary quota of a request; None: the quota is permanent.
+
+    Raises:
+        Invalid: the expire time is not a time after `now`.
+    """
+    expire_time = expire_time_from_message(message)
+    if expire_time is None and not message.until_recovered:
+        return None
+    if expire_time is not None:
+        validate_expire_time(expire_time, now)
+    return TemporaryQuota(entity, values, author, now, expire_time, message.until_recovered)
+
+
+def rule_from_message(message: quotas_pb2.YieldRule, author: str, now: datetime) -> YieldRule:
+    """Convert a rule that `author` sets now; `validate_rule` checks it.
+
+    Raises:
+        Invalid: a key does not exist.
+    """
+    keys = frozenset(map(parse_key, message.keys)) or BYTE_RATES
+    return SAME_NAMES.from_message(YieldRule, message, keys=keys, author=author, time=now)
+
+
+def rule_to_message(rule: YieldRule) -> quotas_pb2.YieldRule:
+    return SAME_NAMES.to_message(quotas_pb2.YieldRule, rule, sentence=rule_sentence(rule))
+
+
+_EFFECTIVE = Conversion(
+    converters={
+        ClientQuotaEntity: Converter(entity_to_message, entity_from_message),
+        QuotaKey: Converter(str, QuotaKey),
+    }
+)

@@ -14,11 +14,13 @@ from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
 from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
-from autothrottle.core.operators.audit import validate_audit_limit
+from autothrottle.core.forecast.estimate import Goal
+from autothrottle.core.operators.audit import StoredAuditRecord, validate_audit_limit
 from autothrottle.core.operators.sources import (
     Overrides,
     StoredOverride,
     capacity_warnings,
+    format_etag,
     override_owner,
     parse_etag,
     readable,
@@ -28,33 +30,27 @@ from autothrottle.core.operators.sources import (
 )
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.records import AuditAction, CatchUp, Pause, Submission
-from autothrottle.core.request_quotas import validate_request_rate
+from autothrottle.core.request_quotas import (
+    RequestQuotaEntity,
+    in_order,
+    validate_request_quota_entity,
+    validate_request_rate,
+)
 from autothrottle.core.units import BytesPerSecond, format_megabytes
-from autothrottle.messages import refusals_to_messages
+from autothrottle.messages import refusals_to_messages, validate_reason
 from autothrottle.ports.kafka import BrokerRegistry, SnapshotSource
 from autothrottle.ports.services import LeadingPlanner
 from autothrottle.ports.state_store import CatchUpStore, Membership, OverrideStore, PauseStore, RequestQuotaStore
 from autothrottle.runtime.access import author
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, types_pb2
-from autothrottle.wire.admin import (
-    audit_to_list,
-    goal_from_message,
-    override_from_message,
-    override_to_message,
-    override_warnings,
-    overrides_to_list,
-    overrides_to_messages,
-    request_quota_entity_from_message,
-    request_quotas_to_list,
-)
 from autothrottle.wire.common import (
     SAME_NAMES,
+    expire_time_from_message,
     partitions_from_messages,
     pause_mode_from_number,
     reassignments_to_list,
     targets_from_messages,
-    validate_reason,
     with_known_fields,
 )
 
@@ -90,7 +86,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListOverrides(
         self, request: admin_pb2.ListOverridesRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListOverridesResponse:
-        return overrides_to_list(self._overrides.read_overrides())
+        overrides = self._overrides.read_overrides()
+        return admin_pb2.ListOverridesResponse(
+            overrides=overrides_to_messages(overrides), warnings=override_warnings(overrides)
+        )
 
     def GetOverride(
         self, request: admin_pb2.GetOverrideRequest, context: grpc.ServicerContext
@@ -132,7 +131,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListAuditRecordsRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListAuditRecordsResponse:
         """Return the newest actions of operators."""
-        return audit_to_list(self._overrides.read_audit_records(validate_audit_limit(request.limit)))
+        reading = self._overrides.read_audit_records(validate_audit_limit(request.limit))
+        return admin_pb2.ListAuditRecordsResponse(
+            records=map(audit_record_to_message, reading.records), warnings=reading.problems
+        )
 
     def RequestCycle(
         self, request: admin_pb2.RequestCycleRequest, context: grpc.ServicerContext
@@ -249,7 +251,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     def ListRequestQuotas(
         self, request: admin_pb2.ListRequestQuotasRequest, context: grpc.ServicerContext
     ) -> admin_pb2.ListRequestQuotasResponse:
-        return request_quotas_to_list(self._request_quotas.read())
+        rates = self._request_quotas.read()
+        return admin_pb2.ListRequestQuotasResponse(
+            quotas=[request_quota_to_message(entity, rate) for entity, rate in in_order(rates)],
+            warnings=unreadable_entries(rates).values(),
+        )
 
     def SetRequestQuota(
         self, request: admin_pb2.SetRequestQuotaRequest, context: grpc.ServicerContext
@@ -333,8 +339,10 @@ def _leader_required() -> Iterator[None]:
         raise Unavailable(_NO_LEADER) from error
 
 
-def _broker_id(request: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideRequest) -> int | None:
-    return validate_broker_id(request.broker_id) if request.HasField("broker_id") else None
+def _broker_id(
+    message: admin_pb2.GetOverrideRequest | admin_pb2.RemoveOverrideRequest | admin_pb2.Override,
+) -> int | None:
+    return validate_broker_id(message.broker_id) if message.HasField("broker_id") else None
 
 
 def _required_broker_id(request: admin_pb2.StartCatchUpRequest | admin_pb2.StopCatchUpRequest) -> int:
@@ -350,3 +358,84 @@ def _current(overrides: Overrides, broker_id: int | None) -> StoredOverride | No
 
 def _no_override(broker_id: int | None) -> str:
     return f"no throttle override is set for {override_owner(broker_id)}; ListOverrides shows the existing ones"
+
+
+# Conversion to and from messages.
+
+
+def override_to_message(broker_id: int | None, override: StoredOverride) -> admin_pb2.Override:
+    """Convert an override; broker id None means the cluster override."""
+    return SAME_NAMES.to_message(
+        admin_pb2.Override,
+        override,
+        broker_id=broker_id,
+        rate_bytes_per_second=override.rate,
+        etag=format_etag(override.version),
+    )
+
+
+def override_from_message(message: admin_pb2.Override) -> tuple[int | None, StoredOverride]:
+    """Convert a message to (broker id, override); None means the cluster override.
+
+    Raises:
+        Invalid: the broker id, the rate, the expire time or the etag is out of range.
+    """
+    broker_id, rate = _broker_id(message), validate_rate(message.rate_bytes_per_second)
+    version, expire_time = parse_etag(message.etag), expire_time_from_message(message)
+    return broker_id, StoredOverride(rate, message.autoremove, version, expire_time)
+
+
+def overrides_to_messages(overrides: Overrides) -> list[admin_pb2.Override]:
+    """Convert the active overrides: the cluster override first, then the broker overrides by id."""
+    cluster = [] if overrides.cluster is None else [(None, overrides.cluster)]
+    return [
+        override_to_message(broker_id, override)
+        for broker_id, override in [*cluster, *sorted(overrides.brokers.items())]
+        if override.rate > 0
+    ]
+
+
+def override_warnings(overrides: Overrides) -> list[str]:
+    """Return one sentence for each override that cannot be read, and for each node that is ignored."""
+    unreadable = [
+        f"the override of {override_owner(b)} cannot be read: {reason}" for b, reason in overrides.unreadable.items()
+    ]
+    return [*unreadable, *overrides.warnings]
+
+
+def audit_record_to_message(record: StoredAuditRecord) -> admin_pb2.AuditRecord:
+    broker_id, old_override, new_override = record.broker_id, record.before, record.after
+    return SAME_NAMES.to_message(
+        admin_pb2.AuditRecord,
+        record,
+        before=None if old_override is None else override_to_message(broker_id, old_override),
+        after=None if new_override is None else override_to_message(broker_id, new_override),
+    )
+
+
+def request_quota_to_message(entity: RequestQuotaEntity, rate: int) -> admin_pb2.RequestQuota:
+    return SAME_NAMES.to_message(admin_pb2.RequestQuota, entity, request_rate=rate)
+
+
+def request_quota_entity_from_message(
+    message: admin_pb2.RequestQuota | admin_pb2.RemoveRequestQuotaRequest,
+) -> RequestQuotaEntity:
+    """Convert the user and the client id of a message.
+
+    Raises:
+        Invalid: both are absent, or a name is not valid.
+    """
+    return validate_request_quota_entity(SAME_NAMES.from_message(RequestQuotaEntity, message))
+
+
+def goal_from_message(request: admin_pb2.EstimateReassignmentRequest) -> Goal:
+    """Return the operator's goal for an estimate.
+
+    Raises:
+        Invalid: `max_ratio` or `within` is out of range.
+    """
+    try:
+        within = request.within.ToTimedelta() if request.HasField("within") else None
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"within is not a valid duration: {error}; give 1 s to 365 days") from error
+    return Goal(max_ratio=request.max_ratio or None, within=within)

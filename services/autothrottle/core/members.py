@@ -5,13 +5,13 @@ Each process is one member; a process of `autothrottle run` has all roles. The t
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import ip_address_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,7 @@ def hosts_without_route(member: Member, members: Iterable[Member]) -> tuple[str,
 
 def _has_ip_property(name: str, attribute: str) -> bool:
     """Return whether a name is an IP address with this property, for example `is_loopback`."""
-    try:
-        return bool(getattr(ipaddress.ip_address(name.strip("[]")), attribute))
-    except ValueError:
-        return False
+    return bool(getattr(ip_address_of(name.strip("[]")), attribute, False))
 
 
 def ordered(members: Iterable[Member]) -> tuple[Member, ...]:

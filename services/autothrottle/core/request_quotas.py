@@ -204,9 +204,19 @@ def validate_request_quota_entity(entity: RequestQuotaEntity) -> RequestQuotaEnt
         raise Invalid("a request quota needs a user, a client id or both; give an empty one for the default")
     if user and (len(user) > MAX_USER or not user.isprintable()):
         raise Invalid(f"user {user[:40]!r} has {len(user)} characters; give at most {MAX_USER} printable ones")
+    validate_client_id(client_id or "")
+    return entity
+
+
+def validate_client_id(client_id: str) -> str:
+    """Return the client id; "" is none.
+
+    Raises:
+        Invalid: it is not 1 to 128 printable ASCII characters.
+    """
     if client_id and not _CLIENT_ID.fullmatch(client_id):
         raise Invalid(f"client id {client_id[:40]!r} is not valid; give 1 to 128 printable ASCII characters")
-    return entity
+    return client_id
 
 
 def validate_request_rate(rate: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 MAX_TEXT = 1_000
@@ -20,6 +21,18 @@ def encodable(text: str, limit: int | None = MAX_TEXT) -> str:
     """
     shown = text if limit is None or len(text) <= limit else f"{text[: limit - 4]} ..."
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
+
+
+def ip_address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a text is, without brackets and port; None: it is not one.
+
+    >>> ip_address_of("10.0.0.7"), ip_address_of("kafka1")
+    (IPv4Address('10.0.0.7'), None)
+    """
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
 
 
 def json_integer(text: str) -> int | float:

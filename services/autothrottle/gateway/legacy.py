@@ -38,7 +38,6 @@ METHODS = {"GET": "GetOverride", "POST": "SetOverride"}
 
 _DIGITS = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _MOST_DIGITS = 30
-_MOST_MEGABYTES = MAX_CAPACITY_MEGABYTES
 
 _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
 """Go's spellings of a bool, which the original accepts."""
@@ -135,8 +134,8 @@ def rate_megabytes(given: str) -> int:
     number = _integer(given, "rate param must be supplied as an integer")
     if number <= 0:
         raise Invalid("rate param must be >0")
-    if number > _MOST_MEGABYTES:
-        raise Invalid(f"rate param must be <={_MOST_MEGABYTES}")
+    if number > MAX_CAPACITY_MEGABYTES:
+        raise Invalid(f"rate param must be <={MAX_CAPACITY_MEGABYTES}")
     return number
 
 

@@ -6,7 +6,6 @@ This is the only asynchronous code: it reads the body, calls the admin service i
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
@@ -27,6 +26,7 @@ from starlette.routing import Route
 
 from autothrottle.core.access import Caller, Role, require_role
 from autothrottle.core.errors import AutothrottleError, Forbidden, Invalid, Unauthenticated
+from autothrottle.core.texts import ip_address_of
 from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.openapi import comments, openapi, page
 from autothrottle.runtime.access import AUTHORIZATION, Access, method_role
@@ -62,9 +62,9 @@ MAX_BODY_BYTES = SMALL_REQUEST
 """Largest request body, except for `LARGE_BODIES`."""
 
 LARGE_BODIES: Mapping[str, int] = {
-    method.name: LARGE_REQUESTS[f"/{SERVICE.full_name}/{method.name}"]
+    method.name: largest
     for method in SERVICE.methods
-    if f"/{SERVICE.full_name}/{method.name}" in LARGE_REQUESTS
+    if (largest := LARGE_REQUESTS.get(f"/{SERVICE.full_name}/{method.name}"))
 }
 """Method -> largest body in bytes."""
 
@@ -373,18 +373,10 @@ def _refuse_other_hosts(request: Request, hosts: frozenset[str]) -> None:
     """Refuse names that are not ours. A page may give its own name our address (DNS rebinding), but not an address."""
     given = request.headers.get("host", "")
     host = re.sub(r":[0-9]*$", "", given).lower().removesuffix(".")
-    if host and host not in hosts and not _is_address(host.strip("[]")):
+    if host and host not in hosts and ip_address_of(host.strip("[]")) is None:
         raise HTTPException(
             421, f"{given[:100]!r} is not a name of this service; use its address, or add the name to api-hosts"
         )
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _probe(health: Health | None, scope: Scope, gate: _Gate) -> _Endpoint:

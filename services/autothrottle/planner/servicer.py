@@ -10,11 +10,11 @@ from datetime import timedelta
 import grpc
 
 from autothrottle.core.records import Cycle
-from autothrottle.messages import refusals_to_messages
+from autothrottle.messages import refusals_to_messages, validate_reason
 from autothrottle.planner.loop import Planner
 from autothrottle.runtime.server import encoded_once, time_left
 from autothrottle.v1 import planner_pb2, planner_pb2_grpc, types_pb2
-from autothrottle.wire.common import SAME_NAMES, partitions_from_messages, targets_from_messages, validate_reason
+from autothrottle.wire.common import SAME_NAMES, partitions_from_messages, targets_from_messages
 
 _POLL = timedelta(seconds=5)
 """How long a watch may outlive its caller if gRPC does not report the disconnect."""

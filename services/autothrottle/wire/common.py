@@ -133,9 +133,6 @@ def _ascii(name: str) -> str:
 
 # Validation of requests.
 
-MAX_REASON = 1_000
-"""Maximum length of a reason in characters; the log and every response with the cycle contain it."""
-
 
 def validate_fields(message: Message) -> None:
     """Refuse a message with unknown fields, at any depth.
@@ -176,22 +173,10 @@ def _validating(method: Callable[[Any, Message, Any], Any]) -> Callable[[Any, Me
     return validating
 
 
-def validate_reason(reason: str) -> str:
-    """Return the reason.
-
-    Raises:
-        Invalid: it is longer than 1,000 characters or not printable.
-    """
-    if len(reason) > MAX_REASON or not reason.isprintable():
-        raise Invalid(
-            f"reason {reason[:40]!r} has {len(reason)} characters; give at most {MAX_REASON} printable ones on one line"
-        )
-    return reason
-
-
-def _validate_count(count: int, at_most: int = MAX_PARTITIONS) -> None:
+def validate_count(count: int, at_most: int = MAX_PARTITIONS, kind: str = "partitions") -> None:
+    """Refuse a request that names too many things of one kind."""
     if count > at_most:
-        raise Invalid(f"{count} partitions are named; name at most {at_most} at a time")
+        raise Invalid(f"{count} {kind} are named; name at most {at_most} at a time")
 
 
 # Pauses.
@@ -224,7 +209,7 @@ def targets_from_messages(messages: Collection[types_pb2.PartitionTarget]) -> Ta
     Raises:
         Invalid: the targets are not valid in any cluster.
     """
-    _validate_count(len(messages))
+    validate_count(len(messages))
     return targets((m.topic, m.partition, tuple(m.replicas)) for m in messages)
 
 
@@ -234,7 +219,7 @@ def partitions_from_messages(messages: Collection[types_pb2.TopicPartition]) -> 
     Raises:
         Invalid: `messages` is empty, a partition is named twice, or a number is out of range.
     """
-    _validate_count(len(messages))
+    validate_count(len(messages))
     return partitions((m.topic, m.partition) for m in messages)
 
 
@@ -250,7 +235,7 @@ def partitions_from_topics(messages: Collection[discovery_pb2.TopicPartitions]) 
     Raises:
         Invalid: a partition is named twice, or a number is out of range.
     """
-    _validate_count(sum(len(m.partitions) for m in messages), MAX_SNAPSHOT_PARTITIONS)
+    validate_count(sum(len(m.partitions) for m in messages), MAX_SNAPSHOT_PARTITIONS)
     named = [(m.topic, partition) for m in messages for partition in m.partitions]
     return partitions(named, MAX_SNAPSHOT_PARTITIONS) if named else ()
 

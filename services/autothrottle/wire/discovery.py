@@ -1,4 +1,4 @@
-"""Conversion of snapshots, progress, log sizes and settings to and from messages of discovery.
+"""Conversion of snapshots, progress, log sizes, settings and quotas to and from messages of discovery.
 
 Partitions, flows and logs are packed as columns. A snapshot is a stream of chunks, whole or as the difference from one
 that the receiver has.
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
-from autothrottle.core.cluster.configs import ConfigResource, validate_broker_id
+from autothrottle.core.cluster.configs import ConfigResource, ResourceType, validate_broker_id
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.cluster.flows import (
     CopiedMark,
@@ -33,11 +33,12 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
 )
 from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.core.quotas.entities import ClientReading, QuotaState, entity_of_path
 from autothrottle.messages import Conversion
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse
-from autothrottle.wire.applier import ledger_from_message, ledger_to_message
-from autothrottle.wire.common import SAME_NAMES
+from autothrottle.wire.applier import ledger_from_message, ledger_to_message, resource_from_path
+from autothrottle.wire.common import SAME_NAMES, validate_count
 
 _BYTES_PER_PARTITION = 16
 """Size of a partition in a chunk; converts the size of configs and problems to partitions."""
@@ -305,20 +306,19 @@ def reassignment_to_message(reassignment: TopicReassignment, part: slice) -> dis
 
 
 def reassignment_from_parts(
-    topic: str, parts: Sequence[discovery_pb2.TopicReassignment], pool: SharedValues | None = None
+    topic: str, parts: Sequence[discovery_pb2.TopicReassignment], pool: SharedValues
 ) -> TopicReassignment:
     """Join the messages of one topic, at least one, in partition order.
 
     Args:
         topic: the topic.
         parts: its messages.
-        pool: values that other topics share; None: none.
+        pool: values that topics share.
 
     Raises:
         Incomplete: the columns differ in length.
     """
     whole = parts[0] if len(parts) == 1 else _joined(parts)
-    pool = SharedValues() if pool is None else pool
     leaders, *lists = _columns(whole, _LISTS, pool)
     return TopicReassignment(topic, pool[tuple(whole.partitions)], tuple(map(pool.__getitem__, leaders)), *lists)
 
@@ -375,13 +375,14 @@ def _columns(
     message: discovery_pb2.TopicReassignment | discovery_pb2.TopicAssignment, lists: Iterable[str], pool: SharedValues
 ) -> Iterator[Any]:
     """Yield the column of leaders and the columns of lists, each with a value for every partition."""
-    _check_length(message.topic, "leaders", len(message.leaders), len(message.partitions))
+    topic = f"topic {message.topic}"
+    _check_length(topic, "leaders", len(message.leaders), len(message.partitions))
     yield message.leaders
     for column in lists:
         short = _short(column)
         counts, values = getattr(message, f"{short}_counts"), getattr(message, column)
-        _check_length(message.topic, f"{short}_counts", len(counts), len(message.partitions))
-        _check_length(message.topic, short, len(values), sum(counts), min(counts, default=0) >= 0)
+        _check_length(topic, f"{short}_counts", len(counts), len(message.partitions))
+        _check_length(topic, short, len(values), sum(counts), min(counts, default=0) >= 0)
         yield _unpacked(counts, tuple(map(pool.__getitem__, values)), pool)
 
 
@@ -392,11 +393,10 @@ def _unpacked(counts: Sequence[int], values: tuple[int, ...], pool: SharedValues
     return tuple([pool[values[start:end]] for start, end in pairwise(accumulate(counts, initial=0))])
 
 
-def _check_length(topic: str, column: str, length: int, expected: int, is_valid: bool = True) -> None:
+def _check_length(whole: str, column: str, length: int, expected: int, is_valid: bool = True) -> None:
     if length != expected or not is_valid:
         raise Incomplete(
-            f"the column {column} of topic {topic} has {length} values instead of {expected}; "
-            "request the snapshot again"
+            f"the column {column} of {whole} has {length} values instead of {expected}; request the snapshot again"
         )
 
 
@@ -534,11 +534,7 @@ def _rows(
     columns = [getattr(whole, name) for name in names]
     expected = len(columns[0]) if length is None else length
     for name, column in zip(names, columns, strict=True):
-        if len(column) != expected:
-            raise Incomplete(
-                f"the column {name} of the progress has {len(column)} values instead of {expected}; "
-                "request the snapshot again"
-            )
+        _check_length("the progress", name, len(column), expected)
     return zip(*columns, strict=True)
 
 
@@ -611,8 +607,7 @@ def validate_brokers(broker_ids: Collection[int]) -> tuple[int, ...]:
     Raises:
         Invalid: an id is out of range, or there are too many.
     """
-    if len(broker_ids) > _MAX_BROKERS:
-        raise Invalid(f"{len(broker_ids)} brokers are named; name at most {_MAX_BROKERS}")
+    validate_count(len(broker_ids), _MAX_BROKERS, "brokers")
     for broker_id in broker_ids:
         validate_broker_id(broker_id)
     return tuple(broker_ids)
@@ -624,8 +619,7 @@ def validate_topics(topics: Collection[str]) -> tuple[str, ...]:
     Raises:
         Invalid: there are too many.
     """
-    if len(topics) > _MAX_TOPICS:
-        raise Invalid(f"{len(topics)} topics are named; name at most {_MAX_TOPICS}")
+    validate_count(len(topics), _MAX_TOPICS, "topics")
     return tuple(topics)
 
 
@@ -679,3 +673,61 @@ def settings_to_message(settings: ClusterSettings) -> discovery_pb2.GetFetchSett
 def settings_from_message(message: discovery_pb2.GetFetchSettingsResponse) -> ClusterSettings:
     brokers = {broker.broker_id: SAME_NAMES.from_message(FetchSettings, broker) for broker in message.brokers}
     return ClusterSettings(brokers, dict(message.min_in_sync_replicas))
+
+
+# Quotas and clients.
+
+MAX_RESOURCES = 10_000
+"""Largest number of entities in a request for their state."""
+
+
+def resources_from_paths(paths: Collection[str]) -> frozenset[ConfigResource]:
+    """Convert the paths of quota entities.
+
+    Raises:
+        Invalid: there are too many, or a path is not that of a quota entity.
+    """
+    validate_count(len(paths), MAX_RESOURCES, "quota entities")
+    resources = frozenset(map(resource_from_path, paths))
+    for resource in resources:
+        if resource.type is not ResourceType.QUOTA:
+            raise Invalid(f"{resource} has no client quotas; give a user, a client id, both, or an IP address")
+    return resources
+
+
+def quota_state_to_message(state: QuotaState) -> discovery_pb2.GetQuotaStateResponse:
+    resources = state.configs.keys() | state.ledger.keys() | state.unreadable.keys()
+    return discovery_pb2.GetQuotaStateResponse(
+        configs=[
+            discovery_pb2.QuotaConfig(
+                resource=resource.path,
+                values=state.configs.get(resource, {}),
+                ledger=ledger_to_message(state.ledger[resource]) if resource in state.ledger else None,
+                problem=state.unreadable.get(resource, ""),
+            )
+            for resource in sorted(resources)
+        ]
+    )
+
+
+def quota_state_from_message(message: discovery_pb2.GetQuotaStateResponse) -> QuotaState:
+    configs = {ConfigResource(config.resource): config for config in message.configs}
+    return QuotaState(
+        {resource: dict(config.values) for resource, config in configs.items()},
+        {name: ledger_from_message(config.ledger) for name, config in configs.items() if config.HasField("ledger")},
+        {resource: config.problem for resource, config in configs.items() if config.problem},
+    )
+
+
+def clients_to_message(reading: ClientReading) -> discovery_pb2.GetClientsResponse:
+    return discovery_pb2.GetClientsResponse(
+        entities=sorted(entity.path for entity in reading.entities),
+        plug_ins=reading.plug_ins,
+        warnings=reading.warnings,
+    )
+
+
+def clients_from_message(message: discovery_pb2.GetClientsResponse) -> ClientReading:
+    """Convert a response; entities of kinds that this version does not know are absent."""
+    entities = frozenset(filter(None, map(entity_of_path, message.entities)))
+    return ClientReading(entities, dict(message.plug_ins), tuple(message.warnings))

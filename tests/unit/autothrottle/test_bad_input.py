@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.messages import MAX_REASON
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
-from autothrottle.wire.common import MAX_REASON
 from tests import builders
 from tests.builders import eventually, mb
 from tests.in_process_services import BROKERS, InProcessServices

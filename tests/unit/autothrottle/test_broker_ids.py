@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from autothrottle.adapters.memory import MemoryOverrides
+from autothrottle.admin.servicer import override_from_message
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -21,7 +22,6 @@ from autothrottle.core.operators.submission import targets
 from autothrottle.core.traffic.capacity import parse_broker_cap_map
 from autothrottle.gateway import legacy
 from autothrottle.v1 import admin_pb2, discovery_pb2
-from autothrottle.wire.admin import override_from_message
 from autothrottle.wire.applier import resource_from_path
 from autothrottle.wire.discovery import log_sizes_request_from_message, validate_brokers
 from autothrottle_client import model

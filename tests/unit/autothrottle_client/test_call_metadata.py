@@ -60,5 +60,5 @@ def test_the_client_id_is_added_to_the_metadata() -> None:
 
 @pytest.mark.parametrize("client_id", ["x" * 129, "ö", "a\nb"])
 def test_an_invalid_client_id_is_refused(client_id: str) -> None:
-    with pytest.raises(Invalid, match=r"client_id .* is not valid; give 1 to 128 printable ASCII characters"):
+    with pytest.raises(Invalid, match=r"client id .* is not valid; give 1 to 128 printable ASCII characters"):
         AdminClient("127.0.0.1:1", client_id=client_id)

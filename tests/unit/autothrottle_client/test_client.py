@@ -99,7 +99,9 @@ LOADED = (
     "core.quotas.keys",
     "core.quotas.yielding",
     "core.records",
+    "core.request_quotas",
     "core.retries",
+    "core.texts",
     "core.units",
     "messages",
 )

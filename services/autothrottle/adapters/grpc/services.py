@@ -43,13 +43,14 @@ from autothrottle.wire.common import (
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,
+    clients_from_message,
     log_sizes_from_messages,
     log_sizes_request_to_messages,
     named_snapshot_from_chunks,
+    quota_state_from_message,
     settings_from_message,
 )
 from autothrottle.wire.metrics import loads_from_message
-from autothrottle.wire.quotas import clients_from_message, quota_state_from_message
 from autothrottle_client.replicas import Connection, Replica, Replicas, Rpc, check_health
 
 _NOT_REPEATABLE = (

@@ -18,7 +18,6 @@ The type to know is `Connections`. Which broker gets a request is decided in `ro
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 import ssl
@@ -32,6 +31,7 @@ from datetime import timedelta
 from typing import Any
 
 from autothrottle.core.retries import BROKER
+from autothrottle.core.texts import ip_address_of
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas with a deprecated function of importlib.resources.
@@ -138,7 +138,7 @@ class _BrokerNames:
 
     async def resolve(self, host: str, port: int) -> None:
         """Wait until the name is resolved, or fails to resolve."""
-        if _is_address(host) or _cached_addresses(host, port):
+        if ip_address_of(host.partition("%")[0]) is not None or _cached_addresses(host, port):
             return
         name = (host, port)
         if name not in self._pending:
@@ -162,14 +162,6 @@ class _BrokerNames:
             future.failure(error)
         else:
             future.success(None)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ The type to know is `ClientQuotaEntity`.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import ip_address_of
 
 MAX_NAME_BYTES = 4_096
 """Longest name of a user or client id in UTF-8; Kafka's own limit of a string is 32,767 bytes."""
@@ -136,11 +136,8 @@ def _validate_name(kind: str, name: str) -> None:
         )
     if name in (".", ".."):
         raise Invalid(f"{kind} {name!r} cannot have quotas: ZooKeeper has no node of this name; give another name")
-    if kind == "ip":
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            raise Invalid(f"ip {name[:60]!r} is not an IPv4 or IPv6 address; give for example 10.0.0.7") from None
+    if kind == "ip" and ip_address_of(name) is None:
+        raise Invalid(f"ip {name[:60]!r} is not an IPv4 or IPv6 address; give for example 10.0.0.7")
 
 
 def is_valid_client_id(name: str) -> bool:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
 from autothrottle.v1.discovery_pb2 import GetClientsResponse
-from autothrottle.v1.quotas_pb2 import Quota
-from autothrottle.wire.quotas import clients_from_message, clients_to_message, temporary_from_message
+from autothrottle.wire.discovery import clients_from_message, clients_to_message
 from tests.contract.client_quotas_contract import LEVELS, ODD_NAMES
 from tests.examples import examples
 from tests.unit.autothrottle.wire.strategies import broker_ids, sentences
@@ -40,10 +34,3 @@ def test_clients_round_trip(reading: ClientReading) -> None:
 def test_an_entity_of_an_unknown_kind_is_absent() -> None:
     message = GetClientsResponse(entities=["clients/app", "tenants/a"])
     assert clients_from_message(message).entities == {ClientQuotaEntity(client_id="app")}
-
-
-@pytest.mark.parametrize("time", [Timestamp(seconds=2**62), Timestamp(seconds=-(2**62)), Timestamp(nanos=-1)])
-def test_a_quota_with_an_impossible_expire_time_is_refused(time: Timestamp) -> None:
-    """A time after the year 9999 was an unexpected ValueError: SetQuota answered INTERNAL."""
-    with pytest.raises(Invalid, match="expire_time is not a valid time"):
-        temporary_from_message(Quota(expire_time=time), ClientQuotaEntity("a"), {}, "anna", datetime.now(UTC))

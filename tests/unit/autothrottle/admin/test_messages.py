@@ -1,33 +1,36 @@
-"""Overrides, audit records and members survive the wire; malformed overrides are refused."""
+"""Overrides, audit records and members survive the wire; malformed overrides and quotas are refused."""
 
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC
+from datetime import UTC, datetime
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.admin.quotas import temporary_from_message
+from autothrottle.admin.servicer import (
+    audit_record_to_message,
+    override_from_message,
+    override_to_message,
+    override_warnings,
+    overrides_to_messages,
+    request_quota_entity_from_message,
+    request_quota_to_message,
+)
 from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
-from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
+from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.sources import Overrides, StoredOverride
+from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.traffic.loads import MAX_LINK_RATE
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2 import Override as Message
-from autothrottle.wire.admin import (
-    audit_to_list,
-    override_from_message,
-    override_to_message,
-    overrides_to_list,
-    overrides_to_messages,
-    request_quota_entity_from_message,
-    request_quotas_to_list,
-)
+from autothrottle.v1.quotas_pb2 import Quota
 from autothrottle.wire.common import SAME_NAMES
 from autothrottle_client.model import ClusterState, from_message
 from tests.builders import NOON
@@ -56,8 +59,8 @@ entities = st.builds(RequestQuotaEntity, names, names).filter(lambda one: one !=
 
 @given(st.dictionaries(entities, st.integers(1, MAX_REQUEST_RATE), max_size=4))
 def test_request_quotas_round_trip_and_an_absent_name_is_not_an_empty_one(rates: dict[RequestQuotaEntity, int]) -> None:
-    raw = request_quotas_to_list(rates).SerializeToString()
-    received = admin_pb2.ListRequestQuotasResponse.FromString(raw).quotas
+    sent = [request_quota_to_message(entity, rate).SerializeToString() for entity, rate in rates.items()]
+    received = map(admin_pb2.RequestQuota.FromString, sent)
     assert {request_quota_entity_from_message(one): one.request_rate for one in received} == rates
 
 
@@ -72,8 +75,8 @@ def test_override_marked_for_removal_is_not_listed() -> None:
 
 def test_unreadable_overrides_become_warnings() -> None:
     unreadable = {None: "not JSON", 1001: "no rate"}
-    listed = overrides_to_list(Overrides(unreadable=unreadable, warnings=("`x` is not a broker id",)))
-    assert list(listed.warnings) == [
+    warnings = override_warnings(Overrides(unreadable=unreadable, warnings=("`x` is not a broker id",)))
+    assert warnings == [
         "the override of the cluster cannot be read: not JSON",
         "the override of broker 1001 cannot be read: no rate",
         "`x` is not a broker id",
@@ -119,8 +122,7 @@ def test_foreign_etag_is_refused() -> None:
     )
 )
 def test_audit_record_round_trips(record: StoredAuditRecord) -> None:
-    raw = audit_to_list(AuditReading((record,))).SerializeToString()
-    (sent,) = admin_pb2.ListAuditRecordsResponse.FromString(raw).records
+    sent = admin_pb2.AuditRecord.FromString(audit_record_to_message(record).SerializeToString())
     name = admin_pb2.AuditRecord.Action.Name(sent.action)
     received = (sent.number, sent.time.ToDatetime(tzinfo=UTC), sent.who, name, sent.reason)
     assert received == (record.number, record.time, record.who, f"ACTION_{record.action.name}", record.reason)
@@ -137,3 +139,10 @@ def test_client_reads_a_member_as_it_was_sent() -> None:
     response = admin_pb2.GetClusterStateResponse(members=[SAME_NAMES.to_message(admin_pb2.Member, sent)])
     (read,) = from_message(ClusterState, response).members
     assert dataclasses.astuple(read) == dataclasses.astuple(sent)
+
+
+@pytest.mark.parametrize("time", [Timestamp(seconds=2**62), Timestamp(seconds=-(2**62)), Timestamp(nanos=-1)])
+def test_a_quota_with_an_impossible_expire_time_is_refused(time: Timestamp) -> None:
+    """A time after the year 9999 was an unexpected ValueError: SetQuota answered INTERNAL."""
+    with pytest.raises(Invalid, match="expire_time is not a valid time"):
+        temporary_from_message(Quota(expire_time=time), ClientQuotaEntity("a"), {}, "anna", datetime.now(UTC))

@@ -36,10 +36,7 @@ from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle.wire.applier import change_parts
-from autothrottle.wire.common import (
-    SAME_NAMES,
-    partitions_to_topics,
-)
+from autothrottle.wire.common import SAME_NAMES, partitions_to_topics
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,

@@ -14,10 +14,9 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import Ledger
+from autothrottle.adapters.zookeeper_state.ledger import Fence, Ledger
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.grpc.planner import PlannerServiceClient
+from autothrottle.adapters.grpc.services import PlannerServiceClient
 from autothrottle.adapters.memory import MemoryAuditedMap, MemoryCluster, MemoryMembers, MemoryMembership
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer

@@ -10,8 +10,8 @@ import pytest
 
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper_state.membership import remove_own_tree
 from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides
-from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import Conflict
 from autothrottle.core.operators.sources import StoredOverride

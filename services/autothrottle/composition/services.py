@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autothrottle import __version__
 from autothrottle.adapters import grpc as clients
-from autothrottle.adapters.credentials.tls import ServiceCertificates
-from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.adapters.credentials import ServiceCertificates, Tokens
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.grpc.services import ServiceClient
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection

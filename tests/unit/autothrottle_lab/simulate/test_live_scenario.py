@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autothrottle.__main__ import main
-from autothrottle.adapters.credentials.tls import ServiceCertificates, TlsFiles
+from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Missing

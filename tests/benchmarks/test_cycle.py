@@ -21,7 +21,7 @@ import grpc
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.grpc.planner import PlannerServiceClient
+from autothrottle.adapters.grpc.services import PlannerServiceClient
 from autothrottle.adapters.zookeeper import map_codecs
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths

@@ -10,7 +10,7 @@ import pytest
 
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import kafka
-from autothrottle.adapters.kafka_common.log_growth_reader import INTERVAL
+from autothrottle.adapters.kafka_common.progress_reader import GROWTH_INTERVAL
 from autothrottle.core.cluster.flows import Progress, rate_after_rise
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import TopicPartition
@@ -75,12 +75,12 @@ def test_growth_of_all_logs(logs: int, figures: Figures) -> None:
 
     cpu_seconds = []
     for read_number in range(READS):
-        at += INTERVAL
+        at += GROWTH_INTERVAL
         start = time.process_time()
         read(read_number)
         cpu_seconds.append(time.process_time() - start)
     size = f"{BROKERS} brokers with {logs} logs each"
-    seconds = INTERVAL.total_seconds()
+    seconds = GROWTH_INTERVAL.total_seconds()
     figures.add("growth of all logs: decode and count", size, "CPU s", cpu_seconds[1:])
     figures.add(
         f"growth of all logs: CPU with a read every {seconds:g} s",

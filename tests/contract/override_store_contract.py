@@ -45,8 +45,8 @@ class OverrideStoreContract:
         assert subject.store.read_overrides().of(1001) is None
 
     def test_broker_override_beats_cluster_override(self, subject: OverrideStoreSubject) -> None:
-        subject.store.set_override(None, 5, True)
-        subject.store.set_override(1001, 7, False)
+        subject.store.set_override(None, StoredOverride(5, autoremove=True))
+        subject.store.set_override(1001, StoredOverride(7))
         read = subject.store.read_overrides()
         assert read.cluster is not None
         assert (read.cluster.rate, read.cluster.autoremove) == (5, True)
@@ -56,25 +56,25 @@ class OverrideStoreContract:
         assert of_another is not None and of_another.rate == 5
 
     def test_set_returns_the_stored_override(self, subject: OverrideStoreSubject) -> None:
-        returned = subject.store.set_override(1001, 7, False)
+        returned = subject.store.set_override(1001, StoredOverride(7))
         assert subject.store.read_overrides().brokers == {1001: returned}
 
     def test_a_later_override_replaces_an_earlier_one(self, subject: OverrideStoreSubject) -> None:
-        earlier = subject.store.set_override(1001, 7, False)
-        later = subject.store.set_override(1001, MAX_LINK_RATE, False)
+        earlier = subject.store.set_override(1001, StoredOverride(7))
+        later = subject.store.set_override(1001, StoredOverride(MAX_LINK_RATE))
         assert later.version != earlier.version
         assert subject.store.read_overrides().brokers[1001].rate == MAX_LINK_RATE
 
     @pytest.mark.parametrize("broker_id", [None, 1001])
     def test_a_removed_override_has_no_effect(self, subject: OverrideStoreSubject, broker_id: int | None) -> None:
-        subject.store.set_override(broker_id, 7, False)
+        subject.store.set_override(broker_id, StoredOverride(7))
         assert subject.store.remove_override(broker_id) is True
         assert subject.store.read_overrides().of(1001) is None
         assert subject.store.remove_override(broker_id) is False
 
     def test_removing_the_cluster_override_keeps_broker_overrides(self, subject: OverrideStoreSubject) -> None:
-        subject.store.set_override(None, 5, False)
-        subject.store.set_override(1001, 7, False)
+        subject.store.set_override(None, StoredOverride(5))
+        subject.store.set_override(1001, StoredOverride(7))
         subject.store.remove_override(None)
         assert subject.store.read_overrides().active_brokers == {1001}
 
@@ -85,25 +85,25 @@ class OverrideStoreContract:
         self, subject: OverrideStoreSubject, broker_id: int | None, rate: int
     ) -> None:
         with pytest.raises(Invalid):
-            subject.store.set_override(broker_id, rate, False)
+            subject.store.set_override(broker_id, StoredOverride(rate))
         assert subject.store.read_overrides().of(1001) is None
 
     @pytest.mark.parametrize("broker_id", [None, 1001])
     def test_purge_removes_the_given_version(self, subject: OverrideStoreSubject, broker_id: int | None) -> None:
-        version = subject.store.set_override(broker_id, 7, False).version
+        version = subject.store.set_override(broker_id, StoredOverride(7)).version
         assert subject.store.purge_override(subject.begin_term(), broker_id, version) is True
         assert subject.store.read_overrides().of(1001) is None
 
     @pytest.mark.parametrize("broker_id", [None, 1001])
     def test_purge_keeps_a_later_version(self, subject: OverrideStoreSubject, broker_id: int | None) -> None:
         # The original's purge deletes an override that an operator has just set.
-        version = subject.store.set_override(broker_id, 7, False).version
-        later = subject.store.set_override(broker_id, 9, False)
+        version = subject.store.set_override(broker_id, StoredOverride(7)).version
+        later = subject.store.set_override(broker_id, StoredOverride(9))
         assert subject.store.purge_override(subject.begin_term(), broker_id, version) is False
         assert subject.store.read_overrides().of(1001) == later
 
     def test_purge_in_an_earlier_term_raises_not_leader(self, subject: OverrideStoreSubject) -> None:
-        current = subject.store.set_override(1001, 7, False)
+        current = subject.store.set_override(1001, StoredOverride(7))
         earlier = subject.begin_term()
         subject.begin_term()
         with pytest.raises(NotLeader):
@@ -116,10 +116,10 @@ class OverrideStoreContract:
     def test_change_with_an_outdated_version_is_a_conflict(
         self, subject: OverrideStoreSubject, broker_id: int | None
     ) -> None:
-        first = subject.store.set_override(broker_id, 7, False)
-        second = subject.store.set_override(broker_id, 8, False, version=first.version)
+        first = subject.store.set_override(broker_id, StoredOverride(7))
+        second = subject.store.set_override(broker_id, StoredOverride(8, version=first.version))
         with pytest.raises(Conflict, match=r"etag is now .+; read it again"):
-            subject.store.set_override(broker_id, 9, False, version=first.version)
+            subject.store.set_override(broker_id, StoredOverride(9, version=first.version))
         with pytest.raises(Conflict, match=r"etag is now .+; read it again"):
             subject.store.remove_override(broker_id, version=first.version)
         assert subject.store.read_overrides().of(1001) == second
@@ -130,28 +130,28 @@ class OverrideStoreContract:
     def test_version_of_a_removed_override_is_never_valid_again(
         self, subject: OverrideStoreSubject, broker_id: int | None
     ) -> None:
-        removed = subject.store.set_override(broker_id, 7, False)
+        removed = subject.store.set_override(broker_id, StoredOverride(7))
         subject.store.remove_override(broker_id)
         with pytest.raises(Conflict):
-            subject.store.set_override(broker_id, 9, False, version=removed.version)
+            subject.store.set_override(broker_id, StoredOverride(9, version=removed.version))
         assert subject.store.remove_override(broker_id, version=removed.version) is False
-        recreated = subject.store.set_override(broker_id, 7, False)
+        recreated = subject.store.set_override(broker_id, StoredOverride(7))
         with pytest.raises(Conflict):
             subject.store.remove_override(broker_id, version=removed.version)
         assert subject.store.read_overrides().of(1001) == recreated
 
     def test_refused_change_leaves_no_audit_record(self, subject: OverrideStoreSubject) -> None:
-        version = subject.store.set_override(1001, 7, False).version
+        version = subject.store.set_override(1001, StoredOverride(7)).version
         with pytest.raises(Conflict):
-            subject.store.set_override(1001, 9, False, version=version + 1)
+            subject.store.set_override(1001, StoredOverride(9, version=version + 1))
         assert len(subject.store.read_audit_records(10).records) == 1
 
     def test_only_one_of_many_concurrent_changes_of_one_version_succeeds(self, subject: OverrideStoreSubject) -> None:
-        version = subject.store.set_override(1001, 1, False).version
+        version = subject.store.set_override(1001, StoredOverride(1)).version
 
         def change(rate: int) -> StoredOverride | None:
             try:
-                return subject.store.set_override(1001, rate, False, version=version)
+                return subject.store.set_override(1001, StoredOverride(rate, version=version))
             except Conflict:
                 return None
 
@@ -161,7 +161,7 @@ class OverrideStoreContract:
 
     def test_concurrent_changes_without_a_version_are_serialised(self, subject: OverrideStoreSubject) -> None:
         with ThreadPoolExecutor(6) as pool:
-            made = list(pool.map(lambda rate: subject.store.set_override(1001, rate, False), range(1, 7)))
+            made = list(pool.map(lambda rate: subject.store.set_override(1001, StoredOverride(rate)), range(1, 7)))
         records = subject.store.read_audit_records(10).records[::-1]
         assert {record.after for record in records} == set(made)
         assert [record.before for record in records] == [None, *(record.after for record in records[:-1])]
@@ -171,18 +171,20 @@ class OverrideStoreContract:
     @pytest.mark.parametrize("broker_id", [None, 1001])
     def test_expire_time_is_stored(self, subject: OverrideStoreSubject, broker_id: int | None) -> None:
         end = builders.NOON + timedelta(microseconds=1)
-        returned = subject.store.set_override(broker_id, 7, True, end)
+        returned = subject.store.set_override(broker_id, StoredOverride(7, autoremove=True, expire_time=end))
         assert returned.expire_time == end
         assert subject.store.read_overrides().of(1001) == returned
-        assert subject.store.set_override(broker_id, 7, False).expire_time is None
+        assert subject.store.set_override(broker_id, StoredOverride(7)).expire_time is None
 
     # Audit records.
 
     def test_every_change_has_an_audit_record_with_author_and_values(self, subject: OverrideStoreSubject) -> None:
         assert subject.store.read_audit_records(10).records == ()
-        first = subject.store.set_override(None, 5, True, builders.NOON, who="operator a")
-        second = subject.store.set_override(None, 6, False, who="operator b")
-        third = subject.store.set_override(1001, 7, False)
+        first = subject.store.set_override(
+            None, StoredOverride(5, autoremove=True, expire_time=builders.NOON), who="operator a"
+        )
+        second = subject.store.set_override(None, StoredOverride(6), who="operator b")
+        third = subject.store.set_override(1001, StoredOverride(7))
         subject.store.remove_override(None, who="operator c")
         subject.store.purge_override(subject.begin_term(), 1001, third.version, "its time is over")
         records = subject.store.read_audit_records(10).records
@@ -202,7 +204,7 @@ class OverrideStoreContract:
         assert all(record.time.utcoffset() == timedelta(0) for record in records)
 
     def test_calls_without_effect_leave_no_audit_record(self, subject: OverrideStoreSubject) -> None:
-        version = subject.store.set_override(1001, 7, False).version
+        version = subject.store.set_override(1001, StoredOverride(7)).version
         subject.store.remove_override(1001)
         subject.store.remove_override(1001)
         subject.store.remove_override(None)
@@ -210,11 +212,11 @@ class OverrideStoreContract:
         assert len(subject.store.read_audit_records(10).records) == 2
 
     def test_newest_audit_records_come_first(self, subject: OverrideStoreSubject) -> None:
-        current = [subject.store.set_override(1001, rate, False) for rate in range(1, 6)]
+        current = [subject.store.set_override(1001, StoredOverride(rate)) for rate in range(1, 6)]
         assert [record.after for record in subject.store.read_audit_records(2).records] == [current[4], current[3]]
 
     def test_other_actions_are_recorded_among_the_changes(self, subject: OverrideStoreSubject) -> None:
-        subject.store.set_override(None, 50, False)
+        subject.store.set_override(None, StoredOverride(50))
         subject.store.add_audit_record(AuditAction.SUBMIT, "anna", "3 partitions submitted")
         submitted, changed = subject.store.read_audit_records(10).records
         assert (changed.action, submitted.action) == (AuditAction.SET, AuditAction.SUBMIT)
@@ -223,7 +225,7 @@ class OverrideStoreContract:
 
     def test_only_the_newest_audit_records_are_kept(self, subject: OverrideStoreSubject) -> None:
         for rate in range(1, subject.records_kept + 3):
-            last = subject.store.set_override(1001, rate, False)
+            last = subject.store.set_override(1001, StoredOverride(rate))
         records = subject.store.read_audit_records(subject.records_kept + 10).records
         assert len(records) == subject.records_kept
         assert records[0].after == last
@@ -237,7 +239,7 @@ class OverrideStoreContract:
         subject.store.read_overrides()
         watch = subject.store.watch_overrides(notified.set)
         try:
-            subject.store.set_override(None, 5, False)
+            subject.store.set_override(None, StoredOverride(5))
             assert notified.wait(20)
             notified.clear()
             subject.store.remove_override(None)
@@ -251,7 +253,7 @@ class OverrideStoreContract:
         subject.store.watch_overrides(closed.set).close()
         watch = subject.store.watch_overrides(other.set)
         try:
-            subject.store.set_override(None, 5, False)
+            subject.store.set_override(None, StoredOverride(5))
             assert other.wait(20)
         finally:
             watch.close()

@@ -20,6 +20,7 @@ from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem, TopicPartition
 from autothrottle.core.errors import Incomplete, NotLeader, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, StoredAuditRecord
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, OutcomeStatus
 from autothrottle.core.throttles.changes import changes
 from autothrottle.core.throttles.plan import plan
@@ -146,7 +147,7 @@ class TestMemoryPauses(PauseStoreContract):
 def test_pause_and_overrides_share_the_audit_records() -> None:
     overrides = MemoryOverrides()
     pauses = MemoryPauses(overrides.audit)
-    overrides.set_override(1001, 7, False)
+    overrides.set_override(1001, StoredOverride(7))
     pauses.set_pause(KEEP)
     assert pauses.remove_pause("operator") and not pauses.remove_pause("operator")
     recorded = [(r.number, r.action, r.who, r.pause) for r in overrides.read_audit_records(10).records]
@@ -344,7 +345,7 @@ def test_unavailable_metrics_reject_reads_and_events() -> None:
 
 def test_unreadable_and_marked_overrides_have_no_effect() -> None:
     store = MemoryOverrides()
-    store.set_override(1001, 5, False)
+    store.set_override(1001, StoredOverride(5))
     store.unreadable[1001] = "invalid JSON"
     store.mark_for_removal(1002)
     read = store.read_overrides()

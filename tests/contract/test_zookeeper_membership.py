@@ -21,8 +21,7 @@ from autothrottle import __version__
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
-from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
+from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, remove_own_tree
 from autothrottle_lab.servers.processes import Process, scratch_directory
 from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer

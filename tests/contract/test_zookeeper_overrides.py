@@ -70,8 +70,8 @@ class TestZooKeeperOverrides(OverrideStoreContract):
 
 
 def test_the_original_can_read_our_overrides(subject: Subject) -> None:
-    subject.store.set_override(None, 50 * MB, True)
-    subject.store.set_override(1001, 2 * MB + 1, False)
+    subject.store.set_override(None, StoredOverride(50 * MB, autoremove=True))
+    subject.store.set_override(1001, StoredOverride(2 * MB + 1))
     cluster, broker = json.loads(subject.raw(None) or b""), json.loads(subject.raw(1001) or b"")
     assert {k: cluster[k] for k in ("rate", "autoremove")} == {"rate": 50, "autoremove": True}
     assert {k: broker[k] for k in ("rate", "autoremove")} == {"rate": 3, "autoremove": False}
@@ -99,8 +99,8 @@ def test_a_rate_of_zero_means_a_removed_override(subject: Subject) -> None:
 
 
 def test_removed_cluster_override_is_marked_as_in_the_original(subject: Subject) -> None:
-    subject.store.set_override(None, 5 * MB, True)
-    subject.store.set_override(1001, 7 * MB, False)
+    subject.store.set_override(None, StoredOverride(5 * MB, autoremove=True))
+    subject.store.set_override(1001, StoredOverride(7 * MB))
     assert subject.store.remove_override(None) is True
     assert json.loads(subject.raw(None) or b"")["rate"] == 0
     assert without_versions(subject.store.read_overrides())[1] == {1001: StoredOverride(7 * MB)}
@@ -111,7 +111,7 @@ def test_removed_cluster_override_is_marked_as_in_the_original(subject: Subject)
 
 def test_override_of_broker_0_is_in_the_node_of_the_original(subject: Subject) -> None:
     """The node was refused as no broker id, so an override of broker 0 was stored and never applied."""
-    subject.store.set_override(0, 7 * MB, False)
+    subject.store.set_override(0, StoredOverride(7 * MB))
     node = subject.tree.read(f"{subject.tree.own.root}/override_rate/0")
     assert json.loads(node or b"")["rate"] == 7
     assert without_versions(subject.store.read_overrides())[1] == {0: StoredOverride(7 * MB)}
@@ -123,7 +123,7 @@ def test_a_child_without_a_valid_broker_id_is_ignored_with_a_warning(subject: Su
     """D16: `POST /throttle/all` made the original fail at every later read of its overrides."""
     for name in ("all", "-1", "01001", "²", "2147483648", "99999999999"):
         subject.write_raw(name, b'{"rate":5,"autoremove":false}')
-    subject.store.set_override(1001, 7 * MB, False)
+    subject.store.set_override(1001, StoredOverride(7 * MB))
     read = subject.store.read_overrides()
     assert read.brokers.keys() == {1001}
     assert read.unreadable == {}
@@ -136,7 +136,7 @@ def test_a_child_without_a_valid_broker_id_is_ignored_with_a_warning(subject: Su
     [b"{", b"null", b"[1]", b'{"rate":"5"}', b'{"rate":-1}', b"-5", b"9" * 5000, b"[" * 50_000, b"\xff", b"0.5"],
 )
 def test_an_unreadable_override_is_reported_and_others_stay_valid(subject: Subject, garbage: bytes) -> None:
-    subject.store.set_override(1001, 7 * MB, False)
+    subject.store.set_override(1001, StoredOverride(7 * MB))
     subject.write_raw("1002", garbage)
     subject.write_raw("", garbage)
     read = subject.store.read_overrides()
@@ -153,16 +153,16 @@ def test_an_unreadable_override_is_reported_and_others_stay_valid(subject: Subje
 
 def test_purge_spares_a_recreated_override(subject: Subject) -> None:
     """D15: a recreated znode starts at the version of the deleted one, so the version alone cannot tell them apart."""
-    version = subject.store.set_override(1001, 7 * MB, False).version
+    version = subject.store.set_override(1001, StoredOverride(7 * MB)).version
     subject.store.remove_override(1001)
-    later = subject.store.set_override(1001, 7 * MB, False)
+    later = subject.store.set_override(1001, StoredOverride(7 * MB))
     assert subject.store.purge_override(subject.begin_term(), 1001, version) is False
     assert subject.store.read_overrides().brokers == {1001: later}
 
 
 @pytest.mark.parametrize("broker_id", [None, 1001])
 def test_purge_is_one_transaction_that_checks_the_term(subject: Subject, broker_id: int | None) -> None:
-    version = subject.store.set_override(broker_id, 7 * MB, True).version
+    version = subject.store.set_override(broker_id, StoredOverride(7 * MB, autoremove=True)).version
     fence, before = subject.begin_term(), subject.server.last_zxid()
     assert subject.store.purge_override(fence, broker_id, version) is True
     (transaction,) = subject.server.transactions(before)
@@ -175,7 +175,7 @@ def test_purge_is_one_transaction_that_checks_the_term(subject: Subject, broker_
 
 
 def test_purge_of_a_removed_override_still_checks_the_term(subject: Subject) -> None:
-    version = subject.store.set_override(1001, 7 * MB, False).version
+    version = subject.store.set_override(1001, StoredOverride(7 * MB)).version
     subject.store.remove_override(1001)
     fence = subject.begin_term()
     assert subject.store.purge_override(fence, 1001, version) is False
@@ -213,12 +213,12 @@ def test_purge_spares_an_override_recreated_between_its_read_and_its_write(
     subject: Subject, interrupted: Interrupted
 ) -> None:
     """D15: the recreated node has the version that the purge has read. Only the count of all changes differs."""
-    version = subject.store.set_override(1001, 7 * MB, False).version
+    version = subject.store.set_override(1001, StoredOverride(7 * MB)).version
     fence, later = subject.begin_term(), []
 
     def recreate() -> None:
         subject.store.remove_override(1001)
-        later.append(subject.store.set_override(1001, 9 * MB, False))
+        later.append(subject.store.set_override(1001, StoredOverride(9 * MB)))
 
     interrupted.between(recreate)
     assert interrupted.purge_override(fence, 1001, version) is False
@@ -228,19 +228,19 @@ def test_purge_spares_an_override_recreated_between_its_read_and_its_write(
 def test_change_of_the_given_version_between_read_and_write_is_a_conflict(
     subject: Subject, interrupted: Interrupted
 ) -> None:
-    version = subject.store.set_override(1001, 7 * MB, False).version
-    interrupted.between(lambda: subject.store.set_override(1001, 9 * MB, False))
+    version = subject.store.set_override(1001, StoredOverride(7 * MB)).version
+    interrupted.between(lambda: subject.store.set_override(1001, StoredOverride(9 * MB)))
     with pytest.raises(Conflict):
-        interrupted.set_override(1001, 8 * MB, False, version=version)
+        interrupted.set_override(1001, StoredOverride(8 * MB, version=version))
     assert subject.store.read_overrides().brokers[1001].rate == 9 * MB
 
 
 def test_audit_record_has_the_value_written_between_read_and_write_as_before(
     subject: Subject, interrupted: Interrupted
 ) -> None:
-    subject.store.set_override(1001, 7 * MB, False)
+    subject.store.set_override(1001, StoredOverride(7 * MB))
     interrupted.between(lambda: subject.write_raw("1001", b'{"rate":9,"autoremove":false}'))
-    interrupted.set_override(1001, 8 * MB, False)
+    interrupted.set_override(1001, StoredOverride(8 * MB))
     (newest,) = subject.store.read_audit_records(1).records
     assert newest.before is not None and newest.before.rate == 9 * MB
 
@@ -249,9 +249,9 @@ def test_audit_record_has_the_value_written_between_read_and_write_as_before(
 
 
 def test_change_and_audit_record_are_one_transaction(subject: Subject) -> None:
-    subject.store.set_override(1001, 6 * MB, False)
+    subject.store.set_override(1001, StoredOverride(6 * MB))
     before = subject.server.last_zxid()
-    override = subject.store.set_override(1001, 7 * MB, False, who="operator")
+    override = subject.store.set_override(1001, StoredOverride(7 * MB), who="operator")
     (transaction,) = subject.server.transactions(before)
     assert transaction.zxid == override.version
     assert [(o.kind, o.path) for o in transaction.operations] == [
@@ -262,9 +262,9 @@ def test_change_and_audit_record_are_one_transaction(subject: Subject) -> None:
 
 
 def test_unreadable_audit_records_are_left_out(subject: Subject) -> None:
-    subject.store.set_override(1001, 6 * MB, False)
+    subject.store.set_override(1001, StoredOverride(6 * MB))
     subject.write_raw("1001", b"{")
-    subject.store.set_override(1001, 7 * MB, False)
+    subject.store.set_override(1001, StoredOverride(7 * MB))
     subject.tree.write(f"{subject.tree.own.audit_record}0000000000", b"{")
     subject.tree.write(f"{subject.tree.own.audit}/notes", b"by hand")
     (record,) = subject.store.read_audit_records(10).records
@@ -273,7 +273,7 @@ def test_unreadable_audit_records_are_left_out(subject: Subject) -> None:
 
 def test_the_original_can_read_an_override_with_expire_time(subject: Subject) -> None:
     end = datetime(2030, 1, 31, 18, 0, tzinfo=UTC)
-    subject.store.set_override(1001, 7 * MB, False, end)
+    subject.store.set_override(1001, StoredOverride(7 * MB, expire_time=end))
     node = json.loads(subject.raw(1001) or b"")
     assert (node["rate"], node["autoremove"]) == (7, False)
     assert node["expire_time"] == "2030-01-31T18:00:00+00:00"
@@ -310,7 +310,7 @@ def test_overrides_are_read_and_watched_again_after_an_outage(fresh_zookeeper: Z
     with contextlib.ExitStack() as stack:
         subject = Subject(fresh_zookeeper, stack)
         notified = threading.Event()
-        subject.store.set_override(1001, 7 * MB, False)
+        subject.store.set_override(1001, StoredOverride(7 * MB))
         subject.store.watch_overrides(notified.set)
         assert notified.wait(20)
         freeze(fresh_zookeeper)
@@ -334,10 +334,12 @@ def test_concurrent_changes_take_turns(subject: Subject) -> None:
         subject.tree.client.sync("/")
         return int(subject.tree.client.last_zxid)
 
-    subject.store.set_override(1, MB, False)  # creates the missing nodes
+    subject.store.set_override(1, StoredOverride(MB))  # creates the missing nodes
     before = transactions()
     with ThreadPoolExecutor(12) as pool:
-        versions = set(pool.map(lambda number: subject.store.set_override(number, MB, False).version, range(2, 14)))
+        versions = set(
+            pool.map(lambda number: subject.store.set_override(number, StoredOverride(MB)).version, range(2, 14))
+        )
     assert len(versions) == 12
     assert transactions() - before < 24
     assert subject.store.read_overrides().brokers.keys() == set(range(1, 14))
@@ -351,7 +353,7 @@ def test_two_stores_that_alternate_keep_one_audit_history(subject: Subject) -> N
         stack.callback(other.close)
         rates = [number * MB for number in range(1, 31)]
         for number, rate in enumerate(rates):
-            (subject.store, other)[number // 2 % 2].set_override(1, rate, False)
+            (subject.store, other)[number // 2 % 2].set_override(1, StoredOverride(rate))
         records = subject.store.read_audit_records(100).records
     assert len(records) == subject.records_kept
     assert [record.after and record.after.rate for record in records] == rates[: -subject.records_kept - 1 : -1]
@@ -364,7 +366,7 @@ def test_two_stores_that_alternate_keep_one_audit_history(subject: Subject) -> N
 def test_a_shared_read_shows_changes_made_before_the_request(subject: Subject) -> None:
     def write_and_read(number: int) -> None:
         for rate in range(1, 11):
-            subject.store.set_override(number, rate * MB, False)
+            subject.store.set_override(number, StoredOverride(rate * MB))
             assert subject.store.read_overrides().brokers[number].rate == rate * MB
 
     with ThreadPoolExecutor(6) as pool:

@@ -11,6 +11,7 @@ import pytest
 
 from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides, ZooKeeperPauses
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, PauseMode
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
@@ -65,7 +66,7 @@ def test_pause_and_resume_write_an_audit_record_in_the_same_transaction(subject:
     here, _ = subject.stores
     overrides = ZooKeeperOverrides(subject.tree.client, subject.tree.own)
     try:
-        overrides.set_override(1001, 7_000_000, False, who="operator")
+        overrides.set_override(1001, StoredOverride(7_000_000), who="operator")
         before = subject.server.last_zxid()
         here.set_pause(KEEP)
         here.set_pause(CLEAR)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_zookeeper.reassigner import MAX_LIST_BYTES, ZooKeeperReassigner
+from autothrottle.adapters.kafka_zookeeper.reassignments import MAX_LIST_BYTES, ZooKeeperReassigner
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.ports.kafka import Term

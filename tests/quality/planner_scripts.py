@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import inspect
 import itertools
 import logging
 import os
@@ -37,6 +38,7 @@ from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSetti
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.exported_metrics import ExportedMetric
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas import entities
@@ -506,7 +508,11 @@ class Script:
         broker_id = self.random.choice((None, *BROKERS))
         expiry = self.bench.now() + timedelta(seconds=90) if self.random.random() < 0.3 else None
         rate = mb(self.random.choice((1, 15, 40, 200)))
-        self._attempt(lambda: self.bench.overrides.set_override(broker_id, rate, self.random.random() < 0.4, expiry))
+        autoremove, overrides = self.random.random() < 0.4, self.bench.overrides
+        override = StoredOverride(rate, autoremove, expire_time=expiry)
+        takes_override = "override" in inspect.signature(overrides.set_override).parameters
+        values = (override,) if takes_override else (rate, autoremove, expiry)  # as an earlier tree takes it
+        self._attempt(lambda: overrides.set_override(broker_id, *values))
 
     def remove_override(self) -> None:
         broker_id = self.random.choice((None, *BROKERS))

@@ -13,8 +13,7 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
-from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
-from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, ProgressReader
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import LedgerReader

@@ -10,10 +10,11 @@ import pytest
 
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper_state.membership import remove_own_tree
 from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides
-from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import Conflict
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import change, eventually
@@ -37,8 +38,8 @@ class Installation:
         self.election.join("host1:1", nothing)
         eventually(lambda: leading(self.election))
         overrides = ZooKeeperOverrides(self.client, self.tree.own)
-        overrides.set_override(None, 5, False)
-        overrides.set_override(1001, 7, False)
+        overrides.set_override(None, StoredOverride(5))
+        overrides.set_override(1001, StoredOverride(7))
         overrides.close()
         self.apply(SET)
 

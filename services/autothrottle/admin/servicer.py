@@ -108,9 +108,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         if proposed.expire_time is not None:
             validate_expire_time(proposed.expire_time, datetime.now(UTC))
         who = author(context)
-        override = self._overrides.set_override(
-            broker_id, proposed.rate, proposed.autoremove, proposed.expire_time, version=proposed.version, who=who
-        )
+        override = self._overrides.set_override(broker_id, proposed, who=who)
         sentence = f"Override of {override_owner(broker_id)} set to {override.rate} bytes/s"
         log_action(AuditAction.SET, who, sentence, broker_id)
         warnings = self._warnings(broker_id, override)
@@ -293,7 +291,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         if rate is None or current is not None or validate_only:
             yield accepted
             return
-        override = self._overrides.set_override(None, rate, True, who=who)
+        override = self._overrides.set_override(None, StoredOverride(rate, autoremove=True), who=who)
         log_action(AuditAction.SET, who, f"Override of the cluster set to {rate} bytes/s for a reassignment")
         may_run = False
         try:

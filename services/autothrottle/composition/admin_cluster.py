@@ -20,8 +20,7 @@ from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaLogSizes, KafkaPermissions
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
-from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
-from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, ProgressReader
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas, LedgerReader
 from autothrottle.composition.cluster import ZooKeeperCluster

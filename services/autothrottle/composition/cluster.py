@@ -16,7 +16,7 @@ from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource, ZooKeeperRegistrations
-from autothrottle.adapters.kafka_zookeeper.reassigner import ZooKeeperReassigner
+from autothrottle.adapters.kafka_zookeeper.reassignments import ZooKeeperReassigner
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions

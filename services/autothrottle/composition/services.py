@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autothrottle import __version__
 from autothrottle.adapters import grpc as clients
-from autothrottle.adapters.credentials.tls import ServiceCertificates
-from autothrottle.adapters.credentials.tokens import Tokens
-from autothrottle.adapters.grpc.client import ServiceClient
+from autothrottle.adapters.credentials import ServiceCertificates, Tokens
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
+from autothrottle.adapters.grpc.services import ServiceClient
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.removal import remove_own_tree
+from autothrottle.adapters.zookeeper_state.membership import remove_own_tree
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer

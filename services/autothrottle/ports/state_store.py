@@ -15,7 +15,6 @@ from autothrottle.core.quotas.keys import TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity
-from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch
 
 K = TypeVar("K")
@@ -114,29 +113,17 @@ class OverrideStore(Protocol):
             Unavailable: no override can be read. A single unreadable override is a value in the result.
         """
 
-    def set_override(
-        self,
-        broker_id: int | None,
-        rate: BytesPerSecond,
-        autoremove: bool,
-        expire_time: datetime | None = None,
-        *,
-        version: int = 0,
-        who: str = "",
-    ) -> StoredOverride:
-        """Set an override and replace the current one. Idempotent without a version.
+    def set_override(self, broker_id: int | None, override: StoredOverride, *, who: str = "") -> StoredOverride:
+        """Set an override and replace the current one; return it with its new version. Idempotent without a version.
 
         Args:
             broker_id: the broker; None: the cluster override.
-            rate: bytes per second, > 0.
-            autoremove: whether the override is removed when no reassignment is left.
-            expire_time: when the override expires, UTC; None: never.
-            version: replace only this version; 0: replace any version, or create the override.
+            override: its rate is > 0. It replaces only its own version; 0: it replaces any version, or is created.
             who: author, for the audit record.
 
         Raises:
             Invalid: the broker id or the rate is out of range.
-            Conflict: the current version differs from `version`, or the override is not set.
+            Conflict: the current version is another one, or the override is not set.
             Unavailable: the store does not answer.
         """
 

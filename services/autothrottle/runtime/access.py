@@ -21,7 +21,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.adapters.credentials import Tokens
 from autothrottle.core.access import Caller, CertificateRoles, Role, require_role, role_of_certificate
 from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
 from autothrottle.runtime.call_limits import Behavior, Continuation, Handler, RequestQuotas, rewrapped

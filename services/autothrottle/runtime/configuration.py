@@ -16,7 +16,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
-from autothrottle.adapters.credentials.tls import TlsFiles
+from autothrottle.adapters.credentials import TlsFiles
 from autothrottle.core.access import CertificateRoles, parse_certificate_roles
 from autothrottle.core.operators.schedule import Schedule, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy

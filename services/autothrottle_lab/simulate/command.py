@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from autothrottle.adapters.credentials.tls import ServiceCertificates
+from autothrottle.adapters.credentials import ServiceCertificates
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.input import PlannerSettings

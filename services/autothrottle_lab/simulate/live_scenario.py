@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.adapters.credentials.tls import ServiceCertificates
+from autothrottle.adapters.credentials import ServiceCertificates
 from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide

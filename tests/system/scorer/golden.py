@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.virtual_time import (
@@ -99,5 +100,5 @@ def play(directory: Path, name: str, of_cluster: VirtualScenario) -> float:
     with closing(DecisionLog(str(directory), limits=LogLimits(patience=timedelta(minutes=3)))) as log:
         recovery = VirtualRecovery(of_cluster, log, name)
         if name == "overridden":
-            recovery.overrides.set_override(None, BUDGET // 2, autoremove=False)
+            recovery.overrides.set_override(None, StoredOverride(BUDGET // 2))
         return recovery.run()

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from autothrottle.adapters.memory import MemoryMetrics
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.messages import MAX_REASON
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_grpc, types_pb2
 from tests import builders
@@ -35,8 +36,8 @@ def shared() -> Iterator[InProcessServices]:
 
 @pytest.fixture
 def services(shared: InProcessServices) -> InProcessServices:
-    shared.overrides.set_override(None, mb(7), True)
-    shared.overrides.set_override(1001, mb(8), False)
+    shared.overrides.set_override(None, StoredOverride(mb(7), autoremove=True))
+    shared.overrides.set_override(1001, StoredOverride(mb(8)))
     return shared
 
 

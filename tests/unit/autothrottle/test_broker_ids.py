@@ -18,6 +18,7 @@ from autothrottle.core.cluster.configs import (
     validate_broker_id,
 )
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.operators.submission import targets
 from autothrottle.core.traffic.capacity import parse_broker_cap_map
 from autothrottle.gateway import legacy
@@ -42,7 +43,7 @@ def broker_of_node(name: str) -> int:
 
 def stored_broker(broker_id: int) -> int:
     store = MemoryOverrides()
-    store.set_override(broker_id, 1, False)
+    store.set_override(broker_id, StoredOverride(1))
     return next(iter(store.read_overrides().brokers))
 
 

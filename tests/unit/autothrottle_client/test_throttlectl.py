@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from autothrottle import __version__
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LEADER_RATE, ConfigResource
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle_client import (
     AdminClient,
     Basis,
@@ -342,7 +343,7 @@ def test_audit_shows_changes_of_overrides_newest_first(
     assert output(capsys, "audit") == ("no action is recorded\n", "")
     output(capsys, "set", "50", "--broker", "1001", "--expires", "2999-01-31T18:00:00Z")
     output(capsys, "remove", "--broker", "1001")
-    at.overrides.set_override(None, mb(7), True, who="an\noperator")
+    at.overrides.set_override(None, StoredOverride(mb(7), autoremove=True), who="an\noperator")
     header, *rows = output(capsys, "audit")[0].splitlines()
     assert header.split() == ["TIME", "BROKER", "ACTION", "BEFORE", "AFTER", "WHO"]
     shown = [re.split(r"  +", row)[1:] for row in rows]

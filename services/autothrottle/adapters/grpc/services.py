@@ -1,4 +1,4 @@
-"""Clients of metrics, applier and admin; their calls rotate over the replicas."""
+"""Clients of metrics, applier, planner, admin and discovery."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from autothrottle.adapters.grpc.client import ServiceClient
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
@@ -21,25 +21,23 @@ from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotR
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Targets
 from autothrottle.core.quotas.entities import ClientReading, QuotaState
-from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.records import Outcome, OutcomeStatus, PlannerState, Submission
 from autothrottle.core.retries import CALL
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages
 from autothrottle.ports.kafka import Refusals, SnapshotEvent, Term
 from autothrottle.ports.telemetry import Event
-from autothrottle.v1 import admin_pb2, applier_pb2, discovery_pb2, metrics_pb2, quotas_pb2
+from autothrottle.v1 import admin_pb2, applier_pb2, discovery_pb2, metrics_pb2, planner_pb2, quotas_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
 from autothrottle.v1.applier_pb2_grpc import ApplierServiceStub
 from autothrottle.v1.discovery_pb2_grpc import DiscoveryServiceStub
 from autothrottle.v1.metrics_pb2_grpc import MetricsServiceStub
 from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
+from autothrottle.v1.planner_pb2_grpc import PlannerServiceStub
 from autothrottle.v1.quotas_pb2_grpc import QuotaServiceStub
 from autothrottle.wire.applier import change_parts
-from autothrottle.wire.common import (
-    SAME_NAMES,
-    partitions_to_topics,
-)
+from autothrottle.wire.common import SAME_NAMES, partitions_to_topics
 from autothrottle.wire.discovery import (
     NO_SNAPSHOT,
     NamedSnapshot,
@@ -51,16 +49,18 @@ from autothrottle.wire.discovery import (
     settings_from_message,
 )
 from autothrottle.wire.metrics import loads_from_message
-from autothrottle_client.replicas import Connection, Replica, Replicas, Rpc, check_health
-
-_NOT_REPEATABLE = (
-    admin_pb2.RemoveOverrideRequest,
-    admin_pb2.StopCatchUpRequest,
-    admin_pb2.CancelReassignmentRequest,
-    admin_pb2.RemoveRequestQuotaRequest,
-    quotas_pb2.RemoveQuotaRequest,
+from autothrottle_client.replicas import (
+    Connection,
+    Interceptor,
+    Replica,
+    Replicas,
+    Resolve,
+    Rpc,
+    StubClient,
+    check_health,
+    resolved,
 )
-"""A repeated request fails with Missing."""
+from autothrottle_client.tls import Certificates
 
 _Fenced = TypeVar(
     "_Fenced",
@@ -72,6 +72,36 @@ _Response = TypeVar("_Response")
 
 _MAX_REASON = 500
 """Characters of an error that the outcome of each of its changes repeats."""
+
+# Services of one cluster connect directly; proxy environment variables do not apply.
+_OPTIONS = (("grpc.enable_http_proxy", 0),)
+
+_Stub = TypeVar("_Stub")
+
+
+class ServiceClient(StubClient[_Stub]):
+    """A client of one service."""
+
+    connection = Connection()
+    """How its replicas are called."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        interceptors: Sequence[Interceptor] = (),
+        resolve: Resolve = resolved,
+        tls: Certificates | None = None,
+        token: str = "",
+    ) -> None:
+        connection = replace(
+            self.connection,
+            certificates=tls,
+            token=token,
+            interceptors=tuple(interceptors),
+            resolve=resolve,
+            options=_OPTIONS,
+        )
+        super().__init__(addresses, connection)
 
 
 class MetricsClient(ServiceClient[MetricsServiceStub]):
@@ -171,6 +201,69 @@ def _effect(error: AutothrottleError) -> str:
     return f"{effect}; the next cycle reads it back and retries: {str(error)[:_MAX_REASON]}"
 
 
+class PlannerServiceClient(ServiceClient[PlannerServiceStub]):
+    """Client of the planners (a `LeadingPlanner`): one leads, and the others know its address."""
+
+    service = "planner"
+    stub = PlannerServiceStub
+    connection = Connection(has_leader=True)
+
+    def run_cycle(self, reason: str, timeout: timedelta) -> None:
+        """Request a cycle from the leader; returns at once. Idempotent.
+
+        Raises:
+            NotLeader: the planners that answer do not lead and do not know the leader.
+            Unavailable: no planner answers in time, or the leader does not.
+        """
+        self._unary(lambda planner: planner.RunCycle, planner_pb2.RunCycleRequest(reason=reason), timeout)
+
+    def submit_reassignment(self, wanted: Targets, validate_only: bool, timeout: timedelta) -> Submission:
+        """Have the leader set the throttles of a reassignment and then submit it. Idempotent.
+
+        Raises:
+            NotLeader: the planners that answer do not lead and do not know the leader.
+            Invalid, Missing, Conflict: the reassignment cannot be submitted; nothing was submitted.
+            Unavailable: the request timed out, or it is unknown whether it took effect.
+        """
+        request = planner_pb2.PlannerServiceSubmitReassignmentRequest(
+            partitions=targets_to_messages(wanted), validate_only=validate_only
+        )
+        response = self._unary(lambda planner: planner.SubmitReassignment, request, timeout)
+        return SAME_NAMES.from_message(Submission, response)
+
+    def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
+        """Have the leader cancel reassignments; return the partitions whose cancellation Kafka refused -> why.
+
+        The request is never repeated, because a repeated one fails with Missing.
+
+        Raises:
+            NotLeader: the planners that answer do not lead and do not know the leader.
+            Missing: none of the partitions is being reassigned.
+            Unavailable: it is unknown whether the request took effect.
+        """
+        request = planner_pb2.PlannerServiceCancelReassignmentRequest(partitions=partitions_to_messages(rows))
+        response = self._unary(lambda planner: planner.CancelReassignment, request, timeout, probe=check_health)
+        return refusals_from_messages(response.refused)
+
+    def state(self, timeout: timedelta, with_cycle: bool = True) -> PlannerState:
+        """Return the leader's state, or another planner's if the leader is unknown or does not answer.
+
+        Args:
+            timeout: for all attempts together.
+            with_cycle: whether to include the last cycle, which has hundreds of kB on a large cluster.
+
+        Raises:
+            Unavailable: no planner answers in time.
+        """
+        request = planner_pb2.GetStateRequest(without_cycle=not with_cycle)
+
+        def fetch(replica: Replica, seconds: float) -> PlannerState:
+            response = PlannerServiceStub(replica.channel).GetState(request, timeout=seconds)
+            return SAME_NAMES.from_message(PlannerState, response)
+
+        return self._replicas.leader_state(fetch, timeout)
+
+
 class _OperatorStub:
     """The methods of the services that an admin process serves; their names are distinct."""
 
@@ -205,6 +298,16 @@ class AdminServiceClient(ServiceClient[_OperatorStub]):
             Unavailable: no replica answers in time.
         """
         self._replicas.call(check_health, timeout)
+
+
+_NOT_REPEATABLE = (
+    admin_pb2.RemoveOverrideRequest,
+    admin_pb2.StopCatchUpRequest,
+    admin_pb2.CancelReassignmentRequest,
+    admin_pb2.RemoveRequestQuotaRequest,
+    quotas_pb2.RemoveQuotaRequest,
+)
+"""A repeated request fails with Missing."""
 
 
 def _is_repeatable(request: Message) -> bool:

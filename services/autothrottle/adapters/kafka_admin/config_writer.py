@@ -30,10 +30,9 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_edits
-from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import Answers, ConfigEdit, ConfigOperation, Configs
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import Ledger
+from autothrottle.adapters.zookeeper_state.ledger import Fence, Ledger
 from autothrottle.core.cluster.configs import (
     MAX_VALUE_BYTES,
     REPLICAS_KEYS,

@@ -14,14 +14,14 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.fence import Fence
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import Ledger
+from autothrottle.adapters.zookeeper_state.ledger import Fence, Ledger
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,
     Problem,
+    ReassignmentRow,
     TopicPartition,
     TopicReassignment,
     replicas_on,
@@ -88,7 +88,7 @@ def read_reassignments(
     """
     deadline = time.monotonic() + timeout.total_seconds()
     listing = kafka.reassignments(timeout=time_left(deadline))
-    listed, malformed = listing.values, listing.failures
+    listed, malformed = {topic: rows for topic, rows in listing.values.items() if rows}, listing.failures
     requested = None if topics is None else listed.keys() | set(topics)
     if requested is not None and not requested and not malformed:
         return ReassignmentReading()
@@ -121,16 +121,11 @@ def read_reassignments(
 def _reassignment(
     topic: str, listed: Mapping[int, PartitionReassignment], metadata: Mapping[int, PartitionMetadata]
 ) -> TopicReassignment:
-    rows = sorted(listed.items())
-    states = [metadata.get(number, _OFFLINE) for number, _ in rows]
-    return TopicReassignment(
-        topic=topic,
-        partitions=tuple(number for number, _ in rows),
-        leaders=tuple(state.leader for state in states),
-        isr=tuple(state.isr for state in states),
-        adding_replicas=tuple(reassignment.adding_replicas for _, reassignment in rows),
-        removing_replicas=tuple(reassignment.removing_replicas for _, reassignment in rows),
-    )
+    rows: dict[int, ReassignmentRow] = {}
+    for number, reassignment in listed.items():
+        partition = metadata.get(number, _OFFLINE)
+        rows[number] = partition.leader, partition.isr, reassignment.adding_replicas, reassignment.removing_replicas
+    return TopicReassignment.of_partitions(topic, rows)
 
 
 class AdminReassigner:

@@ -14,13 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    BadVersionError,
-    KazooException,
-    NodeExistsError,
-    RolledBackError,
-    RuntimeInconsistency,
-)
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, RolledBackError, RuntimeInconsistency
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes

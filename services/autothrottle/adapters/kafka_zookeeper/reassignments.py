@@ -3,6 +3,9 @@
 A reassignment may appear in `/admin/reassign_partitions`, in the adding and removing replicas of the topic's node
 (KIP-455), or in both; it counts once. An unchanged reassignment stays the same object, because views of its columns
 are computed once per object.
+
+`ZooKeeperReassigner` starts reassignments as Kafka's old tools do, in a transaction that checks the term. Kafka accepts
+one list at a time in `/admin/reassign_partitions` and offers no way to cancel it there.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import lru_cache, partial
 from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
@@ -37,13 +42,15 @@ from autothrottle.adapters.zookeeper.codec import (
     SharedIds,
     StateNode,
     TopicNode,
+    compact_json,
     parse_reassignments,
     parse_state,
     parse_states,
     parse_topic,
 )
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes
-from autothrottle.adapters.zookeeper.paths import KafkaPaths
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, term_check, translated_errors
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,
@@ -53,9 +60,11 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
     replicas_on,
 )
-from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.core.operators.submission import Targets
+from autothrottle.ports.kafka import Refusals, Term
 
-_NOTHING: Mapping[int, StateNode] = MappingProxyType({})
+_NO_STATES: Mapping[int, StateNode] = MappingProxyType({})
 
 _IN_FLIGHT = 8
 """Limit of bulk reads sent but not yet answered. The answers to 1,000 of them would take a GB, and the server could not
@@ -154,7 +163,7 @@ class PartitionStates:
 
     def of(self, topic: str) -> Mapping[int, StateNode]:
         """Partition -> its state. An unreadable state keeps its last known value; absent: no state node exists."""
-        return self._states.get(topic, _NOTHING)
+        return self._states.get(topic, _NO_STATES)
 
     @property
     def problems(self) -> Mapping[str, Problem]:
@@ -528,3 +537,74 @@ def _shared_partitions(partitions: tuple[int, ...]) -> tuple[int, ...]:
 
 def _outside(replicas: tuple[int, ...], isr: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(b for b in replicas if b not in isr)
+
+
+MAX_LIST_BYTES = 1_000_000
+"""ZooKeeper's limit for one request, less the overhead around the list."""
+
+_NOT_SUBMITTED = "nothing was submitted"
+
+
+class ZooKeeperReassigner:
+    """A `Reassigner` on `/admin/reassign_partitions`. Thread-safe."""
+
+    def __init__(self, client: KazooClient, kafka: KafkaPaths, own: OwnPaths) -> None:
+        self._client, self._path, self._own = client, kafka.reassign_partitions, own
+
+    def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
+        """Submit reassignments. Kafka refuses none here, so the result is always empty."""
+        self._create(term.fence, _formatted(targets), time.monotonic() + timeout.total_seconds())
+        return {}
+
+    def cancel_reassignments(self, term: Term, partitions: Collection[TopicPartition], timeout: timedelta) -> Refusals:
+        raise Invalid(
+            "a reassignment cannot be cancelled through ZooKeeper, only through the admin API. Fix: "
+            "kafka-reassign-partitions.sh --bootstrap-server ... --cancel, or --kafka-backend admin"
+        )
+
+    def _create(self, fence: int, data: bytes, deadline: float) -> None:
+        with translated_errors("checking the term"):
+            check = term_check(self._client, self._own, fence, seconds_left(deadline), _NOT_SUBMITTED)
+        transaction = check.begin(self._client)
+        transaction.create(self._path, data)
+        try:
+            results = transaction.commit_async().get(timeout=seconds_left(deadline))
+        except ANSWER_LOST as error:
+            # If the list is not there, it was never written, or Kafka has already processed it.
+            if self._is_listed(data, deadline):
+                return
+            raise Unavailable("lost the connection to ZooKeeper: it is unknown whether it was submitted") from error
+        (created,) = check.require(results, _NOT_SUBMITTED)
+        # An existing list that equals ours is that of a first attempt, whose answer was lost.
+        if isinstance(created, NodeExistsError) and not self._is_listed(data, deadline):
+            raise Conflict(
+                f"a reassignment that was started through ZooKeeper is in progress ({self._path}), and Kafka accepts "
+                "only one at a time there; wait until it is complete"
+            )
+        if isinstance(created, Exception) and not isinstance(created, NodeExistsError):
+            raise Unavailable(
+                f"ZooKeeper refuses to create {self._path}: {created!r}; check that zk-prefix is Kafka's chroot"
+            )
+
+    def _is_listed(self, data: bytes, deadline: float) -> bool:
+        """Whether the list of reassignments is this one, as soon as ZooKeeper answers again."""
+        return bool(read_after_outage(self._client, lambda: self._current(deadline) == data, deadline))
+
+    def _current(self, deadline: float) -> bytes | None:
+        try:
+            data: bytes = self._client.get_async(self._path).get(timeout=seconds_left(deadline))[0]
+        except NoNodeError:
+            return None
+        return data
+
+
+def _formatted(targets: Targets) -> bytes:
+    rows = [{"topic": t, "partition": p, "replicas": list(to)} for (t, p), to in targets.items()]
+    data = compact_json({"version": 1, "partitions": rows})
+    if len(data) > MAX_LIST_BYTES:
+        fitting = len(rows) * MAX_LIST_BYTES // len(data)
+        raise Invalid(
+            f"{len(rows)} partitions are {len(data)} bytes, more than ZooKeeper accepts at once "
+            f"({MAX_LIST_BYTES}); submit at most about {fitting} partitions at a time"
+        )
+    return data

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -31,6 +32,7 @@ from autothrottle.core.cluster.configs import (
     THROTTLED_TYPES,
     ConfigResource,
     LedgerEntry,
+    ResourceType,
     broker_id_of,
 )
 from autothrottle.core.cluster.snapshot import (
@@ -54,58 +56,47 @@ class ThrottleConfigs:
 
     def __init__(self, kafka: KafkaPaths, own: OwnPaths, mirror: ZnodeMirror, nodes: ParsedNodes) -> None:
         self._default, self._mirror, self._nodes = kafka.default_broker_config, mirror, nodes
-        self._configs = {f"{kafka.configs}/{kind.value}/": kind for kind in THROTTLED_TYPES}
-        self._entries = {f"{own.ledger}/{kind.value}/": kind for kind in THROTTLED_TYPES}
-        self.parents = [root.rstrip("/") for root in (*self._configs, *self._entries)]
-        """Paths of the nodes whose children are configs and ledger entries."""
         self.throttles: dict[ConfigResource, dict[str, str]] = {}
         """Resource -> its throttle configs (key -> value); absent: it has none."""
         self.default_throttles: dict[str, str] = {}
         self.ledger: dict[ConfigResource, LedgerEntry] = {}
+        self._tables: list[tuple[str, ResourceType, Callable[[bytes], Any], dict[ConfigResource, Any]]] = [
+            *((f"{kafka.configs}/{kind.value}/", kind, _parse_throttles, self.throttles) for kind in THROTTLED_TYPES),
+            *((f"{own.ledger}/{kind.value}/", kind, parse_ledger_entry, self.ledger) for kind in THROTTLED_TYPES),
+        ]
+        """(beginning of the paths, type of the resources, parser of a node, resource -> its value)."""
+        self.parents = [root.rstrip("/") for root, *_ in self._tables]
+        """Paths of the nodes whose children are configs and ledger entries."""
 
     def absorb(self, path: str) -> None:
-        """Update the value of one config or ledger entry from the mirror."""
+        """Update the value of one config or ledger entry from the mirror; the last one stays if it cannot be read."""
         if path == self._default:
-            return self._absorb_default()
-        for root, kind in self._configs.items():
+            config = self._nodes.value(path, parse_config) or {}
+            if path not in self._nodes.problems:
+                self.default_throttles = {key: value for key, value in config.items() if key in RATE_KEYS}
+            return
+        for root, kind, parse, values in self._tables:
             if path.startswith(root):
-                self._absorb_config(path, resource_of(kind, path.removeprefix(root)))
-        for root, kind in self._entries.items():
-            if path.startswith(root):
-                self._absorb_entry(path, resource_of(kind, path.removeprefix(root)))
+                value, resource = self._nodes.value(path, parse), resource_of(kind, path.removeprefix(root))
+                if resource is None or path in self._nodes.problems:
+                    continue
+                if value:
+                    values[resource] = value
+                else:
+                    values.pop(resource, None)
 
     def unreadable(self) -> Iterator[tuple[ConfigResource, Problem]]:
         """Yield the resources with an unreadable config or ledger entry, and the problem."""
         if problem := self._nodes.problems.get(self._default):
             yield ConfigResource.default_broker(), problem
         for path, problem in self._nodes.problems.items():
-            for root, kind in (*self._configs.items(), *self._entries.items()):
+            for root, kind, *_ in self._tables:
                 if path.startswith(root) and (resource := resource_of(kind, path.removeprefix(root))):
                     yield resource, problem
 
-    def _absorb_config(self, path: str, resource: ConfigResource | None) -> None:
-        config = self._nodes.value(path, parse_config) or {}
-        if resource is None or path in self._nodes.problems:
-            return
-        if throttles := {key: value for key, value in config.items() if key in THROTTLE_KEYS}:
-            self.throttles[resource] = throttles
-        else:
-            self.throttles.pop(resource, None)
 
-    def _absorb_entry(self, path: str, resource: ConfigResource | None) -> None:
-        entry = self._nodes.value(path, parse_ledger_entry)
-        if resource is None or path in self._nodes.problems:
-            return
-        if entry:
-            self.ledger[resource] = entry
-        else:
-            self.ledger.pop(resource, None)
-
-    def _absorb_default(self) -> None:
-        """Update the default broker config; the last known one stays if it cannot be read."""
-        config = self._nodes.value(self._default, parse_config) or {}
-        if self._default not in self._nodes.problems:
-            self.default_throttles = {key: value for key, value in config.items() if key in RATE_KEYS}
+def _parse_throttles(data: bytes) -> dict[str, str]:
+    return {key: value for key, value in parse_config(data).items() if key in THROTTLE_KEYS}
 
 
 log = logging.getLogger(__name__)

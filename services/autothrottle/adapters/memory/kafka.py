@@ -353,16 +353,10 @@ class MemoryCluster(Outages):
 
     def _reassignments(self) -> Iterable[TopicReassignment]:
         for topic in sorted(self.topics):
-            current = {n: p for n, p in self.topics[topic].items() if p.moves}
-            if current:
-                yield TopicReassignment(
-                    topic=topic,
-                    partitions=tuple(current),
-                    leaders=tuple(p.leader for p in current.values()),
-                    isr=tuple(p.isr for p in current.values()),
-                    adding_replicas=tuple(p.adding_replicas for p in current.values()),
-                    removing_replicas=tuple(p.removing_replicas for p in current.values()),
-                )
+            partitions = {n: p for n, p in self.topics[topic].items() if p.moves}
+            rows = {n: (p.leader, p.isr, p.adding_replicas, p.removing_replicas) for n, p in partitions.items()}
+            if rows:
+                yield TopicReassignment.of_partitions(topic, rows)
 
     def _progress(self) -> Progress | None:
         if self._history is None:
@@ -405,11 +399,8 @@ class MemoryCluster(Outages):
         return {resource: config for resource, config in throttles.items() if config}
 
     def _apply(self, change: Change) -> Outcome:
-        resource, config, entry = (
-            change.resource,
-            self.configs.get(change.resource, {}),
-            self.ledger.get(change.resource),
-        )
+        resource = change.resource
+        config, entry = self.configs.get(resource, {}), self.ledger.get(resource)
         if reason := self.refused.get(resource):
             return Outcome(resource, OutcomeStatus.REFUSED, reason)
         try:

@@ -26,7 +26,6 @@ from autothrottle.core.operators.audit import (
 )
 from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction, Pause
-from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Term, Watch
 from autothrottle.ports.state_store import Leader
 
@@ -357,19 +356,11 @@ class MemoryOverrides(Outages):
             brokers = {b: o for b, o in readable.items() if b is not None}
             return Overrides(cluster, brokers, dict(self.unreadable))
 
-    def set_override(
-        self,
-        broker_id: int | None,
-        rate: BytesPerSecond,
-        autoremove: bool,
-        expire_time: datetime | None = None,
-        *,
-        version: int = 0,
-        who: str = "",
-    ) -> StoredOverride:
+    def set_override(self, broker_id: int | None, override: StoredOverride, *, who: str = "") -> StoredOverride:
         if broker_id is not None:
             validate_broker_id(broker_id)
-        return self._set(broker_id, StoredOverride(validate_rate(rate), autoremove, version, expire_time), who)
+        validate_rate(override.rate)
+        return self._set(broker_id, override, who)
 
     def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
         with self._available():
@@ -402,15 +393,14 @@ class MemoryOverrides(Outages):
     def watch_overrides(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _set(self, broker_id: int | None, wanted: StoredOverride, who: str) -> StoredOverride:
-        """Set an override; `wanted.version` is the version to replace, 0: any."""
+    def _set(self, broker_id: int | None, override: StoredOverride, who: str) -> StoredOverride:
         with self._available():
             current = self._overrides.get(broker_id)
-            check_version(broker_id, wanted.version, current.version if current else 0)
-            override = replace(wanted, version=self._version + 1)
-            self._replace(broker_id, override, who, AuditAction.SET)
+            check_version(broker_id, override.version, current.version if current else 0)
+            stored = replace(override, version=self._version + 1)
+            self._replace(broker_id, stored, who, AuditAction.SET)
         self._watches.publish(None)
-        return override
+        return stored
 
     def _replace(
         self, broker_id: int | None, after: StoredOverride | None, who: str, action: AuditAction, reason: str = ""

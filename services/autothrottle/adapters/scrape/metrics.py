@@ -25,13 +25,7 @@ from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import QUOTA_SECONDS, Exporter
 from autothrottle.core.traffic.loads import Loads, Utilization, by_broker
-from autothrottle.core.traffic.series_loads import (
-    HostLoad,
-    HostSeries,
-    broker_utilization,
-    loads_of,
-    with_quota_rates,
-)
+from autothrottle.core.traffic.series_loads import HostLoad, HostSeries, broker_utilization, loads_of, with_quota_rates
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from kazoo.client import KazooClient
@@ -35,7 +35,6 @@ from autothrottle.core.operators.audit import (
 )
 from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction, Pause
-from autothrottle.core.units import BytesPerSecond
 from autothrottle.ports.kafka import Watch
 
 log = logging.getLogger(__name__)
@@ -88,23 +87,14 @@ class ZooKeeperOverrides:
         brokers = {b: override for b, override in overrides.items() if b is not None}
         return Overrides(overrides.get(None), brokers, unreadable, tuple(warnings))
 
-    def set_override(
-        self,
-        broker_id: int | None,
-        rate: BytesPerSecond,
-        autoremove: bool,
-        expire_time: datetime | None = None,
-        *,
-        version: int = 0,
-        who: str = "",
-    ) -> StoredOverride:
-        """Set an override: create it or replace the current one. `version` != 0: replace only that version."""
+    def set_override(self, broker_id: int | None, override: StoredOverride, *, who: str = "") -> StoredOverride:
+        """Set an override: create it or replace the current one. With a version, it replaces only that version."""
         if broker_id is not None:
             validate_broker_id(broker_id)
-        override = StoredOverride(validate_rate(rate), autoremove, expire_time=expire_time)
+        validate_rate(override.rate)
 
         def replacement(node: StoredNode | None) -> NodeEdit:
-            check_version(broker_id, version, node.zxid if node else 0)
+            check_version(broker_id, override.version, node.zxid if node else 0)
             record = unwritten_record(who, AuditAction.SET, broker_id, _override_in(node), override)
             return NodeEdit(format_override(override), record)
 

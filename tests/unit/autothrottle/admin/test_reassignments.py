@@ -12,6 +12,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.runtime.logs import JsonFormat
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, applier_pb2, applier_pb2_grpc, types_pb2
 from tests import builders
@@ -130,7 +131,7 @@ def test_a_fixed_rate_of_a_submission_that_fails_is_removed(services: InProcessS
 def test_a_fixed_rate_does_not_replace_another_override(
     services: InProcessServices, stub: Any, validate_only: bool
 ) -> None:
-    services.overrides.set_override(None, mb(30), False)
+    services.overrides.set_override(None, StoredOverride(mb(30)))
     code, message = refusal(lambda: submit(stub, validate_only=validate_only, throttle_bytes_per_second=mb(50)))
     assert code is grpc.StatusCode.ABORTED and "the cluster override is 30 MB/s: nothing was submitted" in message
     assert services.cluster.submissions == []

@@ -19,6 +19,7 @@ from autothrottle.adapters.memory import MemoryMembership, MemoryMetrics
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem, SnapshotRequest
 from autothrottle.core.members import Member
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -289,7 +290,7 @@ def test_unreadable_overrides_are_listed_as_warnings(services: InProcessServices
 
 
 def test_the_state_names_the_leader_its_last_cycle_and_the_overrides(led: InProcessServices) -> None:
-    led.overrides.set_override(1002, mb(50), autoremove=False)
+    led.overrides.set_override(1002, StoredOverride(mb(50)))
     state = admin(led).GetClusterState(admin_pb2.GetClusterStateRequest(), timeout=SLACK)
     assert (state.term, state.leader_address) == (1, led.address("planner-1"))
     assert (state.last_cycle.term, state.last_cycle.error) == (1, "")

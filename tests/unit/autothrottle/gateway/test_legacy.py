@@ -9,6 +9,7 @@ import time
 import pytest
 
 from autothrottle.adapters.grpc import AdminServiceClient
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.configuration_reader import parse
 from tests.builders import mb
@@ -28,8 +29,8 @@ DISALLOWED = "disallowed method\n"
 def front(shared: Front) -> Front:
     """A cluster override of 200 MB/s with autoremove, and 50 MB/s for broker 1001."""
     shared.clear()
-    shared.overrides.set_override(None, mb(200), True)
-    shared.overrides.set_override(1001, mb(50), False)
+    shared.overrides.set_override(None, StoredOverride(mb(200), autoremove=True))
+    shared.overrides.set_override(1001, StoredOverride(mb(50)))
     return shared
 
 
@@ -106,8 +107,8 @@ def test_post_removes_a_broker_override(front: Front) -> None:
 
 
 def test_post_removes_all_broker_overrides_and_keeps_the_cluster_override(front: Front) -> None:
-    front.overrides.set_override(9, mb(9), False)
-    front.overrides.set_override(1004, mb(9), False)
+    front.overrides.set_override(9, StoredOverride(mb(9)))
+    front.overrides.set_override(1004, StoredOverride(mb(9)))
     reply = front.ask("POST", "/throttle/remove/all")
     lines = ["broker 9: throttle removed", "broker 1001: throttle removed", "broker 1004: throttle removed"]
     assert (reply.status, reply.text) == (200, "".join(f"{line}\n" for line in lines))
@@ -219,7 +220,7 @@ def test_an_unknown_route_is_404(front: Front, target: str) -> None:
 
 def test_an_override_in_fractions_of_a_megabyte_is_shown_exactly(front: Front) -> None:
     for rate, shown in ((mb(1) + 1, "1.000001"), (1_500_000, "1.5"), (1, "0.000001"), (mb(30), "30")):
-        front.overrides.set_override(None, rate, False)
+        front.overrides.set_override(None, StoredOverride(rate))
         expected = f"a throttle override is configured at {shown}MB/s, autoremove==false\n"
         assert front.ask("GET", "/throttle").text == expected
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.adapters.credentials import Tokens
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.health import Health, Scope

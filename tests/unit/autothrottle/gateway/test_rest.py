@@ -15,6 +15,7 @@ import pytest
 
 from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.gateway.rest import bindings
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.gateway.web import HTTP_STATUS, LARGE_BODIES, MAX_BODY_BYTES, SERVICE
@@ -52,7 +53,7 @@ def test_every_route_calls_its_method() -> None:
         front.services.start_planners()
         eventually(lambda: front.ask("GET", "/v1/state").status == 200)
         for route in bindings(SERVICE):
-            front.overrides.set_override(1001 if route.fields else None, mb(7), False)
+            front.overrides.set_override(1001 if route.fields else None, StoredOverride(mb(7)))
             target = route.path.replace("{brokerId}", "1001") + queries.get(route.method.name, "")
             reply = front.ask(route.verb, target, bodies.get(route.method.name))
             assert reply.status == 200, (route, reply)
@@ -158,7 +159,7 @@ def test_an_etag_may_be_given_in_the_body_or_the_url(front: Front) -> None:
 def test_an_unusable_if_match_header_is_refused(
     front: Front, verb: str, target: str, if_match: str, named: str
 ) -> None:
-    front.overrides.set_override(None, mb(7), False)
+    front.overrides.set_override(None, StoredOverride(mb(7)))
     body = '{"rateBytesPerSecond":"9"}' if verb == "PUT" else None
     reply = front.ask(verb, target, body, {"If-Match": if_match})
     assert (reply.status, reply.json["code"]) == (400, "INVALID_ARGUMENT")
@@ -258,8 +259,8 @@ def test_without_a_leader_a_cycle_request_is_503(front: Front) -> None:
 def test_invalid_input_is_400_with_its_name_and_changes_nothing(
     front: Front, verb: str, target: str, body: str | bytes | None, named: str
 ) -> None:
-    front.overrides.set_override(None, mb(7), False)
-    front.overrides.set_override(1001, mb(8), False)
+    front.overrides.set_override(None, StoredOverride(mb(7)))
+    front.overrides.set_override(1001, StoredOverride(mb(8)))
     before = front.current()
     reply = front.ask(verb, target, body)
     assert (reply.status, reply.json["code"]) == (400, "INVALID_ARGUMENT"), reply
@@ -457,7 +458,7 @@ def test_stop_cuts_requests_after_its_grace() -> None:
 
 
 def test_responses_contain_64_bit_integers_as_strings(front: Front) -> None:
-    front.overrides.set_override(None, 10**12, False)
+    front.overrides.set_override(None, StoredOverride(10**12))
     (override,) = json.loads(front.ask("GET", "/v1/overrides").text)["overrides"]
     assert override["rateBytesPerSecond"] == "1000000000000"
 

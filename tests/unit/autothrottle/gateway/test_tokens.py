@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.adapters.credentials import Tokens
 from autothrottle.core.errors import Invalid
 from autothrottle.runtime.access import Access
 from tests.unit.autothrottle.gateway.front import Front, Reply

@@ -13,6 +13,7 @@ import pytest
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.records import Basis, CatchUp, Cycle, Reason, Submission
 from autothrottle.planner.loop import Planner
@@ -264,7 +265,7 @@ def test_a_deadline_does_not_limit_a_catch_up() -> None:
 def test_an_override_applies_to_a_catch_up_beside_a_reassignment(bench: Bench) -> None:
     bench.begin_reassignment("reassigned")
     bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
-    bench.overrides.set_override(1003, mb(5), False)
+    bench.overrides.set_override(1003, StoredOverride(mb(5)))
     bench.cycle()
     assert bench.lists("reassigned") == ("0:1001,0:1002", "0:1003")
     assert bench.lists("t2") == ("0:1002", "0:1003")
@@ -363,7 +364,7 @@ def test_a_reassignment_of_a_lagging_partition_below_min_isr_is_throttled_before
 
 def test_an_autoremove_override_stays_after_a_catch_up(bench: Bench) -> None:
     """The lists of the finished catch-up were taken for those of a finished reassignment."""
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.cycle()
     for topic, partition in (("t1", 0), ("t1", 1), ("t2", 0)):
@@ -379,7 +380,7 @@ def test_an_autoremove_override_stays_after_a_catch_up(bench: Bench) -> None:
 
 
 def test_an_autoremove_override_ends_after_a_catch_up_that_outlasts_its_reassignment(bench: Bench) -> None:
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     bench.catch_ups.put(CATCH_UP.broker_id, CATCH_UP)
     bench.begin_reassignment("reassigned")
     bench.cycle()

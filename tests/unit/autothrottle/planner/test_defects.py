@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.grpc.planner import PlannerServiceClient
+from autothrottle.adapters.grpc.services import PlannerServiceClient
 from autothrottle.adapters.memory import MemoryAuditedMap, MemoryCluster, MemoryMembers, MemoryMembership
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
@@ -27,6 +27,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.operators.audit import REQUEST_QUOTAS
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import Outcome, OutcomeStatus, Reason
 from autothrottle.core.throttles.changes import Change
 from autothrottle.planner.servicer import PlannerServicer
@@ -108,7 +109,7 @@ def test_a_reassignment_and_an_override_share_a_list(bench: Bench) -> None:
     The entries of the path that lost stayed for ever.
     """
     bench.cluster.add_topic("t1", {0: (1001, 1002), 1: (1004, 1002)})
-    bench.overrides.set_override(1004, mb(50), autoremove=False)
+    bench.overrides.set_override(1004, StoredOverride(mb(50)))
     bench.cycle("an override changed")
     assert bench.lists() == (None, "1:1004")
     bench.cluster.submit_reassignment("t1", {0: (1001, 1003)})
@@ -339,7 +340,7 @@ def test_overrides_and_the_fail_safe_ignore_the_change_threshold() -> None:
     with Bench(limits=builders.limits(min_rate=mb(71.5), failure_threshold=0)) as bench:
         bench.begin_reassignment()
         bench.cycle()
-        bench.overrides.set_override(1001, mb(72.1), autoremove=False)
+        bench.overrides.set_override(1001, StoredOverride(mb(72.1)))
         bench.cycle("an override changed")
         assert bench.rate(1001, LEADER) == 72.1
         bench.overrides.remove_override(1001)
@@ -353,7 +354,7 @@ def test_only_the_roles_of_a_broker_are_throttled_and_all_are_removed(bench: Ben
 
     When they ended, the rate of the unused role stayed.
     """
-    bench.overrides.set_override(None, mb(30), autoremove=False)
+    bench.overrides.set_override(None, StoredOverride(mb(30)))
     bench.begin_reassignment()
     bench.cycle()
     assert set(bench.rates()) == set(RATES)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryOverrides
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, ConfigResource, ResourceType
-from autothrottle.core.operators.sources import Overrides
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Policy
@@ -130,7 +130,7 @@ class RacingOperatorOverrides(MemoryOverrides):
         found = super().read_overrides()
         if self.set_after_read:
             self.set_after_read = False
-            self.set_override(None, mb(33), autoremove=True, who="the operator")
+            self.set_override(None, StoredOverride(mb(33), autoremove=True), who="the operator")
         return found
 
 
@@ -144,7 +144,7 @@ def test_an_override_set_during_the_purge_of_the_previous_one_stays() -> None:
         bench.overrides = store
         bench.planner.stop()
         bench.planner = bench.new_planner()
-        store.set_override(None, mb(30), autoremove=True)
+        store.set_override(None, StoredOverride(mb(30), autoremove=True))
         bench.begin_reassignment()
         bench.cycle()
         assert bench.rate(1003, FOLLOWER) == 30.0
@@ -162,7 +162,7 @@ def test_an_expired_override_is_purged_only_at_the_version_that_was_read() -> No
         bench.overrides = store
         bench.planner.stop()
         bench.planner = bench.new_planner()
-        store.set_override(None, mb(30), False, NOON + timedelta(seconds=90))
+        store.set_override(None, StoredOverride(mb(30), expire_time=NOON + timedelta(seconds=90)))
         bench.begin_reassignment()
         bench.cycle()
         store.set_after_read = True

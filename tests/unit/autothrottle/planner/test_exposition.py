@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.traffic.loads import Utilization
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
@@ -142,7 +143,7 @@ def test_bytes_left_eta_and_produce_rates_are_exported_when_log_sizes_are_read(b
 
 def test_an_override_and_a_pause_are_exported(bench: Bench) -> None:
     bench.begin_reassignment()
-    bench.overrides.set_override(1003, mb(20), False)
+    bench.overrides.set_override(1003, StoredOverride(mb(20)))
     bench.cycle()
     metrics = exported(bench)
     assert metrics["overrides"] == {("cluster",): 0, ("broker",): 1} and metrics["paused"] == {(): 0}

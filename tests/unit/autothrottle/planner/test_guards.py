@@ -12,6 +12,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
 from autothrottle.core.operators.schedule import Schedule, ScheduleWindow, parse_schedule
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.retries import SETTINGS
 from autothrottle.planner import calls
 from autothrottle.planner.calls import SettingsReader
@@ -55,7 +56,7 @@ def test_a_throttle_below_the_produce_rate_is_raised(bench: Bench) -> None:
 
 def test_an_override_is_never_raised(bench: Bench) -> None:
     begin_measured_reassignment(bench)
-    bench.overrides.set_override(None, mb(5), False)
+    bench.overrides.set_override(None, StoredOverride(mb(5)))
     bench.cycle()
     bench.seconds += 60
     bench.cluster.grow(1001, "t1", 0, 60 * mb(40))
@@ -174,7 +175,7 @@ def test_without_settings_kafkas_defaults_apply_and_that_is_logged_once(
     eventually(lambda: bench.planner._reader.reading.complete_for is not None)
     assert "fetch" not in " ".join(bench.cycle().findings), "at 72 MB/s the quota window is long enough"
     for rate in (mb(0.5), mb(0.6)):
-        bench.overrides.set_override(None, rate, autoremove=False)
+        bench.overrides.set_override(None, StoredOverride(rate))
         bench.cycle()
     lines = [line for line in caplog.messages if "replica.fetch.response.max.bytes" in line]
     assert len(lines) == 1 and "(Kafka's defaults: its settings are unknown)" in lines[0]

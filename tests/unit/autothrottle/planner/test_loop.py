@@ -20,6 +20,7 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, ConfigResource
 from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Problem, Snapshot, SnapshotRequest
 from autothrottle.core.errors import NotLeader
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, Cycle, ForeignThrottle, OutcomeStatus, Reason
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.loop import SPACING, Planner
@@ -240,10 +241,10 @@ def test_event_cycles_do_not_read_metrics_for_a_while_after_a_failed_read(bench:
 def test_a_cluster_override_applies_to_all_participants_and_a_broker_override_beats_it(bench: Bench) -> None:
     bench.begin_reassignment()
     bench.cycle()
-    bench.overrides.set_override(None, mb(30), autoremove=False)
+    bench.overrides.set_override(None, StoredOverride(mb(30)))
     bench.cycle("an override changed")
     assert bench.rates() == {(1001, "leader"): 30.0, (1003, "follower"): 30.0}
-    bench.overrides.set_override(1003, mb(50), autoremove=False)
+    bench.overrides.set_override(1003, StoredOverride(mb(50)))
     bench.cycle("an override changed")
     bench.finish_ramps()
     assert bench.rates() == {(1001, "leader"): 30.0, (1003, "leader"): 50.0, (1003, "follower"): 50.0}
@@ -257,7 +258,7 @@ def test_a_cluster_override_applies_to_all_participants_and_a_broker_override_be
 def test_a_broker_override_applies_without_reassignments_and_its_removal_cleans_up(bench: Bench) -> None:
     bench.cluster.add_topic("t1", {0: (1001, 1002), 1: (1003, 1004)})
     bench.cluster.add_topic("__consumer_offsets", {0: (1002, 1001)})
-    bench.overrides.set_override(1002, mb(50), autoremove=False)
+    bench.overrides.set_override(1002, StoredOverride(mb(50)))
     bench.cycle("an override changed")
     assert bench.rates() == {(1002, "leader"): 50.0, (1002, "follower"): 50.0}
     assert (bench.lists("t1"), bench.lists("__consumer_offsets")) == ((None, "0:1002"), (None, None))
@@ -271,7 +272,7 @@ def test_a_broker_override_stays_for_both_roles_and_recovery_during_a_reassignme
     both = {(1003, "leader"): 50.0, (1003, "follower"): 50.0}
     bench.cluster.add_topic("kept", {0: (1001, 1003), 1: (1002, 1003)})
     bench.cluster.leave_isr("kept", 1, 1003)
-    bench.overrides.set_override(1003, mb(50), autoremove=False)
+    bench.overrides.set_override(1003, StoredOverride(mb(50)))
     bench.cycle()
     assert bench.lists("kept") == (None, "0:1003,1:1003")
     bench.begin_reassignment()
@@ -292,7 +293,7 @@ def test_a_broker_override_stays_for_both_roles_and_recovery_during_a_reassignme
     bench.finish_ramps()
     assert (bench.rates(), bench.lists("kept")) == (RATES, (None, None))
     assert bench.lists() == ("0:1001,0:1002", "0:1003")
-    bench.overrides.set_override(1003, mb(50), autoremove=False)
+    bench.overrides.set_override(1003, StoredOverride(mb(50)))
     bench.cycle("an override changed")
     bench.cluster.finish("t1")
     bench.cycle("reassignment ended")
@@ -304,7 +305,7 @@ def test_a_broker_override_stays_for_both_roles_and_recovery_during_a_reassignme
 
 
 def test_an_override_marked_for_removal_by_the_original_is_removed_with_its_throttles(bench: Bench) -> None:
-    bench.overrides.set_override(1002, mb(50), autoremove=False)
+    bench.overrides.set_override(1002, StoredOverride(mb(50)))
     bench.cycle("an override changed")
     bench.overrides.mark_for_removal(1002)
     bench.cycle("an override changed")
@@ -313,7 +314,7 @@ def test_an_override_marked_for_removal_by_the_original_is_removed_with_its_thro
 
 
 def test_an_autoremove_override_ends_with_its_reassignment(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.overrides.set_override(None, mb(30), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(30), autoremove=True))
     bench.cycle()
     bench.cycle()
     assert bench.overrides.read_overrides().cluster is not None, "it waits for its reassignment"
@@ -326,14 +327,14 @@ def test_an_autoremove_override_ends_with_its_reassignment(bench: Bench, caplog:
     assert bench.overrides.read_overrides().cluster is None
     assert count(caplog, "Throttle override removed: no reassignment is left") == 1
 
-    bench.overrides.set_override(None, mb(40), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(40), autoremove=True))
     bench.cycle()
     bench.cycle()
     assert bench.overrides.read_overrides().cluster is not None, "the next override waits for the next reassignment"
 
 
 def test_an_autoremove_override_ends_if_the_lists_were_removed_before_the_reassignment_ended(bench: Bench) -> None:
-    bench.overrides.set_override(None, mb(30), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(30), autoremove=True))
     bench.begin_reassignment()
     bench.cycle()
     bench.cluster.join_isr("t1", 0, 1003)
@@ -346,7 +347,7 @@ def test_an_autoremove_override_ends_if_the_lists_were_removed_before_the_reassi
 
 
 def test_an_autoremove_override_stays_until_every_throttle_is_removed(bench: Bench) -> None:
-    bench.overrides.set_override(None, mb(30), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(30), autoremove=True))
     bench.begin_reassignment()
     bench.cycle()
     bench.cluster.finish("t1")
@@ -363,7 +364,7 @@ def test_an_autoremove_override_stays_until_every_throttle_is_removed(bench: Ben
 def test_an_override_is_removed_when_it_expires(
     bench: Bench, caplog: pytest.LogCaptureFixture, broker_id: int | None
 ) -> None:
-    bench.overrides.set_override(broker_id, mb(30), False, bench.now() + timedelta(seconds=90))
+    bench.overrides.set_override(broker_id, StoredOverride(mb(30), expire_time=bench.now() + timedelta(seconds=90)))
     bench.begin_reassignment()
     bench.cycle()
     assert bench.rate(1001, LEADER) == 30.0
@@ -381,7 +382,7 @@ def test_an_override_is_removed_when_it_expires(
 
 
 def test_a_broker_override_that_expires_without_reassignments_is_cleaned_up(bench: Bench) -> None:
-    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=90))
+    bench.overrides.set_override(1002, StoredOverride(mb(50), expire_time=bench.now() + timedelta(seconds=90)))
     bench.cycle()
     assert bench.rate(1002, LEADER) == 50.0
     bench.cycle()
@@ -390,16 +391,16 @@ def test_a_broker_override_that_expires_without_reassignments_is_cleaned_up(benc
 
 
 def test_an_extended_override_does_not_expire(bench: Bench) -> None:
-    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=90))
+    bench.overrides.set_override(1002, StoredOverride(mb(50), expire_time=bench.now() + timedelta(seconds=90)))
     bench.cycle()
-    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=900))
+    bench.overrides.set_override(1002, StoredOverride(mb(50), expire_time=bench.now() + timedelta(seconds=900)))
     bench.cycle()
     assert bench.rate(1002, LEADER) == 50.0
     assert bench.overrides.read_overrides().active_brokers == {1002}
 
 
 def test_an_expired_override_that_became_unreadable_is_not_removed(bench: Bench) -> None:
-    bench.overrides.set_override(1002, mb(50), False, bench.now() + timedelta(seconds=90))
+    bench.overrides.set_override(1002, StoredOverride(mb(50), expire_time=bench.now() + timedelta(seconds=90)))
     bench.cycle()
     bench.overrides.unreadable = {1002: "/override_rate/1002 is not JSON"}
     bench.cycle()
@@ -419,7 +420,7 @@ def test_an_autoremove_override_ends_if_its_reassignment_ended_during_a_read_pro
 
     A cycle with an unreadable topic or override forgot that state.
     """
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     bench.cluster.refused[ConfigResource.topic("t1")] = "not now"
     bench.begin_reassignment()
     bench.cycle()
@@ -437,7 +438,7 @@ def test_an_autoremove_override_ends_if_its_reassignment_ended_during_a_read_pro
 
 def test_the_planner_thread_runs_a_cycle_when_an_override_expires() -> None:
     with Bench(real_time=True, interval=timedelta(minutes=10)) as real:
-        real.overrides.set_override(1002, mb(50), False, datetime.now(UTC) + timedelta(seconds=2))
+        real.overrides.set_override(1002, StoredOverride(mb(50), expire_time=datetime.now(UTC) + timedelta(seconds=2)))
         real.planner.start(ADDRESS)
         eventually(lambda: real.overrides.read_overrides().brokers == {} and real.is_clean())
         assert real.overrides.read_audit_records(1).records[0].reason == "it has expired"
@@ -448,8 +449,8 @@ def test_an_unreadable_override_keeps_its_last_rate_and_nothing_is_removed(bench
 
     It replaced the operator's rate by the measured one.
     """
-    bench.overrides.set_override(None, mb(30), autoremove=False)
-    bench.overrides.set_override(1003, mb(50), autoremove=False)
+    bench.overrides.set_override(None, StoredOverride(mb(30)))
+    bench.overrides.set_override(1003, StoredOverride(mb(50)))
     bench.begin_reassignment()
     bench.cycle()
     bench.overrides.unreadable = {None: "/override_rate is not JSON", 1003: "/override_rate/1003 is not JSON"}
@@ -469,7 +470,7 @@ def test_without_the_override_store_the_last_overrides_apply_and_nothing_is_remo
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D2 with the whole store unavailable. The cycle continues, since the cluster can be read."""
-    bench.overrides.set_override(1003, mb(50), autoremove=False)
+    bench.overrides.set_override(1003, StoredOverride(mb(50)))
     bench.cycle()
     bench.overrides.unavailable(True)
     bench.begin_reassignment()
@@ -610,7 +611,7 @@ def test_a_write_is_reported_even_if_the_purge_of_an_override_fails_afterwards(
 ) -> None:
     """The store failed between the write and the purge. The write was then never logged or posted."""
     with Bench() as bench:
-        bench.overrides.set_override(None, mb(30), autoremove=True)
+        bench.overrides.set_override(None, StoredOverride(mb(30), autoremove=True))
         bench.begin_reassignment()
         bench.cycle()
         bench.cluster.finish("t1")
@@ -865,7 +866,7 @@ def test_foreign_throttles_of_a_resource_are_removed_one_cycle_after_our_own_cha
     """Two changes of one resource in one cycle would overwrite each other's ledger entry."""
     with Bench(cleanup_foreign=True, cleanup_after=2) as bench:
         bench.cluster.add_topic("t1", {0: (1001, 1003)})
-        bench.overrides.set_override(1003, mb(50), autoremove=False)
+        bench.overrides.set_override(1003, StoredOverride(mb(50)))
         bench.cluster.set_config_as_user(ConfigResource.topic("t1"), LEADER_REPLICAS, "0:1001")
         bench.cycle()
         bench.cycle()
@@ -1017,7 +1018,7 @@ def test_events_start_cycles_at_once_regardless_of_the_interval(real: Bench) -> 
     assert real.planner.next_cycle(None, SLACK) is not None
     real.begin_reassignment()
     at_once(lambda: real.rates() == RATES, limit)
-    real.overrides.set_override(1003, mb(50), autoremove=False)
+    real.overrides.set_override(1003, StoredOverride(mb(50)))
     at_once(lambda: real.rate(1003, FOLLOWER) == 50.0, limit)
     real.overrides.remove_override(1003)
     at_once(lambda: (real.rate(1003, FOLLOWER) or 0) > 50, limit)

@@ -9,6 +9,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import Pause, PauseMode, Reason
 from autothrottle.planner.loop import SPACING
 from autothrottle.ports.kafka import Term
@@ -130,7 +131,7 @@ def test_foreign_throttles_are_not_cleaned_up_while_paused(pause: Pause) -> None
 def test_an_override_set_while_paused_applies_after_the_pause(bench: Bench, pause: Pause) -> None:
     begin_throttled_reassignment(bench)
     bench.pauses.set_pause(pause)
-    bench.overrides.set_override(1003, mb(5), False)
+    bench.overrides.set_override(1003, StoredOverride(mb(5)))
     bench.cycle("an override changed")
     assert bench.rate(1003, FOLLOWER) == (81.0 if pause is KEEP else None)
     bench.pauses.remove_pause()
@@ -139,7 +140,7 @@ def test_an_override_set_while_paused_applies_after_the_pause(bench: Bench, paus
 
 
 def test_an_autoremove_override_whose_reassignment_ends_while_paused_is_removed_after_the_pause(bench: Bench) -> None:
-    bench.overrides.set_override(None, mb(5), True)
+    bench.overrides.set_override(None, StoredOverride(mb(5), autoremove=True))
     bench.begin_reassignment()
     bench.cycle()
     bench.pauses.set_pause(KEEP)
@@ -231,7 +232,7 @@ def test_a_pause_and_its_end_are_logged_once(bench: Bench, caplog: pytest.LogCap
 def test_an_autoremove_override_is_removed_after_a_pause_that_covered_its_whole_reassignment(
     bench: Bench, mode: PauseMode
 ) -> None:
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     bench.pauses.set_pause(Pause(mode))
     bench.begin_reassignment()
     bench.cycle()

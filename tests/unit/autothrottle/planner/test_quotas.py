@@ -10,6 +10,7 @@ import pytest
 from autothrottle.adapters.memory import MemoryElectorate, MemoryOverrides
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import AutothrottleError, Incomplete, Unavailable
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, QuotaState
 from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
 from autothrottle.core.records import AuditAction, CatchUp, Pause, PauseMode
@@ -270,7 +271,7 @@ def test_an_override_that_cannot_be_removed_does_not_keep_a_quota(
     overrides = bench.overrides = _ReadOnlyOverrides(bench.electorate, error, [1001])
     bench.planner = bench.new_planner()
     for broker_id in (1001, 1002):
-        overrides.set_override(broker_id, 5_000_000, False, NOON + timedelta(minutes=1.5))
+        overrides.set_override(broker_id, StoredOverride(5_000_000, expire_time=NOON + timedelta(minutes=1.5)))
     bench.temporary_quotas.put(BACKFILL, temporary(minutes=1.5))
     bench.cycle()
     assert quotas(bench) == DURING

@@ -17,6 +17,7 @@ from autothrottle.core.cycle.decision import CycleResults
 from autothrottle.core.cycle.input import ControllerState, PlannerSettings
 from autothrottle.core.cycle.step import ramp_steps, settle
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
 from autothrottle.core.throttles import ramp
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
@@ -104,7 +105,7 @@ def test_a_lower_rate_is_set_at_once_and_ends_the_ramp(bench: Bench) -> None:
 
 def test_a_ramp_continues_to_a_lower_target_above_the_current_rate(bench: Bench) -> None:
     start_ramp(bench)
-    bench.overrides.set_override(1003, mb(60), autoremove=False)
+    bench.overrides.set_override(1003, StoredOverride(mb(60)))
     bench.cycle("an override changed")
     assert 44 < (bench.rate(1003, FOLLOWER) or 0) < 60
     assert bench.finish_ramps()[-1] == 60.0
@@ -113,7 +114,7 @@ def test_a_ramp_continues_to_a_lower_target_above_the_current_rate(bench: Bench)
 def test_an_override_is_ramped_and_reaches_its_exact_value(bench: Bench) -> None:
     bench.begin_reassignment()
     bench.cycle()
-    bench.overrides.set_override(None, 10**9 + 7, autoremove=False)
+    bench.overrides.set_override(None, StoredOverride(10**9 + 7))
     bench.cycle("an override changed")
     assert bench.rate(1003, FOLLOWER) == pytest.approx(81 + 1000 / 30, abs=0.1)
     bench.finish_ramps()
@@ -253,7 +254,7 @@ def test_the_planner_thread_runs_the_steps() -> None:
         bench.begin_reassignment()
         bench.planner.start(ADDRESS)
         eventually(lambda: bench.rate(1003, FOLLOWER) == 81.0)
-        bench.overrides.set_override(1003, mb(95), autoremove=False)
+        bench.overrides.set_override(1003, StoredOverride(mb(95)))
         eventually(lambda: ledger_key(bench).target == str(mb(95)))
         eventually(lambda: bench.rate(1003, FOLLOWER) == 95.0)
         assert ledger_key(bench).target is None

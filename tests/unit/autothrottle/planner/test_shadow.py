@@ -10,6 +10,7 @@ import pytest
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import Pause, PauseMode
 from tests.builders import mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, FOLLOWER, LEADER, Bench
@@ -82,7 +83,7 @@ def test_shadow_mode_purges_no_override_and_removes_no_foreign_throttle() -> Non
     with Bench(shadow=True, cleanup_after=1, cleanup_foreign=True) as bench:
         foreign = ConfigResource.broker(1004)
         bench.cluster.configs[foreign] = {FOLLOWER.rate_key: "7"}
-        bench.overrides.set_override(None, mb(5), True)
+        bench.overrides.set_override(None, StoredOverride(mb(5), autoremove=True))
         bench.begin_reassignment()
         bench.cycle()
         bench.cluster.finish("t1")

@@ -30,6 +30,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem
 from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import Cycle, Outcome, OutcomeStatus, Pause, PauseMode
 from autothrottle.core.throttles.changes import Change, intended
 from autothrottle.planner.loop import Planner, Trigger
@@ -296,7 +297,7 @@ class Story(RuleBasedStateMachine):
     @rule(broker_id=st.none() | brokers, rate=st.integers(1, 200), autoremove=st.booleans(), ends=st.booleans())
     def override(self, broker_id: int | None, rate: int, autoremove: bool, ends: bool) -> None:
         end = self.bench.now() + timedelta(seconds=90) if ends else None
-        self.bench.overrides.set_override(broker_id, mb(rate), autoremove, end)
+        self.bench.overrides.set_override(broker_id, StoredOverride(mb(rate), autoremove=autoremove, expire_time=end))
 
     @rule(broker_id=st.none() | brokers)
     def drop_override(self, broker_id: int | None) -> None:

@@ -14,6 +14,7 @@ from autothrottle.adapters.memory import MemoryCluster, MemoryElection
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import Conflict, Invalid, Missing, NotLeader, Unavailable
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.operators.submission import Targets, unthrottled
 from autothrottle.core.records import Pause, PauseMode, Submission
 from autothrottle.planner.calls import Submissions
@@ -210,7 +211,7 @@ def test_throttles_are_cleaned_up_if_the_planner_dies_before_the_submission(
 def test_a_pause_fails_the_submission_and_keeps_the_waiting_autoremove_override(
     bench: Bench, pool: ThreadPoolExecutor, mode: PauseMode
 ) -> None:
-    bench.overrides.set_override(None, mb(5), True)
+    bench.overrides.set_override(None, StoredOverride(mb(5), autoremove=True))
     waiting = submit(pool, bench)
     bench.pauses.set_pause(Pause(mode))
     bench.cycle("paused or resumed")
@@ -245,7 +246,7 @@ def test_a_submission_of_an_earlier_term_fails(bench: Bench, pool: ThreadPoolExe
 def test_a_timed_out_submission_submits_nothing_and_keeps_the_waiting_autoremove_override(
     bench: Bench, pool: ThreadPoolExecutor
 ) -> None:
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     waiting = submit(pool, bench, timeout=timedelta(seconds=2))
     with pytest.raises(Unavailable, match=r"the throttles were not in place within .*: nothing was submitted"):
         waiting.result(30)
@@ -315,7 +316,7 @@ def test_only_one_submission_runs_at_a_time(bench: Bench, pool: ThreadPoolExecut
 
 
 def test_an_autoremove_override_stays_after_a_failed_submission(bench: Bench, pool: ThreadPoolExecutor) -> None:
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     bench.cycle()
     bench.cluster.refused[BROKER_1003] = "broker 1003 does not answer"
     with pytest.raises(Conflict):
@@ -337,7 +338,7 @@ def test_an_autoremove_override_stays_after_a_failed_submission(bench: Bench, po
 def test_an_autoremove_override_ends_with_a_reassignment_that_no_snapshot_showed(
     bench: Bench, pool: ThreadPoolExecutor
 ) -> None:
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     waiting = submit(pool, bench)
     bench.cycle("checking a submitted reassignment")
     assert waiting.result(30) == Submission(1)
@@ -353,7 +354,7 @@ def test_an_autoremove_override_stays_if_the_lists_of_a_failed_submission_are_re
 
     The next cycle took them for the lists of a finished reassignment.
     """
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     waiting = submit(pool, bench)
     bench.cluster.brokers.remove(1003)
     bench.cluster.refused[ConfigResource.topic("t1")] = "not now"
@@ -370,7 +371,7 @@ def test_an_autoremove_override_stays_after_kafka_refused_the_reassignment(
     bench: Bench, pool: ThreadPoolExecutor
 ) -> None:
     """A reassignment counted as soon as it was sent to Kafka, even if Kafka refused it."""
-    bench.overrides.set_override(None, mb(50), autoremove=True)
+    bench.overrides.set_override(None, StoredOverride(mb(50), autoremove=True))
     waiting = submit(pool, bench)
     bench.cluster.conflict = "another one is in progress"
     bench.cycle("checking a submitted reassignment")

@@ -25,8 +25,7 @@ from starlette.routing import Route
 
 import autothrottle.v1
 import autothrottle_client.errors as errors
-from autothrottle.adapters.credentials.tls import ServiceCertificates, TlsFiles
-from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles, Tokens
 from autothrottle.core.access import Caller, Role, parse_certificate_roles, require_role
 from autothrottle.core.errors import Conflict, Forbidden, Invalid, Unauthenticated
 from autothrottle.gateway import rest

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.adapters.credentials.tls import TlsFiles
+from autothrottle.adapters.credentials import TlsFiles
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from autothrottle.adapters.credentials.tokens import Tokens
+from autothrottle.adapters.credentials import Tokens
 from autothrottle.adapters.memory import MemoryAuditedMap, MemoryMetrics
 from autothrottle.core.access import Caller, Role
 from autothrottle.core.exported_metrics import REQUEST_RATE, REQUEST_THROTTLE_TIME

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from autothrottle.adapters.credentials.tls import ServiceCertificates, TlsFiles
+from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles
 from autothrottle.core.errors import Invalid
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from autothrottle.__main__ import main
-from autothrottle.adapters.credentials.tls import ServiceCertificates, TlsFiles
+from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles
 from autothrottle.adapters.memory import MemoryMetrics
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Missing
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, types_pb2
@@ -152,7 +153,7 @@ def test_cluster_with_tls_is_called_with_a_certificate(capsys: pytest.CaptureFix
 def test_error_names_the_broker_under_an_override(
     services: InProcessServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    services.overrides.set_override(None, mb(5), False)
+    services.overrides.set_override(None, StoredOverride(mb(5)))
     services.cluster.tell_progress()
     services.cluster.submit_reassignment("t", {0: (1001, 1003)})
 

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_admin.fence import Fence
-from autothrottle.adapters.zookeeper_state.ledger import Ledger
+from autothrottle.adapters.zookeeper_state.ledger import Fence, Ledger
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.ports.kafka import Term
 

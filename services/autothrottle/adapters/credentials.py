@@ -1,14 +1,80 @@
-"""Callers with a bearer token: names, tokens and roles in a file that may change at run time."""
+"""The certificates of this process and the tokens of its callers, reloaded when their files change.
+
+Mutual TLS between services uses the client package's certificates; each accepted connection checks the files for
+changes. `Tokens` has the callers with a bearer token: names, tokens and roles.
+"""
 
 from __future__ import annotations
 
 import hmac
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import grpc
 
 from autothrottle.core.access import ROLES, Caller, Role
 from autothrottle.core.errors import Invalid
+from autothrottle_client import tls
 from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.tls import Certificates, Pems
+
+TlsFiles = tls.Tls
+"""Paths of the PEM files."""
+
+
+class ServiceCertificates(Certificates):
+    """The current certificates, for clients and servers. Thread-safe.
+
+    Raises:
+        Invalid: a file cannot be read or is not a PEM file, or the key does not match the certificate.
+    """
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials of a server that requires client certificates signed by the authorities."""
+        pems, given = self.current()
+
+        # None means "unchanged" to gRPC, which its type stubs do not show.
+        def renewed() -> Any:
+            nonlocal given
+            pems, generation = self.current()
+            if generation == given:
+                return None
+            given = generation
+            return _server_certificates(pems)
+
+        return grpc.dynamic_ssl_server_credentials(_server_certificates(pems), renewed, True)
+
+    def http_context(self) -> ssl.SSLContext:
+        """Return the context of an HTTPS server, which accepts client certificates of the authorities.
+
+        A renewal adds authorities; a removed one is trusted until the process restarts.
+        """
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        given = self._load(context)
+
+        def renew(*_: object) -> None:
+            nonlocal given
+            if self.generation != given:
+                given = self._load(context)
+
+        # OpenSSL calls it at each handshake, before it sends the certificate.
+        context.sni_callback = renew
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> int:
+        """Load the current files into a context; return their generation."""
+        pems, generation = self.current()
+        context.load_cert_chain(self.files.certificate, self.files.key, password="")
+        context.load_verify_locations(cadata=pems.authorities.decode("ascii"))
+        return generation
+
+
+def _server_certificates(pems: Pems) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], pems.authorities)
+
 
 SHORTEST_TOKEN = 16
 """Minimum length of a token, in characters."""
@@ -23,7 +89,7 @@ class Tokens:
 
     def __init__(self, path: str) -> None:
         """Read the file."""
-        self._tokens = ReloadedFiles((path,), lambda: _read(path), Invalid)
+        self._tokens = ReloadedFiles((path,), lambda: _read_tokens(path), Invalid)
 
     @property
     def of_services(self) -> str:
@@ -44,7 +110,7 @@ class Tokens:
         return found[0] if found else None
 
 
-def _read(path: str) -> Mapping[str, Caller]:
+def _read_tokens(path: str) -> Mapping[str, Caller]:
     """Return token -> its caller."""
     subject = f"api-tokens-file {path!r}"
     try:

@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
-from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
-from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
+from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, ProgressReader
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.log_sizes import LogSizes
 from autothrottle.core.cluster.snapshot import SnapshotRequest, TopicPartition

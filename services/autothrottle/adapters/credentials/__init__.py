@@ -1,1 +1,0 @@
-"""TLS certificates of this process, reloaded when their files change. The type to know is `tls.Tls`."""

@@ -29,10 +29,9 @@ from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer.svg import Series, sheet
 from autothrottle_client.files import write_text
-from autothrottle_lab.simulate.live_scenario import fetch_scenario
-from autothrottle_lab.simulate.logged_scenario import choose, scenario_text
 from autothrottle_lab.simulate.recording import LinkSideOutcome, Recording, Second, SimulationOutcome
 from autothrottle_lab.simulate.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
+from autothrottle_lab.simulate.scenario_text import choose, fetch_scenario, logged_scenario
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
 
 EXIT_FAILED = 1
@@ -146,7 +145,7 @@ def _print_logged_scenario(argv: Sequence[str]) -> int:
 
         logged = LoggedDecisions(given.from_decisions)
         reassignment = choose(logged.reassignments(), given.reassignment)
-        print(scenario_text(reassignment, logged.decisions(reassignment.reassignment_id)), end="")
+        print(logged_scenario(reassignment, logged.decisions(reassignment.reassignment_id)), end="")
     except ImportError as error:
         print(f"simulate: Arrow is not installed ({error}); install the extra `decisions`", file=sys.stderr)
         return EXIT_FAILED

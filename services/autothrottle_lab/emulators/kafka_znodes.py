@@ -35,8 +35,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle_lab.simulation.cluster import Cluster
-from autothrottle_lab.simulation.partition import SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedPartition
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualReassignment,
     VirtualScenario,
 )
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
-from autothrottle_lab.simulation.link import Contention, Sharing
+from autothrottle_lab.simulation.link import ClientTraffic, Contention, Sharing, TrafficStep
 
 PLANNER_OPTIONS = (
     "policy",

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.core.errors import Conflict
-from autothrottle_lab.emulators.kafka_znodes import format_reassignment
+from autothrottle_lab.emulators.kafka import format_reassignment
 from autothrottle_lab.servers.kafka import (
     SESSION_SECONDS,
     START_SECONDS,

@@ -22,7 +22,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
-from autothrottle.runtime.command_line import add_options, named, options_text
+from autothrottle.runtime.command_line import EXIT_FAILED, EXIT_USAGE, add_options, named, options_text
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
@@ -33,9 +33,6 @@ from autothrottle_lab.simulate.recording import LinkSideOutcome, Recording, Seco
 from autothrottle_lab.simulate.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
 from autothrottle_lab.simulate.scenario_text import choose, fetch_scenario, logged_scenario
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 
 _TLS_OPTIONS = ("tls-cert", "tls-key", "tls-ca", "tls-server-name")
 

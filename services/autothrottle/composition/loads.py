@@ -93,9 +93,8 @@ class MetricsSources:
             broker_label=configuration.broker_label or parse_broker_label(exporter.broker_label, "broker-label"),
             broker_map=configuration.broker_map,
         )
-        return self._stack.cancellable(
-            PrometheusMetrics(settings, configuration.capacities, self._cluster().broker_hosts())
-        )
+        hosts = self._cluster().broker_hosts()
+        return self._stack.cancellable(PrometheusMetrics(settings, configuration.capacities, hosts))
 
     def _scraped(self) -> LoadSource:
         from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
@@ -108,9 +107,8 @@ class MetricsSources:
             window=configuration.metrics_window,
             broker_map=configuration.broker_map,
         )
-        return self._stack.cancellable(
-            ScrapedMetrics(settings, configuration.capacities, self._cluster().broker_hosts())
-        )
+        hosts = self._cluster().broker_hosts()
+        return self._stack.cancellable(ScrapedMetrics(settings, configuration.capacities, hosts))
 
     def _installed_source(self, name: str) -> LoadSource:
         """Build the source of an entry point; the stack closes it if it can be closed."""

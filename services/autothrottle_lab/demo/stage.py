@@ -241,7 +241,7 @@ class Stage(ABC):
 
     def require_running(self, killed: Sequence[Process]) -> None:
         """Raise `Unavailable` if a process other than the killed ones has ended."""
-        for process in (self.zookeeper.process, *self.processes(), *self.services.processes.values()):
+        for process in (self.zookeeper, *self.processes(), *self.services.processes.values()):
             if process not in killed and not process.running:
                 raise Unavailable(f"{process.name} ended unexpectedly; the end of its log:\n{process.log_end()}")
 
@@ -258,7 +258,7 @@ class Stage(ABC):
         self.directory = self.stack.enter_context(scratch_directory("autothrottle-demo-"))
         self.zookeeper = ZooKeeperServer(self.directory / "zookeeper")
         self.stack.callback(self.zookeeper.kill)
-        self.interruption.run(lambda: self.zookeeper.start(START_SECONDS), lambda: [self.zookeeper.process])
+        self.interruption.run(lambda: self.zookeeper.start(START_SECONDS), lambda: [self.zookeeper])
         self.client = KazooClient(hosts=self.zookeeper.connect)
         self.stack.callback(self.client.close)
         self.stack.callback(self.client.stop)

@@ -25,7 +25,6 @@ from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.command_line import EXIT_FAILED, EXIT_USAGE, add_options, named, options_text
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
-from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer.svg import Series, sheet
 from autothrottle_client.files import write_text
@@ -91,15 +90,15 @@ def main(argv: Sequence[str]) -> int:
     """Play a scenario, or write one.
 
     Return the exit status: 0 for success, 1 for a failure or a reassignment that does not end, 2 for invalid arguments
-    or an invalid scenario, 141 for a closed standard output.
+    or an invalid scenario.
+
+    Raises:
+        BrokenPipeError: standard output is closed.
     """
     try:
         status = _run(argv)
         print(end="", flush=True)  # works without a standard output, too
         return status
-    except BrokenPipeError:
-        discard_output()
-        return EXIT_BROKEN_PIPE
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE

@@ -113,13 +113,8 @@ class VirtualEvent:
 
     def play(self, cluster: Cluster) -> None:
         """Apply the event to a cluster."""
-        match self.kind:
-            case EventKind.FAILS:
-                cluster.lose(self.broker_id)
-            case EventKind.RETURNS:
-                cluster.restore(self.broker_id)
-            case EventKind.LEADS:
-                cluster.elect(self.broker_id)
+        effects = {EventKind.FAILS: cluster.lose, EventKind.RETURNS: cluster.restore, EventKind.LEADS: cluster.elect}
+        effects[self.kind](self.broker_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,10 +157,6 @@ class SimulatedKafka(Startable):
         with self._lock:
             return value(self._cluster)
 
-    def _epoch_seconds(self) -> float:
-        """Return the wall-clock time of the cluster's current virtual time."""
-        return time.time() - (time.monotonic() - self._begin - self._cluster.now)
-
     def _run_model(self) -> None:
         while not self._stopping.wait(self._seconds_until_next_step()):
             for _ in range(self._steps_due()):
@@ -186,7 +182,8 @@ class SimulatedKafka(Startable):
 
     def _sample(self, on_sample: SampleCallback) -> None:
         with self._lock:
-            at = self._epoch_seconds()
+            # The wall-clock time of the cluster's current virtual time.
+            at = time.time() - (time.monotonic() - self._begin - self._cluster.now)
             totals = [(i, broker.outbound.total, broker.inbound.total) for i, broker in self._cluster.brokers.items()]
         for broker_id, outbound, inbound in totals:
             on_sample(broker_id, at, outbound, inbound)

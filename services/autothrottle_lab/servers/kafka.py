@@ -275,7 +275,7 @@ class KafkaCluster(Startable):
     def delete_topic(self, name: str) -> None:
         """Delete a topic; return when the controller has removed it and no broker knows it."""
         self._call_admin(lambda admin: admin.delete_topics([name]))
-        wait_until(lambda: not self._is_topic(name), 60.0, f"topic {name} is deleted")
+        wait_until(lambda: not self.partitions([name]), 60.0, f"topic {name} is deleted")
         wait_until(lambda: not any(self._knows(b, name) for b in self._running()), 60.0, f"{name} is forgotten")
 
     def reassign_through_bootstrap(self, replicas: Mapping[Partition, Sequence[int] | None]) -> None:
@@ -399,10 +399,6 @@ class KafkaCluster(Startable):
     @abstractmethod
     def _is_registered(self, broker_id: int) -> bool:
         """Whether the broker is registered with the controller."""
-
-    @abstractmethod
-    def _is_topic(self, name: str) -> bool:
-        """Whether a topic exists, at least in part."""
 
     def _running(self) -> set[int]:
         return {broker_id for broker_id, broker in self.brokers.items() if broker.running}

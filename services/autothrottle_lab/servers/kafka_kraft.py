@@ -126,9 +126,6 @@ class KraftCluster(KafkaCluster):
     def _is_registered(self, broker_id: int) -> bool:
         return broker_id in self.metadata.brokers()
 
-    def _is_topic(self, name: str) -> bool:
-        return any(topic == name for topic, _ in self.metadata.partitions())
-
     def _format(self) -> None:
         """Format the controller's log directory with the release's default feature level."""
         if (self.controller.logs / "meta.properties").exists():

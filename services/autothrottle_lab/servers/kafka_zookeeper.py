@@ -129,10 +129,4 @@ class ZooKeeperModeCluster(KafkaCluster):
             return []
 
     def _is_registered(self, broker_id: int) -> bool:
-        return self._exists(f"/brokers/ids/{broker_id}")
-
-    def _is_topic(self, name: str) -> bool:
-        return self._exists(f"/brokers/topics/{name}")
-
-    def _exists(self, path: str) -> bool:
-        return self._zookeeper.exists(self._chroot + path) is not None
+        return self._zookeeper.exists(f"{self._chroot}/brokers/ids/{broker_id}") is not None

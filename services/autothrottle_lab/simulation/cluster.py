@@ -365,9 +365,6 @@ class Cluster:
     def _may_lead(self, partition: SimulatedPartition, broker_id: int) -> bool:
         return broker_id in partition.isr and self.is_up(broker_id)
 
-    def _script_time(self) -> float:
-        return 0.0 if self._script_start_ms is None else (self._now_ms - self._script_start_ms) / 1000
-
     def _produce(self, seconds: float) -> None:
         for partition in self.partitions.values():
             if partition.produce_rate and self.is_up(partition.leader):
@@ -377,7 +374,7 @@ class Cluster:
     def _offered(self, side: SimulatedLinkSide, seconds: float) -> float:
         if self._script_start_ms is None:
             return side.traffic.rate(side.role, 0) * seconds
-        start = self._script_time()
+        start = (self._now_ms - self._script_start_ms) / 1000
         return side.traffic.bytes_between(side.role, start, start + seconds)
 
     def _current_streams(self) -> list[_FetchGroup]:

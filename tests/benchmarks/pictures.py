@@ -33,7 +33,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualRecovery,
     VirtualScenario,
 )
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
+from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
 from tests.benchmarks.control.contest import RESULTS
 from tests.benchmarks.control.contestants import OriginalPolicy
 from tests.benchmarks.result_files import read_rows

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.chaos.checker import Subject, Verdict, Violation, differences, judge
 from tests.chaos.proxy import Timing, Trap
@@ -183,13 +184,13 @@ class _Run:
     def _break_server(self, fault: Fault) -> None:
         """Kill or freeze one server of the ensemble, unless another one is down already."""
         servers = self.stage.ensemble.servers
-        modes = {server.mode(): server for server in servers if server.process.running}
+        modes = {server.mode(): server for server in servers if server.running}
         server = modes.get("leader" if fault.target is Target.ZOOKEEPER_LEADER else "follower")
         if server is None or any(not other.mode() for other in servers):
             return
         if fault.kind is FaultKind.KILL:
             server.kill()
-            self._schedule_repair(fault.seconds, server.process.start)
+            self._schedule_repair(fault.seconds, partial(Process.start, server))
         else:
             server.freeze()
             self._schedule_repair(fault.seconds, server.thaw)

@@ -31,9 +31,8 @@ from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import LISTENS, Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
-from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
-from autothrottle_lab.simulation.partition import SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
 from tests.chaos.proxy import Link
 from tests.chaos.schedule import SESSION_SECONDS, Edit, Schedule
 

@@ -343,7 +343,7 @@ def test_hanging_broker_delays_others_at_most_by_the_patience(uncontrolled: Subj
     writer, fence = subject.writer_with(timedelta(seconds=15)), subject.begin_term()
     wanted = [rate("5"), THROTTLE, lists("t1", "0:1001")]
     subject.kafka.broker_configs([1001, 1002])
-    process = subject.cluster.brokers[1002].process
+    process = subject.cluster.brokers[1002]
     process.freeze()
     try:
         outcomes = writer.apply(Term(fence), wanted, TIMEOUT)

@@ -297,7 +297,7 @@ def test_a_hanging_broker_is_reported_and_delays_a_snapshot_only_by_seconds(subj
     broker, rate = ConfigResource.broker(1005), {LEADER_RATE: "5000000"}
     subject.cluster.set_config_as_user(broker, LEADER_RATE, rate[LEADER_RATE])
     eventually(lambda: fetched(subject).throttles == {broker: rate}, 60)
-    process = subject.cluster.kafka.brokers[1005].process
+    process = subject.cluster.kafka.brokers[1005]
     seconds = []
     process.freeze()
     try:

@@ -156,10 +156,10 @@ def test_bytes_of_a_real_device_and_the_errors_of_a_real_server(
         scalar = stack.enter_context(closing(source_of(prometheus, hosts, rx="1")))
         with pytest.raises(Unavailable, match=r"\(prometheus-rx-query\) answers a scalar; the query must"):
             scalar.fetch_loads(TIMEOUT)
-        prometheus.process.freeze()
+        prometheus.freeze()
         with pytest.raises(Unavailable, match="does not answer in time"):
             rates.fetch_loads(timedelta(seconds=0.5))
-        prometheus.process.thaw()
+        prometheus.thaw()
 
 
 @contextmanager

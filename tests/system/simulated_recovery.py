@@ -29,9 +29,8 @@ from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka import SimulatedKafka
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import Operation, ZooKeeperEnsemble, ZooKeeperServer
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
-from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
-from autothrottle_lab.simulation.partition import SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
 from tests.system.zookeeper_tree import ledger_entries
 
 SESSION_SECONDS = 2.0

@@ -68,8 +68,8 @@ def test_replicas_of_the_compose_file_become_healthy_and_agree_on_the_leader(tmp
     with network(tmp_path, ["kafka", *REPLICAS], ["zookeeper"]) as found:
         kafka_host, *hosts = found.hosts
         server = kafka_server(kafka_host, tmp_path)
-        with ZooKeeperServer(tmp_path / "zookeeper", 2181, host=found.machine.host), server.process:
-            server.process.wait_until(lambda: server.listening, 120)
+        with ZooKeeperServer(tmp_path / "zookeeper", 2181, host=found.machine.host), server:
+            server.wait_until(lambda: server.listening, 120)
             first, second = (replica(host, tmp_path) for host in hosts)
             with first, second:
                 for host, process, target in zip(hosts, (first, second), targets, strict=True):

@@ -174,9 +174,9 @@ def is_scheduled(cycle: Cycle) -> bool:
 
 def freeze(servers: Iterable[ZooKeeperServer]) -> None:
     for server in servers:
-        server.process.freeze()
+        server.freeze()
 
 
 def thaw(servers: Iterable[ZooKeeperServer]) -> None:
     for server in servers:
-        server.process.thaw()
+        server.thaw()

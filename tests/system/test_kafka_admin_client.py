@@ -439,7 +439,7 @@ def test_configs_of_other_parties_stay_byte_identical(secured: SecuredCluster) -
 
 
 def test_frozen_broker_exhausts_only_its_own_deadline(secured: SecuredCluster) -> None:
-    frozen = secured.cluster.brokers[2].process
+    frozen = secured.cluster.brokers[2]
     with closing(secured.admin()) as admin:
         assert admin.brokers() == {1, 2}
         frozen.freeze()

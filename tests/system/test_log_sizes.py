@@ -111,7 +111,7 @@ def test_hanging_broker_delays_only_its_own_answer(each_cluster: KafkaCluster) -
             return read if read.brokers.keys() == wanted.keys() else None
 
         eventually(all_answer, 60)  # the client is connected to all brokers
-        process = each_cluster.brokers[1005].process
+        process = each_cluster.brokers[1005]
         process.freeze()
         try:
             began = datetime.now(UTC)

@@ -62,16 +62,16 @@ def throttled(cluster: KafkaCluster, topic: str, rate: int, leader: int, followe
 
 
 def test_five_brokers_run(each_cluster: KafkaCluster) -> None:
-    assert all(broker.process.running and broker.listening for broker in each_cluster.brokers.values())
+    assert all(broker.running and broker.listening for broker in each_cluster.brokers.values())
 
 
 def test_brokers_map_the_archive_of_loaded_classes(each_cluster: KafkaCluster) -> None:
     archive = f"kafka-{each_cluster.version}.jsa"
-    assert archive in Path(f"/proc/{each_cluster.brokers[1001].process.pid}/maps").read_text()
+    assert archive in Path(f"/proc/{each_cluster.brokers[1001].pid}/maps").read_text()
 
 
 def test_controller_has_its_own_process_and_knows_every_broker(kraft_cluster: KraftCluster) -> None:
-    processes = [kraft_cluster.controller.process, *(b.process for b in kraft_cluster.brokers.values())]
+    processes = [kraft_cluster.controller, *kraft_cluster.brokers.values()]
     assert len({process.pid for process in processes if process.running}) == 6
     assert kraft_cluster.metadata.brokers() == set(kraft_cluster.brokers)
 
@@ -80,7 +80,7 @@ def test_stopped_broker_keeps_its_log_and_catches_up(each_cluster: KafkaCluster)
     with topic(each_cluster, "restarted", {0: [1001, 1005]}) as name:
         fill(each_cluster, name, 2 * MB)
         each_cluster.stop_broker(1005)
-        assert each_cluster.brokers[1005].process.returncode == 143  # Java's exit status after SIGTERM
+        assert each_cluster.brokers[1005].returncode == 143  # Java's exit status after SIGTERM
         assert each_cluster.log_bytes(1005)[name, 0] >= 2 * MB
         eventually(lambda: each_cluster.partitions([name])[name, 0].isr == (1001,))
         with pytest.raises(Unavailable):
@@ -104,7 +104,7 @@ def test_cluster_under_a_chroot_leaves_no_process_and_no_file(fresh_zookeeper: Z
             cluster.create_topic("alone", {0: [7]}, {"retention.ms": "1000"})
             assert cluster.described_topic_configs("alone") == {"retention.ms": "1000"}
             assert cluster.stored_configs() == {"topics/alone": {"retention.ms": "1000"}}
-            process = cluster.brokers[7].process
+            process = cluster.brokers[7]
         assert not process.running
         assert list(directory.iterdir()) == []
     written = {o.path for t in fresh_zookeeper.transactions() for o in t.operations if o.kind == "create"}
@@ -119,7 +119,7 @@ def test_last_kafka_with_zookeeper_runs_in_kraft_mode_too() -> None:
             cluster.create_topic("alone", {0: [7]}, {"retention.ms": "1000"})
             assert cluster.described_topic_configs("alone") == {"retention.ms": "1000"}
             assert cluster.stored_configs() == {"topics/alone": {"retention.ms": "1000"}}
-            processes = [cluster.controller.process, cluster.brokers[7].process]
+            processes = [cluster.controller, cluster.brokers[7]]
         assert not any(process.running for process in processes)
         assert list(directory.iterdir()) == []
 

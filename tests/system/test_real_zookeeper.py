@@ -113,7 +113,7 @@ def test_killed_server_restarts_with_all_confirmed_writes(fresh_zookeeper: ZooKe
         for number in range(50):
             client.create(f"/kept-{number}")
         fresh_zookeeper.kill()
-        assert not fresh_zookeeper.process.running
+        assert not fresh_zookeeper.running
     created = [t.operations[0].path for t in fresh_zookeeper.transactions() if t.kind == "create"]
     assert created == [f"/kept-{number}" for number in range(50)]
     fresh_zookeeper.start()
@@ -122,7 +122,7 @@ def test_killed_server_restarts_with_all_confirmed_writes(fresh_zookeeper: ZooKe
 
 
 def test_a_server_maps_the_archive_of_loaded_classes(zookeeper: ZooKeeperServer) -> None:
-    assert re.search(r"/zookeeper-\w+\.jsa\n", Path(f"/proc/{zookeeper.process.pid}/maps").read_text())
+    assert re.search(r"/zookeeper-\w+\.jsa\n", Path(f"/proc/{zookeeper.pid}/maps").read_text())
 
 
 def test_server_ends_with_a_killed_parent_process() -> None:
@@ -132,7 +132,7 @@ def test_server_ends_with_a_killed_parent_process() -> None:
         "from autothrottle_lab.servers.processes import scratch_directory\n"
         "from autothrottle_lab.servers.zookeeper import ZooKeeperServer\n"
         "with scratch_directory() as directory, ZooKeeperServer(directory) as server:\n"
-        "    print(server.process.pid, directory, flush=True)\n"
+        "    print(server.pid, directory, flush=True)\n"
         "    time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

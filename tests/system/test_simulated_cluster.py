@@ -16,12 +16,10 @@ from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.emulators.kafka import SimulatedKafka
-from autothrottle_lab.emulators.kafka_znodes import format_reassignment
+from autothrottle_lab.emulators.kafka import SimulatedKafka, format_reassignment
 from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
-from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
-from autothrottle_lab.simulation.partition import SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker, SimulatedPartition
 from tests.builders import eventually
 
 LINK = 100 * MEGABYTE

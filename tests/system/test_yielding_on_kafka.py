@@ -25,7 +25,7 @@ from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
-from autothrottle_lab.servers.processes import Process, run_command, scratch_directory
+from autothrottle_lab.servers.processes import run_command, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
@@ -260,14 +260,13 @@ def cluster_with_a_plug_in(directory: Path) -> Iterator[KafkaCluster]:
         cluster = KraftCluster(scratch, (1001, DESTINATION), broker_properties=properties)
         source = directory / f"{PLUG_IN}.java"
         source.write_text(SOURCE)
-        for broker_id, broker in cluster.brokers.items():
+        for broker in cluster.brokers.values():
             at = broker.command.index("-cp") + 1
             jars = broker.command[at]
             status, output = run_command(["javac", "-cp", jars, "-d", str(directory), str(source)], 120)
             assert status == 0, output
             command = [*broker.command[:at], f"{jars}:{directory}", *broker.command[at + 1 :]]
-            log = broker.directory / "output.log"
-            broker.process = Process(f"broker {broker_id}", [*command, "kafka.Kafka", str(broker.configuration)], log)
+            broker._command = [*command, "kafka.Kafka", str(broker.configuration)]
         with cluster:
             yield cluster
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -32,20 +32,15 @@ class MetricsSources:
         self._configuration, self._stack, self._cluster = configuration, stack, cluster
 
     def load_source(self) -> LoadSource:
-        match self._configuration.metrics_source:
-            case "datadog":
-                _check_api_key(self.datadog)
-                return self.datadog
-            case "kafka":
-                return self._log_loads()
-            case "none":
-                return NoLoads()
-            case "prometheus":
-                return self._prometheus()
-            case "scrape":
-                return self._scraped()
-            case name:
-                return self._installed_source(name)
+        sources: Mapping[str, Callable[[], LoadSource]] = {
+            "datadog": self._checked_datadog,
+            "kafka": self._log_loads,
+            "none": NoLoads,
+            "prometheus": self._prometheus,
+            "scrape": self._scraped,
+        }
+        name = self._configuration.metrics_source
+        return sources[name]() if name in sources else self._installed_source(name)
 
     @cached_property
     def datadog(self) -> DatadogMetrics:
@@ -66,6 +61,18 @@ class MetricsSources:
             event_tags=configuration.dd_event_tags,
         )
         return self._stack.cancellable(DatadogMetrics(settings, configuration.capacities))
+
+    def _checked_datadog(self) -> LoadSource:
+        """Check the API key, if Datadog answers: autothrottle also starts while Datadog is down.
+
+        Raises:
+            Invalid: Datadog rejects the key.
+        """
+        try:
+            self.datadog.check_api_key(_CHECK_KEY_TIMEOUT)
+        except Unavailable as error:
+            log.warning("The API key cannot be checked, starting without: %s", error)
+        return self.datadog
 
     def _log_loads(self) -> LoadSource:
         log_sizes = self._cluster().log_sizes
@@ -93,9 +100,8 @@ class MetricsSources:
             broker_label=configuration.broker_label or parse_broker_label(exporter.broker_label, "broker-label"),
             broker_map=configuration.broker_map,
         )
-        return self._stack.cancellable(
-            PrometheusMetrics(settings, configuration.capacities, self._cluster().broker_hosts())
-        )
+        hosts = self._cluster().broker_hosts()
+        return self._stack.cancellable(PrometheusMetrics(settings, configuration.capacities, hosts))
 
     def _scraped(self) -> LoadSource:
         from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings
@@ -108,9 +114,8 @@ class MetricsSources:
             window=configuration.metrics_window,
             broker_map=configuration.broker_map,
         )
-        return self._stack.cancellable(
-            ScrapedMetrics(settings, configuration.capacities, self._cluster().broker_hosts())
-        )
+        hosts = self._cluster().broker_hosts()
+        return self._stack.cancellable(ScrapedMetrics(settings, configuration.capacities, hosts))
 
     def _installed_source(self, name: str) -> LoadSource:
         """Build the source of an entry point; the stack closes it if it can be closed."""
@@ -124,15 +129,3 @@ class MetricsSources:
         if close := getattr(source, "close", None):
             self._stack.callback(close)
         return source
-
-
-def _check_api_key(datadog: DatadogMetrics) -> None:
-    """Check Datadog's API key, if Datadog answers: autothrottle also starts while Datadog is down.
-
-    Raises:
-        Invalid: Datadog rejects the key.
-    """
-    try:
-        datadog.check_api_key(_CHECK_KEY_TIMEOUT)
-    except Unavailable as error:
-        log.warning("The API key cannot be checked, starting without: %s", error)

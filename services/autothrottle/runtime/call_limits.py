@@ -213,18 +213,16 @@ class Admission(grpc.ServerInterceptor):
     To gRPC, every method is client-streaming: such a method runs before its request is received.
     """
 
-    def __init__(self, name: str, calls: int, streams: int, large_requests: Mapping[str, int] = LARGE_REQUESTS) -> None:
+    def __init__(self, name: str, calls: int, streams: int) -> None:
         """Create the pools of threads.
 
         Args:
             name: the server's name in errors.
             calls: limit of concurrent short calls. A quarter of it limits each other kind of call, except streams.
             streams: limit of open streams.
-            large_requests: method -> its largest request in bytes, if above `SMALL_REQUEST`.
         """
         few = (calls + 3) // 4
         totals = {Kind.CHECK: few, Kind.CALL: calls, Kind.LONG: few, Kind.STREAM: streams, Kind.UPLOAD: few}
-        self._large = large_requests
         self._slots = {kind: Slots(name, kind.value, total) for kind, total in totals.items()}
         self._heavy = Slots(name, f"requests of more than {HEAVY_REQUEST} bytes in progress", HEAVY_REQUESTS)
         self._receiving, self._receiving_checks = _Receiving(RECEIVE_SECONDS), _Receiving(_RECEIVE_CHECK_SECONDS)
@@ -245,7 +243,7 @@ class Admission(grpc.ServerInterceptor):
 
     def largest_request(self, services: Sequence[str]) -> int:
         """Return the size of the largest request of these services, in bytes."""
-        sizes = [size for method, size in self._large.items() if method.split("/")[1] in services]
+        sizes = [size for method, size in LARGE_REQUESTS.items() if method.split("/")[1] in services]
         return max(sizes, default=SMALL_REQUEST)
 
     def intercept_service(
@@ -255,7 +253,7 @@ class Admission(grpc.ServerInterceptor):
         method, handler = handler_call_details.method, continuation(handler_call_details)
         if handler is None:
             return None
-        kind = Kind.CHECK if method == _HEALTH_CHECK else Kind.LONG if method in self._large else Kind.CALL
+        kind = Kind.CHECK if method == _HEALTH_CHECK else Kind.LONG if method in LARGE_REQUESTS else Kind.CALL
         encode = handler.response_serializer
         if handler.unary_unary:
             answer = self._unary(handler.unary_unary, kind, method, handler.request_deserializer)
@@ -331,7 +329,7 @@ class Admission(grpc.ServerInterceptor):
             data = next(requests, None)
         if data is None:
             raise Invalid(f"{method} needs a request; the call ended without one")
-        size, limit = len(data), self._large.get(method, SMALL_REQUEST)
+        size, limit = len(data), LARGE_REQUESTS.get(method, SMALL_REQUEST)
         if size > limit:
             raise LimitReached(
                 f"the request for {method} has {size} bytes, more than the limit of {limit}. Fix: send less."

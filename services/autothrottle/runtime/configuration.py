@@ -98,11 +98,8 @@ def _point_in_time(text: str) -> datetime | None:
     raise Refused("is not a time with its time zone")
 
 
-def _cluster_name(text: str) -> str:
-    # It is part of file and folder names.
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
-        raise Refused("is not a cluster name")
-    return text
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""It is part of file and folder names."""
 
 
 def _capacity(name: str, meaning: str, example: str) -> Capacity | None:
@@ -385,7 +382,7 @@ class Configuration:
         whole=True,
     )
     cluster_name: str = option(
-        _cluster_name,
+        kinds.checked(_CLUSTER_NAME.fullmatch, "is not a cluster name"),
         "kafka",
         "Name of the cluster in the decision log, events, traces, metrics and the state",
         "1 to 100 letters, digits, '.', '_' and '-', starting with a letter or digit",

@@ -109,6 +109,17 @@ def declared_options(kind: type[Any], prefix: str = ENVIRONMENT_PREFIX) -> dict[
     return options
 
 
+def checked(is_valid: Callable[[str], object], problem: str) -> Callable[[str], str]:
+    """Return a parser of texts that stay as they are; `problem` may contain `{text!r}`."""
+
+    def parse(text: str) -> str:
+        if not is_valid(text):
+            raise Refused(problem.format(text=text))
+        return text
+
+    return parse
+
+
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9]+)?\]")
@@ -214,13 +225,11 @@ def client_properties() -> str:
 def tag(default: str, meaning: str, example: str = "") -> str:
     """Declare a tag name; an empty default makes it optional."""
 
-    def parse(text: str) -> str:
-        if (text or default) and not (re.fullmatch(r"[^\s:,{}]+", text) and text.isprintable()):
-            raise Refused("is not a tag name")
-        return text
+    def is_valid(text: str) -> bool:
+        return text == default == "" or (text.isprintable() and bool(re.fullmatch(r"[^\s:,{}]+", text)))
 
     range = "a Datadog tag name, without white space, ':', ',', '{' and '}'"
-    return option(parse, default, meaning, range, example=example)
+    return option(checked(is_valid, "is not a tag name"), default, meaning, range, example=example)
 
 
 def items(parse_item: Callable[[str], T], default: str, meaning: str, range: str, example: str = "") -> tuple[T, ...]:
@@ -236,12 +245,7 @@ def items(parse_item: Callable[[str], T], default: str, meaning: str, range: str
 
 def tags(meaning: str) -> tuple[str, ...]:
     """Declare a comma-separated list of Datadog tags."""
-
-    def parse(text: str) -> str:
-        if not text or not text.isprintable():
-            raise Refused("contains an empty or unprintable tag")
-        return text
-
+    parse = checked(lambda text: text and text.isprintable(), "contains an empty or unprintable tag")
     return items(parse, "", meaning, "tags", "team:kafka,env:prod")
 
 
@@ -260,13 +264,7 @@ def choice(default: str, meaning: str, choices: Iterable[Word], short: str = "")
 def choices(meaning: str, choices: Iterable[str]) -> tuple[str, ...]:
     """Declare a comma-separated list of words."""
     words = tuple(choices)
-
-    def parse(text: str) -> str:
-        if text not in words:
-            raise Refused(f"contains {text!r}")
-        return text
-
-    return items(parse, "", meaning, ", ".join(words), ",".join(words))
+    return items(checked(words.__contains__, "contains {text!r}"), "", meaning, ", ".join(words), ",".join(words))
 
 
 def _host_port(text: str, lowest_port: int = 1) -> str:
@@ -288,10 +286,7 @@ def _host_port(text: str, lowest_port: int = 1) -> str:
     return text
 
 
-def _unix(text: str) -> str:
-    if text == "unix:" or not text.isprintable():
-        raise Refused(f"has no path in {text!r}")
-    return text
+_unix = checked(lambda text: text != "unix:" and text.isprintable(), "has no path in {text!r}")
 
 
 def addresses(default: str, meaning: str, example: str = "", *, unix: bool = False) -> tuple[str, ...]:

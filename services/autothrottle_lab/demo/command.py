@@ -29,6 +29,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.units import MEGABYTE
+from autothrottle.runtime.command_line import EXIT_FAILED
 from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle_client.files import write_text
 from autothrottle_lab.demo.kafka_stage import VERSIONS, KafkaStage
@@ -61,8 +62,6 @@ OPTIONS: Mapping[str, str] = {
     "log-level": "debug",
 }
 """Options of every service, besides addresses; others have their defaults. Log level debug, to count cycles."""
-
-EXIT_FAILED = 1
 
 _POLL_SECONDS = 0.1
 _SAMPLE_SECONDS = 0.5

@@ -121,7 +121,7 @@ class KafkaStage(Stage):
         cluster = KraftCluster(self.directory / "kafka", brokers, self._version, broker_properties=_BROKER_PROPERTIES)
         self.stack.callback(cluster.close)
         servers = (cluster.controller, *cluster.brokers.values())
-        self.interruption.run(cluster.start, lambda: [server.process for server in servers])
+        self.interruption.run(cluster.start, lambda: servers)
         return cluster
 
     def _fill(self) -> None:
@@ -241,7 +241,7 @@ class KafkaStage(Stage):
     def processes(self) -> Iterable[Process]:
         """Return the processes of the controller and the running brokers."""
         alive = [broker for broker_id, broker in self._cluster.brokers.items() if broker_id != DEMO_FAILED_BROKER]
-        return [server.process for server in (self._cluster.controller, *alive)]
+        return (self._cluster.controller, *alive)
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:

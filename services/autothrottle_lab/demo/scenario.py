@@ -8,9 +8,8 @@ from autothrottle.core.policy.limits import Limits
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.simulate.virtual_time import SETTINGS, VirtualBroker, VirtualReassignment, VirtualScenario
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
-from autothrottle_lab.simulation.cluster import Cluster
-from autothrottle_lab.simulation.partition import SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedPartition
+from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
 
 DEMO_FAILED_BROKER = 1000
 DEMO_NEW_BROKER = 1006

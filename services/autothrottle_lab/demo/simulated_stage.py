@@ -10,8 +10,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER, demo_cluster, demo_scenario
 from autothrottle_lab.demo.stage import Interruption, Reading, Report, Stage, size
-from autothrottle_lab.emulators.kafka import SimulatedKafka
-from autothrottle_lab.emulators.kafka_znodes import format_reassignment
+from autothrottle_lab.emulators.kafka import SimulatedKafka, format_reassignment
 from autothrottle_lab.observation.observer import Configs, read_timeline
 from autothrottle_lab.simulate.recording import bound
 from autothrottle_lab.simulation.cluster import Cluster

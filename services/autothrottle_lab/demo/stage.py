@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import sub
@@ -96,23 +96,13 @@ class Interruption:
             Interrupted: a signal arrived.
             Exception: the exception of `start`.
         """
-        failures: list[Exception] = []
-
-        def run() -> None:
-            try:
-                start()
-            except Exception as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=run, name="start", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
-            for process in list(processes()) if self._number is not None else ():
-                process.kill()
+        with ThreadPoolExecutor(1, "start") as pool:
+            started = pool.submit(start)
+            while wait([started], _POLL_SECONDS).not_done:
+                for process in list(processes()) if self._number is not None else ():
+                    process.kill()
         self.check()
-        for failure in failures:
-            raise failure
+        started.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +241,7 @@ class Stage(ABC):
 
     def require_running(self, killed: Sequence[Process]) -> None:
         """Raise `Unavailable` if a process other than the killed ones has ended."""
-        for process in (self.zookeeper.process, *self.processes(), *self.services.processes.values()):
+        for process in (self.zookeeper, *self.processes(), *self.services.processes.values()):
             if process not in killed and not process.running:
                 raise Unavailable(f"{process.name} ended unexpectedly; the end of its log:\n{process.log_end()}")
 
@@ -268,7 +258,7 @@ class Stage(ABC):
         self.directory = self.stack.enter_context(scratch_directory("autothrottle-demo-"))
         self.zookeeper = ZooKeeperServer(self.directory / "zookeeper")
         self.stack.callback(self.zookeeper.kill)
-        self.interruption.run(lambda: self.zookeeper.start(START_SECONDS), lambda: [self.zookeeper.process])
+        self.interruption.run(lambda: self.zookeeper.start(START_SECONDS), lambda: [self.zookeeper])
         self.client = KazooClient(hosts=self.zookeeper.connect)
         self.stack.callback(self.client.close)
         self.stack.callback(self.client.stop)

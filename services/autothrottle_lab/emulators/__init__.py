@@ -3,5 +3,5 @@
 - `datadog`: the HTTP routes of Datadog's API that the product calls (`DatadogEmulator`).
 - `exporter`: the exporters of brokers, with faults (`ExporterEmulator`).
 - `http_server`: the HTTP server of the emulators (`EmulatorServer`).
-- `kafka`: a simulated cluster in a real ZooKeeper and in real time (`SimulatedKafka`). `kafka_znodes` has its znodes.
+- `kafka`: a simulated cluster in a real ZooKeeper and in real time (`SimulatedKafka`).
 """

@@ -78,7 +78,7 @@ def _wait_until_replicated(cluster: KafkaCluster, topic: str, check: Callable[[]
     states = cluster.partitions([topic])
     while True:
         logs = {broker_id: cluster.log_bytes(broker_id) for broker_id in cluster.brokers}
-        running = {broker_id for broker_id, broker in cluster.brokers.items() if broker.process.running}
+        running = {broker_id for broker_id, broker in cluster.brokers.items() if broker.running}
         check()
         sizes = {p: {logs[b].get(p, 0) for b in running.intersection(state.replicas)} for p, state in states.items()}
         if all(len(of_replicas) <= 1 for of_replicas in sizes.values()):
@@ -176,8 +176,10 @@ class ProducerLoad:
         self._value = bytes(record_bytes)
         self._interval_seconds = interval_seconds
         self._sent: dict[int, int] = defaultdict(int)
-        self._latencies: list[Latency] = []
-        self._failures: list[str] = []
+        self.latencies: list[Latency] = []
+        """One entry for each acknowledged record, in the order of acknowledgement."""
+        self.failures: list[str] = []
+        """One error for each lost record."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="client load", daemon=True)
 
@@ -214,16 +216,6 @@ class ProducerLoad:
         """Broker id -> acknowledged bytes of record values; counted for the leader at the acknowledgement."""
         return dict(self._sent)
 
-    @property
-    def latencies(self) -> list[Latency]:
-        """One entry for each acknowledged record, in the order of acknowledgement."""
-        return list(self._latencies)
-
-    @property
-    def failures(self) -> list[str]:
-        """One error for each lost record."""
-        return list(self._failures)
-
     def _run(self) -> None:
         due: dict[Partition, float] = defaultdict(float)
         last = time.monotonic()
@@ -243,10 +235,10 @@ class ProducerLoad:
 
     def _acknowledged(self, partition: Partition, at: float, _: object) -> None:
         self._sent[self._leaders.of(partition)] += len(self._value)
-        self._latencies.append(Latency(at, time.monotonic() - at, partition))
+        self.latencies.append(Latency(at, time.monotonic() - at, partition))
 
     def _failed(self, error: BaseException) -> None:
-        self._failures.append(repr(error))
+        self.failures.append(repr(error))
 
 
 class TrafficCounters(NamedTuple):

@@ -116,7 +116,7 @@ class Place:
 LOCAL = Place()
 
 
-class KafkaServer:
+class KafkaServer(Process):
     """One Kafka process and its directory. The directory survives a stop."""
 
     def __init__(
@@ -145,11 +145,11 @@ class KafkaServer:
         self.configuration = configuration
         """Path of `server.properties`."""
         command = [*place.command_prefix, *self.command, "kafka.Kafka", str(configuration)]
-        self.process = Process(name, command, directory / "output.log", own_log=server_log)
+        super().__init__(name, command, directory / "output.log", own_log=server_log)
 
     def close(self) -> None:
         """Kill the process and remove its directory."""
-        self.process.kill()
+        self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
@@ -216,7 +216,7 @@ class KafkaCluster(Startable):
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start all brokers at once; return when all are registered and every broker's metadata lists them."""
         for broker in self.brokers.values():
-            broker.process.start()
+            broker.start()
         for broker_id in self.brokers:
             self._wait_until_serving(broker_id, within_seconds)
         self._wait_until_known(within_seconds)
@@ -226,7 +226,7 @@ class KafkaCluster(Startable):
         with self._admin_lock:
             self._close_admin()
         for broker in self.brokers.values():
-            broker.process.kill()
+            broker.kill()
         for broker in self.brokers.values():
             broker.close()
 
@@ -236,20 +236,20 @@ class KafkaCluster(Startable):
         After a kill it first waits for the end of the broker's session.
         """
         broker = self.brokers[broker_id]
-        if broker.process.running:
+        if broker.running:
             return
         wait_until(lambda: not self._is_registered(broker_id), within_seconds, f"broker {broker_id} is unregistered")
-        broker.process.start()
+        broker.start()
         self._wait_until_serving(broker_id, within_seconds)
         self._wait_until_known(within_seconds)
 
     def stop_broker(self, broker_id: int) -> None:
         """Stop a broker by a controlled shutdown, which first moves its leaderships to other brokers."""
-        self.brokers[broker_id].process.stop(grace_seconds=60.0)
+        self.brokers[broker_id].stop(grace_seconds=60.0)
 
     def kill_broker(self, broker_id: int) -> None:
         """Kill a broker by SIGKILL: for `SESSION_SECONDS` the cluster still considers it alive."""
-        self.brokers[broker_id].process.kill()
+        self.brokers[broker_id].kill()
 
     # Topics and reassignments
 
@@ -275,7 +275,7 @@ class KafkaCluster(Startable):
     def delete_topic(self, name: str) -> None:
         """Delete a topic; return when the controller has removed it and no broker knows it."""
         self._call_admin(lambda admin: admin.delete_topics([name]))
-        wait_until(lambda: not self._is_topic(name), 60.0, f"topic {name} is deleted")
+        wait_until(lambda: not self.partitions([name]), 60.0, f"topic {name} is deleted")
         wait_until(lambda: not any(self._knows(b, name) for b in self._running()), 60.0, f"{name} is forgotten")
 
     def reassign_through_bootstrap(self, replicas: Mapping[Partition, Sequence[int] | None]) -> None:
@@ -400,12 +400,8 @@ class KafkaCluster(Startable):
     def _is_registered(self, broker_id: int) -> bool:
         """Whether the broker is registered with the controller."""
 
-    @abstractmethod
-    def _is_topic(self, name: str) -> bool:
-        """Whether a topic exists, at least in part."""
-
     def _running(self) -> set[int]:
-        return {broker_id for broker_id, broker in self.brokers.items() if broker.process.running}
+        return {broker_id for broker_id, broker in self.brokers.items() if broker.running}
 
     def _knows(self, broker_id: int, topic: str) -> bool:
         """Whether the metadata of a broker contains the topic. It follows the controller with a delay."""
@@ -419,15 +415,15 @@ class KafkaCluster(Startable):
     def _wait_until_serving(self, broker_id: int, within_seconds: float) -> None:
         # A broker accepts connections a moment after its registration.
         broker = self.brokers[broker_id]
-        broker.process.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
+        broker.wait_until(lambda: self._is_registered(broker_id) and broker.listening, within_seconds)
 
     def _wait_until_known(self, within_seconds: float) -> None:
         running = self._running()
 
         def all_registered() -> bool:
             for broker_id in running:
-                if not self.brokers[broker_id].process.running:
-                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].process.log_end()}")
+                if not self.brokers[broker_id].running:
+                    raise TimeoutError(f"broker {broker_id} has ended.\n{self.brokers[broker_id].log_end()}")
             try:
                 cluster = self._call_admin(lambda admin: admin.describe_cluster())
             except Unavailable:
@@ -461,7 +457,7 @@ class KafkaCluster(Startable):
         raise AssertionError("unreachable")
 
     def _new_admin(self) -> Any:
-        running = [broker.address for broker in self.brokers.values() if broker.process.running]
+        running = [broker.address for broker in self.brokers.values() if broker.running]
         if not running:
             raise Unavailable("No broker of the cluster is running. Fix: start one.")
         return kafka.KafkaAdminClient(
@@ -504,10 +500,10 @@ def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -
     }
     server = KafkaServer("Kafka", directory / "broker", broker, [*command, *options], properties)
     format_broker(server.logs, 1, new_kafka_uuid())
-    with server.process as process:
-        process.wait_until(lambda: "Kafka Server started" in process.log_end(), 120.0)
-        process.terminate()
-        process.wait(DUMP_SECONDS)
+    with server:
+        server.wait_until(lambda: "Kafka Server started" in server.log_end(), 120.0)
+        server.terminate()
+        server.wait(DUMP_SECONDS)
 
 
 def format_broker(logs: Path, node_id: int, cluster_id: str) -> None:

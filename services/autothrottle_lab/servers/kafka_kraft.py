@@ -82,7 +82,7 @@ class KraftCluster(KafkaCluster):
             place,
             listener="CONTROLLER",
         )
-        """Tests may freeze or kill its `process`."""
+        """Tests may freeze or kill it."""
         properties: dict[int, dict[str, object]] = {
             broker_id: {"node.id": broker_id, "process.roles": "broker", **common, **(broker_properties or {})}
             for broker_id in broker_ids
@@ -101,12 +101,12 @@ class KraftCluster(KafkaCluster):
     def start(self, within_seconds: float = START_SECONDS) -> None:
         """Start the controller and all brokers; return when every broker's metadata lists all of them."""
         self._format()
-        self.controller.process.start()
-        self.controller.process.wait_until(lambda: self.controller.listening, within_seconds)
+        self.controller.start()
+        self.controller.wait_until(lambda: self.controller.listening, within_seconds)
         # The brokers start after it: without a controller they poll in a busy loop, which doubles their CPU time.
         for broker_id, broker in self.brokers.items():
             format_broker(broker.logs, broker_id, self._cluster_id)
-            broker.process.start()
+            broker.start()
         super().start(within_seconds)
 
     def close(self) -> None:
@@ -125,9 +125,6 @@ class KraftCluster(KafkaCluster):
 
     def _is_registered(self, broker_id: int) -> bool:
         return broker_id in self.metadata.brokers()
-
-    def _is_topic(self, name: str) -> bool:
-        return any(topic == name for topic, _ in self.metadata.partitions())
 
     def _format(self) -> None:
         """Format the controller's log directory with the release's default feature level."""

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from autothrottle.core.errors import Conflict
-from autothrottle_lab.emulators.kafka_znodes import format_reassignment
+from autothrottle_lab.emulators.kafka import format_reassignment
 from autothrottle_lab.servers.kafka import (
     SESSION_SECONDS,
     START_SECONDS,
@@ -129,10 +129,4 @@ class ZooKeeperModeCluster(KafkaCluster):
             return []
 
     def _is_registered(self, broker_id: int) -> bool:
-        return self._exists(f"/brokers/ids/{broker_id}")
-
-    def _is_topic(self, name: str) -> bool:
-        return self._exists(f"/brokers/topics/{name}")
-
-    def _exists(self, path: str) -> bool:
-        return self._zookeeper.exists(self._chroot + path) is not None
+        return self._zookeeper.exists(f"{self._chroot}/brokers/ids/{broker_id}") is not None

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from autothrottle_lab.servers.processes import Process, Startable, free_ports
+from autothrottle_lab.servers.processes import Process, free_ports
 
 PROMETHEUS, NODE_EXPORTER = "prometheus", "prometheus-node-exporter"
 _START_SECONDS = 60.0
@@ -24,7 +24,7 @@ def missing_programs() -> list[str]:
     return [name for name in (PROMETHEUS, NODE_EXPORTER) if shutil.which(name) is None]
 
 
-class PrometheusServer(Startable):
+class PrometheusServer(Process):
     """A Prometheus on 127.0.0.1."""
 
     def __init__(self, directory: Path, jobs: Sequence[Mapping[str, Any]], scrape_interval_seconds: int = 1) -> None:
@@ -49,15 +49,12 @@ class PrometheusServer(Startable):
             f"--web.listen-address=127.0.0.1:{port}",
             "--log.level=warn",
         ]
-        self.process = Process("prometheus", command, directory / "prometheus.log")
+        super().__init__("prometheus", command, directory / "prometheus.log")
 
     def start(self) -> None:
         """Start the server; return when it answers."""
-        self.process.start()
-        self.process.wait_until(lambda: _answers(f"{self.url}/-/ready"), _START_SECONDS)
-
-    def close(self) -> None:
-        self.process.stop()
+        super().start()
+        self.wait_until(lambda: _answers(f"{self.url}/-/ready"), _START_SECONDS)
 
 
 def job_of_brokers(address: str, broker_ids: Sequence[int]) -> Mapping[str, Any]:

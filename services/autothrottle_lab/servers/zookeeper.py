@@ -58,10 +58,11 @@ _MODE = re.compile(r"^Mode: (\w+)$", re.MULTILINE)
 _POLL_SECONDS = 0.05
 
 
-class ZooKeeperServer(Startable):
+class ZooKeeperServer(Process):
     """One ZooKeeper server, standalone or in an ensemble.
 
-    Its minimum session timeout is 1 s. Its data survives `stop` and `kill` as long as its directory exists.
+    Its minimum session timeout is 1 s. Its data survives `stop` and `kill` as long as its directory exists; all
+    confirmed transactions are in its log. While it is frozen, sessions do not expire.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ZooKeeperServer(Startable):
         if number:
             (data / "myid").write_text(f"{number}\n")
         command = [*(java or java_command()), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
-        self.process = Process("ZooKeeper", command, directory / "zookeeper.log")
+        super().__init__("ZooKeeper", command, directory / "zookeeper.log")
 
     @property
     def connect(self) -> str:
@@ -101,31 +102,16 @@ class ZooKeeperServer(Startable):
 
     def start(self, within_seconds: float = 120.0) -> None:
         """Start the server; return when it answers. Port and data are the same after each start."""
-        self.process.start()
-        self.process.wait_until(lambda: self.mode() != "", within_seconds)
+        super().start()
+        self.wait_until(lambda: self.mode() != "", within_seconds)
+
+    def close(self) -> None:
+        self.kill()
 
     def mode(self) -> str:
         """Return `standalone`, `leader` or `follower`; "" while it does not serve clients."""
         match = _MODE.search(self.four_letter_word("srvr"))
         return match.group(1) if match else ""
-
-    def stop(self) -> None:
-        """Stop it by SIGTERM."""
-        self.process.stop()
-
-    def kill(self) -> None:
-        """Kill it by SIGKILL; all confirmed transactions are in its log."""
-        self.process.kill()
-
-    close = kill
-
-    def freeze(self) -> None:
-        """Suspend it: connections stay open, it does not answer, and sessions do not expire."""
-        self.process.freeze()
-
-    def thaw(self) -> None:
-        """Resume it after `freeze`."""
-        self.process.thaw()
 
     def four_letter_word(self, word: str, timeout_seconds: float = 2.0) -> str:
         """Return the response to a four-letter word (`srvr`, `mntr`, `ruok`); "" without a response."""
@@ -180,7 +166,7 @@ class ZooKeeperEnsemble(Startable):
             TimeoutError: a server ends, or does not serve clients in time.
         """
         for server in self.servers:
-            server.process.start()
+            Process.start(server)  # alone it does not serve clients
         for server in self.servers:
             server.start(within_seconds)
 
@@ -200,7 +186,7 @@ class ZooKeeperEnsemble(Startable):
         deadline = time.monotonic() + within_seconds
         while time.monotonic() < deadline:
             for server in self.servers:
-                if server.process.running and server.mode() == "leader":
+                if server.running and server.mode() == "leader":
                     return server
             time.sleep(_POLL_SECONDS)
         raise Unavailable(f"no server of {self.connect} leads after {within_seconds:g} s: a majority must be running")
@@ -253,8 +239,8 @@ def archive_name(jars: Sequence[Path]) -> str:
 def _run_once(command: Sequence[str], options: Sequence[str], directory: Path) -> None:
     """Start a server with these Java options and stop it."""
     with ZooKeeperServer(directory, java=[*command, *options]) as server:
-        server.process.terminate()
-        server.process.wait(DUMP_SECONDS)
+        server.terminate()
+        server.wait(DUMP_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

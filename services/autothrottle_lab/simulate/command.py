@@ -22,21 +22,16 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
-from autothrottle.runtime.command_line import add_options, named, options_text
+from autothrottle.runtime.command_line import EXIT_FAILED, EXIT_USAGE, add_options, named, options_text
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
-from autothrottle.runtime.extras import EXIT_BROKEN_PIPE, discard_output
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer.svg import Series, sheet
 from autothrottle_client.files import write_text
-from autothrottle_lab.simulate.live_scenario import fetch_scenario
-from autothrottle_lab.simulate.logged_scenario import choose, scenario_text
 from autothrottle_lab.simulate.recording import LinkSideOutcome, Recording, Second, SimulationOutcome
 from autothrottle_lab.simulate.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
+from autothrottle_lab.simulate.scenario_text import choose, fetch_scenario, logged_scenario
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 
 _TLS_OPTIONS = ("tls-cert", "tls-key", "tls-ca", "tls-server-name")
 
@@ -95,15 +90,15 @@ def main(argv: Sequence[str]) -> int:
     """Play a scenario, or write one.
 
     Return the exit status: 0 for success, 1 for a failure or a reassignment that does not end, 2 for invalid arguments
-    or an invalid scenario, 141 for a closed standard output.
+    or an invalid scenario.
+
+    Raises:
+        BrokenPipeError: standard output is closed.
     """
     try:
         status = _run(argv)
         print(end="", flush=True)  # works without a standard output, too
         return status
-    except BrokenPipeError:
-        discard_output()
-        return EXIT_BROKEN_PIPE
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE
@@ -146,7 +141,7 @@ def _print_logged_scenario(argv: Sequence[str]) -> int:
 
         logged = LoggedDecisions(given.from_decisions)
         reassignment = choose(logged.reassignments(), given.reassignment)
-        print(scenario_text(reassignment, logged.decisions(reassignment.reassignment_id)), end="")
+        print(logged_scenario(reassignment, logged.decisions(reassignment.reassignment_id)), end="")
     except ImportError as error:
         print(f"simulate: Arrow is not installed ({error}); install the extra `decisions`", file=sys.stderr)
         return EXIT_FAILED

@@ -19,7 +19,6 @@ from autothrottle.core.cluster.configs import BROKER_IDS, MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import MAX_CAPACITY_MEGABYTES, parse_capacity
 from autothrottle.core.units import MEGABYTE
-from autothrottle_lab.simulate.scenario_text import MOST_PARTITIONS
 from autothrottle_lab.simulate.virtual_time import (
     BEGIN,
     EventKind,
@@ -28,8 +27,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualReassignment,
     VirtualScenario,
 )
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
-from autothrottle_lab.simulation.link import Contention, Sharing
+from autothrottle_lab.simulation.link import ClientTraffic, Contention, Sharing, TrafficStep
 
 PLANNER_OPTIONS = (
     "policy",
@@ -48,8 +46,10 @@ PLANNER_OPTIONS = (
 )
 """Names of the planner options that apply to a simulation."""
 
-_MOST_MEGABYTES = 10**9
-"""Largest partition, MB."""
+MOST_PARTITIONS = 5_000
+"""Most partitions of a scenario file."""
+SMALLEST, _MOST_MEGABYTES = 0.001, 10**9
+"""Smallest and largest partition, MB."""
 _MOST_CONNECTIONS = 1_000_000
 _KEYS = (
     *("begin", "metrics-delay", "step", "longest", "contention", "client-connections", "fetcher-rate"),
@@ -252,7 +252,7 @@ def _partitions(
     if not isinstance(topic, str) or not topic:
         raise table.wrong("topic", topic, "a name", '"orders"')
     count = table.integer("partitions", "partitions", 8, default=1, least=1, most=MOST_PARTITIONS)
-    size = table.number("megabytes", "MB of each partition", 500, least=0.001, most=_MOST_MEGABYTES) * MEGABYTE
+    size = table.number("megabytes", "MB of each partition", 500, least=SMALLEST, most=_MOST_MEGABYTES) * MEGABYTE
     produce = round(table.number("produce", "MB/s to each", 0.5, default=0, most=MAX_CAPACITY_MEGABYTES) * MEGABYTE)
     replicas, target = table.broker_ids("replicas", "[1001, 1000]"), table.broker_ids("to", "[1001, 1006]")
     _check_replicas(table, replicas, target, brokers)

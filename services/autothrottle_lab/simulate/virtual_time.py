@@ -36,10 +36,8 @@ from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.telemetry import DecisionSink
-from autothrottle_lab.simulation.client_traffic import ClientTraffic
-from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
-from autothrottle_lab.simulation.link import Sharing
-from autothrottle_lab.simulation.partition import SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle_lab.simulation.link import ClientTraffic, Sharing
 
 BEGIN = datetime(2026, 11, 2, 12, 0, tzinfo=UTC)
 """Default wall-clock time at virtual time zero."""
@@ -115,13 +113,8 @@ class VirtualEvent:
 
     def play(self, cluster: Cluster) -> None:
         """Apply the event to a cluster."""
-        match self.kind:
-            case EventKind.FAILS:
-                cluster.lose(self.broker_id)
-            case EventKind.RETURNS:
-                cluster.restore(self.broker_id)
-            case EventKind.LEADS:
-                cluster.elect(self.broker_id)
+        effects = {EventKind.FAILS: cluster.lose, EventKind.RETURNS: cluster.restore, EventKind.LEADS: cluster.elect}
+        effects[self.kind](self.broker_id)
 
 
 @dataclass(frozen=True, slots=True)

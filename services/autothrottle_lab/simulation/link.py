@@ -1,4 +1,4 @@
-"""One direction of a simulated broker's link, its throttle's meter, and how streams share links.
+"""One direction of a simulated broker's link, its client load and throttle's meter, and how streams share links.
 
 Source: KIP-73 (replication quotas), Kafka 3.9's SampledStat and SimpleRate (the window of a meter).
 The type to know is `SimulatedLinkSide`.
@@ -7,13 +7,13 @@ The type to know is `SimulatedLinkSide`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.errors import Invalid
 from autothrottle.core.units import BytesPerSecond
-from autothrottle_lab.simulation.client_traffic import ClientTraffic
 
 Constraint = tuple[float, Sequence[int]]
 """A limit in bytes, and the indexes of the streams whose bytes, added up, must not exceed it."""
@@ -39,6 +39,83 @@ class Sharing:
     """Client connections per link, >= 1; only for `CONNECTIONS`."""
     fetcher_rate: BytesPerSecond | None = None
     """Most bytes/s that one broker's fetchers copy from one leader, > 0; None: only the links limit them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficStep:
+    """The client load of one broker from a point in time on."""
+
+    at_seconds: float
+    """Start, in seconds of the script's time, >= 0."""
+    outbound: BytesPerSecond
+    """Rate at which clients read from the broker, bytes/s, >= 0."""
+    inbound: BytesPerSecond
+    """Rate at which clients write to the broker, bytes/s, >= 0."""
+
+    def of(self, role: ReplicaRole) -> BytesPerSecond:
+        """The client load in the direction that a role uses: a leader sends, a follower receives."""
+        return self.outbound if role is ReplicaRole.LEADER else self.inbound
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTraffic:
+    """The client load of one broker over time: constant between steps, 0 before the first one."""
+
+    steps: tuple[TrafficStep, ...] = ()
+    """Ascending by time; the last one has no end."""
+
+    def __post_init__(self) -> None:
+        times = [step.at_seconds for step in self.steps]
+        if times != sorted(set(times)) or any(t < 0 for t in times):
+            raise Invalid(f"traffic steps begin at {times}: times must be >= 0 and ascending; order the steps")
+        if any(step.outbound < 0 or step.inbound < 0 for step in self.steps):
+            raise Invalid("a traffic step has a negative rate: use 0 bytes/s for no traffic")
+
+    @staticmethod
+    def constant(outbound: BytesPerSecond, inbound: BytesPerSecond) -> ClientTraffic:
+        return ClientTraffic((TrafficStep(0, outbound, inbound),))
+
+    def pieces(self, role: ReplicaRole, start: float) -> Iterator[tuple[float, BytesPerSecond]]:
+        """Yield (end, rate) of each constant piece from `start` on; the last end is infinite."""
+        rate = 0
+        for step in self.steps:
+            if step.at_seconds > start:
+                yield step.at_seconds, rate
+            rate = step.of(role)
+        yield math.inf, rate
+
+    def spans(self, role: ReplicaRole) -> list[tuple[float, BytesPerSecond]]:
+        """Return (seconds, rate) of each constant piece; the last one, of 0 s, continues without end.
+
+        >>> ClientTraffic((TrafficStep(0, 0, 20), TrafficStep(10, 0, 60))).spans(ReplicaRole.FOLLOWER)
+        [(10.0, 20), (0.0, 60)]
+        """
+        spans, at = [], 0.0
+        for end, rate in self.pieces(role, at):
+            spans.append((end - at if math.isfinite(end) else 0.0, rate))
+            at = end
+        return spans
+
+    def rate(self, role: ReplicaRole, at: float) -> BytesPerSecond:
+        return next(self.pieces(role, at))[1]
+
+    def bytes_between(self, role: ReplicaRole, start: float, end: float) -> float:
+        """Return the bytes that clients offer between two times, in seconds of the script's time.
+
+        >>> doubled = ClientTraffic((TrafficStep(0, 10, 0), TrafficStep(2, 20, 0)))
+        >>> doubled.bytes_between(ReplicaRole.LEADER, 1, 4)
+        50.0
+        """
+        if self.steps and start >= self.steps[-1].at_seconds:  # most calls; the loop takes three times as long
+            return self.steps[-1].of(role) * (end - start)
+        total, at = 0.0, start
+        for piece_end, rate in self.pieces(role, start):
+            until = min(piece_end, end)
+            total += rate * (until - at)
+            at = until
+            if at >= end:
+                break
+        return total
 
 
 def fair_shares(wants: Sequence[float], constraints: Sequence[Constraint]) -> list[float]:

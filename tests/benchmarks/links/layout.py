@@ -17,7 +17,7 @@ from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, boun
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario
-from autothrottle_lab.simulation.client_traffic import ClientTraffic
+from autothrottle_lab.simulation.link import ClientTraffic
 from tests.benchmarks.links.tally import LinkDirection, Sample
 
 LEADERS = (1001, 1002, 1003, 1004)

@@ -25,7 +25,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualRecovery,
     VirtualScenario,
 )
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
+from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
 from tests.builders import limits, mb
 
 LEADERS = (1001, 1002, 1003)

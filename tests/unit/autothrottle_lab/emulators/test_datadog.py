@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity
-from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, RETRY_AFTER_SECONDS, DatadogEmulator, Late
-from autothrottle_lab.emulators.datadog_series import MIN_COVERED_SECONDS, CumulativeCounters
+from autothrottle_lab.emulators.datadog import (
+    API_KEY,
+    APP_KEY,
+    MIN_COVERED_SECONDS,
+    RETRY_AFTER_SECONDS,
+    CumulativeCounters,
+    DatadogEmulator,
+    Late,
+)
 from tests.builders import at_once
 
 KEYS = {"DD-API-KEY": API_KEY, "DD-APPLICATION-KEY": APP_KEY}

@@ -36,8 +36,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualRecovery,
     VirtualScenario,
 )
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
-from autothrottle_lab.simulation.link import Contention, Sharing
+from autothrottle_lab.simulation.link import ClientTraffic, Contention, Sharing, TrafficStep
 from tests.builders import limits, mb
 from tests.paths import ROOT
 

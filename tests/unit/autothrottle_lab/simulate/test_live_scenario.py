@@ -20,9 +20,8 @@ from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1 import admin_pb2, types_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
 from autothrottle.wire.common import SAME_NAMES
-from autothrottle_lab.simulate.live_scenario import scenario_text
 from autothrottle_lab.simulate.scenario_file import read_scenario
-from autothrottle_lab.simulate.scenario_text import fitting
+from autothrottle_lab.simulate.scenario_text import fitting, live_scenario
 from tests import builders
 from tests.builders import eventually, mb
 from tests.in_process_services import BROKERS, InProcessServices
@@ -91,7 +90,7 @@ def test_reassignment_larger_than_the_limit_becomes_a_readable_scenario(tmp_path
         admin_pb2.ReassignmentPath(leader=1002, follower=1003, partitions=20_000, bytes_left=20 * GB),
     ]
     file = tmp_path / "large.toml"
-    file.write_text(scenario_text(state, admin_pb2.ListReassignmentsResponse(paths=paths), builders.NOON))
+    file.write_text(live_scenario(state, admin_pb2.ListReassignmentsResponse(paths=paths), builders.NOON))
     found = read_scenario(file).scenario.reassignments
     carried = {leader: sum(one.size for one in found if one.replicas == (leader,)) for leader in (1001, 1002)}
     assert carried == {1001: pytest.approx(80 * GB, rel=0.001), 1002: pytest.approx(20 * GB, rel=0.001)}

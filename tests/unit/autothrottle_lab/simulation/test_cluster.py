@@ -14,10 +14,16 @@ from autothrottle.core.cluster.snapshot import NO_LEADER
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE, BytesPerSecond
-from autothrottle_lab.simulation.client_traffic import ClientTraffic, TrafficStep
-from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker
-from autothrottle_lab.simulation.link import Contention, Sharing, SimulatedLinkSide, ThrottleMeter, fair_shares
-from autothrottle_lab.simulation.partition import SimulatedPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker, SimulatedPartition
+from autothrottle_lab.simulation.link import (
+    ClientTraffic,
+    Contention,
+    Sharing,
+    SimulatedLinkSide,
+    ThrottleMeter,
+    TrafficStep,
+    fair_shares,
+)
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
 LINK = 100 * MEGABYTE

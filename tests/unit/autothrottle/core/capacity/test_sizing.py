@@ -30,7 +30,7 @@ from autothrottle.core.forecast.estimate import Goal, Transfer, Transfers, estim
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario
-from autothrottle_lab.simulation.client_traffic import ClientTraffic
+from autothrottle_lab.simulation.link import ClientTraffic
 
 HOUR = timedelta(hours=1)
 WORKLOAD = Workload(1e9, 12 * HOUR, fan_out=3, replication=3)

@@ -31,7 +31,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualRecovery,
     VirtualScenario,
 )
-from autothrottle_lab.simulation.client_traffic import ClientTraffic
+from autothrottle_lab.simulation.link import ClientTraffic
 from tests.builders import NOON, limits, load, loads, mb, reassignment, snapshot
 
 LEADER, FOLLOWER = ReplicaRole.LEADER, ReplicaRole.FOLLOWER

@@ -120,7 +120,8 @@ class TermState:
     version: int = 0
     """Version of the last snapshot."""
     accepts_partial: bool = False
-    """Whether the next snapshot may be partial: the last one was whole and without a reassignment."""
+    """Whether the next snapshot may be partial: the last one was whole and without a reassignment, and its cycle wrote
+    nothing. A partial snapshot may be older than a write: discovery hands it out without reading again."""
     ledger: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
     """The ledger after the last cycle, so that an entry that the store loses does not make our values foreign."""
     sources: KnownSources = KnownSources()  # noqa: RUF009 (frozen)

@@ -168,7 +168,7 @@ def _decided(
     next_term = replace(
         term,
         version=view.snapshot.version,
-        accepts_partial=not (view.snapshot.reassignments or view.snapshot.problems),
+        accepts_partial=not (view.snapshot.reassignments or view.snapshot.problems or writes.changes),
         ledger=ledger,
         isr_partitions=cycle.observation.isr_partitions,
         throttles=throttle_state,

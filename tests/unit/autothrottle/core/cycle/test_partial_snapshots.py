@@ -132,6 +132,24 @@ def test_only_the_cycle_after_an_idle_one_accepts_a_partial_snapshot() -> None:
     assert not accepts(replace(idle, problems=(Problem("/brokers/topics/b", "it cannot be parsed", "b"),)))
 
 
+def test_the_cycle_after_a_removal_accepts_no_partial_snapshot() -> None:
+    """A reassignment ended and the next one began while its throttles were removed.
+
+    Discovery handed out a part that it had read before the removal. So the cycle kept rates that were gone, or was
+    refused because of them.
+    """
+    settings = PlannerSettings(builders.limits())
+    idle = Snapshot(1, frozenset({1, 2}))
+    moving = replace(idle, reassignments=(builders.reassignment("a", {0: (1, (1,), (2,), ())}),))
+    observation = CycleObservation(NOON, 100.0, True, SOURCES, moving)
+    state, throttled = carried_out(settings, step(settings, START, observation))
+    removal = step(settings, state, replace(observation, snapshot=replace(throttled, reassignments=())))
+    assert removal.changes and not removal.state.term.accepts_partial
+    state, unthrottled = carried_out(settings, removal)
+    following = step(settings, state, replace(observation, snapshot=unthrottled))
+    assert not following.changes and following.state.term.accepts_partial
+
+
 def test_a_partial_snapshot_is_one_finding() -> None:
     observation = CycleObservation(NOON, 100.0, True, SOURCES, Snapshot(1, frozenset({1})).with_unread(TOPICS, 900_000))
     decision = step(PlannerSettings(builders.limits()), START, observation)

@@ -266,6 +266,10 @@ CATCH_UP_POLL = timedelta(seconds=2)
 """Time to the next cycle while a broker catches up: Kafka sends no event when a replica outside a reassignment joins
 the ISR."""
 
+_REST_OF_START = timedelta(seconds=20)
+"""Longest time from a partial snapshot to the next cycle. Usually an event starts it as soon as the rest has been read.
+There is none if the rest ended meanwhile, or if another discovery replica sent its events before."""
+
 _FIRST_ETA = SHORTEST_SPAN + timedelta(seconds=10)
 """Time from the start of a reassignment until its ETA is known."""
 
@@ -324,8 +328,10 @@ def _with_writes(
 
 
 def _first_figures(settings: PlannerSettings, decision: CycleDecision) -> Iterator[WakeUp]:
-    """Request cycles for the first bytes left and the first ETA of a reassignment that has started."""
+    """Request cycles for the rest of a reassignment that has started, and for its first bytes left and first ETA."""
     snapshot, term = decision.view.snapshot, decision.state.term
+    if snapshot.unread_partitions:
+        yield WakeUp("the rest of the reassignments", _REST_OF_START)
     is_start = snapshot.reassignments and not snapshot.unread_partitions and not term.has_reassignments
     if is_start and snapshot.progress is not None:
         if settings.finish_by is not None:

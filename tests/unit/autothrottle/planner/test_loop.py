@@ -23,7 +23,7 @@ from autothrottle.core.errors import NotLeader
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, Cycle, ForeignThrottle, OutcomeStatus, Reason
 from autothrottle.core.traffic.loads import Loads
-from autothrottle.planner.loop import SPACING, Planner
+from autothrottle.planner.loop import SPACING, Planner, Trigger
 from autothrottle.ports.kafka import Term
 from tests import builders
 from tests.builders import AT_ONCE, at_once, eventually, mb
@@ -105,6 +105,26 @@ def test_a_start_that_is_still_being_read_gets_the_rates_of_the_part_that_is_kno
         assert bench.rates() == RATES
         assert bench.lists("t1") == bench.lists("t2") == EXACT
         assert [(record.topics, record.partitions) for record in decisions.reassignments] == [(["t1", "t2"], 2)]
+
+
+def test_the_rest_of_a_large_start_is_throttled_without_an_event(bench: Bench) -> None:
+    """The planner read the part from one discovery replica, and got its events from another one.
+
+    That one had read the whole before. So the end of the read was no event, and the rest stayed unthrottled until the
+    next interval.
+    """
+    triggers = bench.planner._triggers
+    bench.cycle()
+    bench.begin_reassignment("t1")
+    bench.begin_reassignment("t2")
+    assert triggers.poll() is not None
+    bench.cluster.unread_topics = {"t2"}
+    bench.cycle("reassignment started: [t1 t2]")
+    assert triggers.poll() is None
+    bench.seconds += 20
+    assert triggers.poll() == Trigger("the rest of the reassignments", scheduled=False)
+    bench.cycle("the rest of the reassignments")
+    assert bench.lists("t1") == bench.lists("t2") == EXACT
 
 
 def test_a_cycle_with_up_to_date_throttles_writes_nothing(bench: Bench) -> None:

@@ -149,6 +149,6 @@ def test_the_first_eta_counts_from_the_cycle_that_knows_the_whole_start(bench: B
     bench.cycle(after=1)
     bench.cycle(after=5)
     bench.seconds += 24
-    assert triggers.poll() is None
+    assert triggers.poll() == Trigger("the rest of the reassignments", scheduled=False)
     bench.seconds += 1
     assert triggers.poll() == Trigger("first ETA of the reassignment", scheduled=False)

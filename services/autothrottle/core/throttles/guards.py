@@ -303,7 +303,7 @@ def large_responses(plan: Plan, snapshot: Snapshot, settings: ClusterSettings) -
         seconds = fill_seconds(size.response_max_bytes, count, quota, network)
         if seconds >= size.window_seconds:
             effect = f"take {seconds:.0f} s, the quota window is only {size.window_seconds} s: they exceed the throttle"
-        elif follower in settings.brokers and is_large_response(size.response_max_bytes, count, rate):
+        elif rate > 0 and follower in settings.brokers and is_large_response(size.response_max_bytes, count, rate):
             share = size.response_max_bytes * count / rate
             effect = f"are {share:.2g} s of its throttle, {_rounded(rate)}: meanwhile they fill the link"
         else:

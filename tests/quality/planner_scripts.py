@@ -20,6 +20,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -142,8 +143,10 @@ class Transcript(logging.Handler):
         (self.lines if is_main else self.background).append(line)
 
     def digest(self) -> str:
-        lines = [*self.lines, *self.requests, *sorted(self.background)]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+        text = "\n".join([*self.lines, *self.requests, *sorted(self.background)])
+        # The twin of earlier trees refused an edit in other words than the adapters do.
+        text = re.sub(r", but was (.+?) when the change was decided", r" instead of \1; another party changed it", text)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class ScriptedCluster(MemoryCluster):

@@ -25,8 +25,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.quotas.entities import entity_of_path
-from autothrottle.core.quotas.keys import QuotaKey, parse_value
+from autothrottle.core.quotas.keys import QuotaKey, entity_of_path, parse_value
 from autothrottle.v1 import admin_pb2, types_pb2
 from autothrottle.wire import admin as admin_wire
 from autothrottle.wire import quotas as quotas_wire

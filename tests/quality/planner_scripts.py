@@ -33,16 +33,20 @@ from pathlib import Path
 from typing import Any
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryDecisions, MemoryElection
-from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, format_replicas
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    REPLICAS_KEYS,
+    ClusterSettings,
+    ConfigResource,
+    FetchSettings,
+    format_replicas,
+)
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.exported_metrics import ExportedMetric
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas import entities
-from autothrottle.core.quotas.entities import DEFAULT
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
@@ -65,7 +69,6 @@ def _moved(name: str, *modules: str) -> Any:
 Pause = _moved("Pause", "records", "operators.pause", "control.pause")
 PauseMode = _moved("PauseMode", "records", "operators.pause", "control.pause")
 CatchUp = _moved("CatchUp", "records", "operators.catch_up", "control.catch_up")
-ClientQuotaEntity = getattr(entities, "ClientQuotaEntity", None) or getattr(entities, "QuotaEntity")  # noqa: B009
 StoredMap = _moved(
     "StoredMap",
     "operators.sources",
@@ -74,7 +77,7 @@ StoredMap = _moved(
     "operators.stored_map",
     "control.stored_map",
 )
-parse_schedule = _moved("parse_schedule", "operators.schedule", "control.schedule")
+parse_schedule = _moved("parse_schedule", "operators.schedule", "operators.sources", "control.schedule")
 
 TOPICS = ("t1", "t2", "t3")
 PARTITIONS = 4

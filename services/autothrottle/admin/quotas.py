@@ -10,8 +10,8 @@ import grpc
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.errors import Conflict, Invalid, Missing
 from autothrottle.core.operators.sources import readable, unreadable_entries
-from autothrottle.core.quotas.entities import ClientQuotaEntity, validate_entity
 from autothrottle.core.quotas.keys import (
+    ClientQuotaEntity,
     DecidingQuota,
     QuotaEdits,
     QuotaKey,
@@ -28,6 +28,7 @@ from autothrottle.core.quotas.keys import (
     levels_of_ip,
     quota_sentence,
     validate_edits,
+    validate_entity,
 )
 from autothrottle.core.quotas.yielding import rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction

@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ReplicaRole
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.policy.adaptive import OLD_SECONDS
 from autothrottle.core.policy.headroom import headroom
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, Policy
 from autothrottle.core.throttles.guards import large_responses
 from autothrottle.core.throttles.ownership import foreign_throttles
 from autothrottle.core.throttles.plan import plan

@@ -26,8 +26,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
 from autothrottle.core.cycle.decision import (
     Action,
@@ -50,7 +49,7 @@ from autothrottle.core.cycle.input import (
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionRequest, Targets
-from autothrottle.core.quotas.entities import ClientReading, QuotaState
+from autothrottle.core.quotas.keys import ClientReading, QuotaState
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
 from autothrottle.core.retries import SETTINGS

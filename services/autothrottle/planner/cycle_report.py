@@ -27,11 +27,10 @@ from autothrottle.core.cycle.input import ControllerState, PlannerSettings, Term
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
-from autothrottle.core.operators.schedule import ScheduleWindow
-from autothrottle.core.operators.sources import override_owner
+from autothrottle.core.operators.sources import ScheduleWindow, override_owner
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.adaptive import OLD_SECONDS
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import (
     Basis,
     Cycle,

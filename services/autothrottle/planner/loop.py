@@ -28,8 +28,8 @@ from autothrottle.core.operators.submission import Targets, proposal
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import LogSettings
+from autothrottle.core.throttles.changes import RampState
 from autothrottle.core.throttles.guards import below_min_isr
-from autothrottle.core.throttles.ramp import RampState
 from autothrottle.planner.calls import (
     CLUSTER_TIMEOUT,
     Applier,

@@ -197,7 +197,7 @@ def is_saturated() -> Column:
 
 
 def available_rate(capacity: Column, client: Column, ratio: float | Column, min_rate: Column) -> Column:
-    """Return `core.scoring.bound.available_rate`, bytes/s; null if capacity or client load is null."""
+    """Return `core.scoring.score.available_rate`, bytes/s; null if capacity or client load is null."""
     share = ratio if isinstance(ratio, Column) else F.lit(ratio)
     free = share * F.greatest(capacity - client, F.lit(0.0))
     return F.when(free.isNotNull(), F.greatest(free, min_rate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import Invalid
-from autothrottle.core.forecast.estimate import Goal
+from autothrottle.core.forecast.eta import Goal
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
 from autothrottle.core.operators.sources import (
     Overrides,

@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
-from autothrottle.core.cluster.configs import ConfigResource, validate_broker_id
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource, FetchSettings, validate_broker_id
 from autothrottle.core.cluster.flows import (
     CopiedMark,
     Flow,
@@ -23,9 +22,10 @@ from autothrottle.core.cluster.flows import (
     Progress,
     TopicProgress,
 )
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
     Assignment,
+    BrokerLogSizes,
+    LogSizes,
     Problem,
     SharedValues,
     Snapshot,

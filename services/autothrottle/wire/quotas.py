@@ -8,24 +8,22 @@ from datetime import datetime
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import validate_expire_time
-from autothrottle.core.quotas.entities import (
-    ClientQuotaEntity,
-    ClientReading,
-    QuotaState,
-    entity_of_path,
-    name_or_default,
-    validate_entity,
-)
 from autothrottle.core.quotas.keys import (
+    ClientQuotaEntity,
     ClientQuotas,
+    ClientReading,
     DecidingQuota,
     QuotaEdits,
     QuotaKey,
+    QuotaState,
     QuotaValues,
     TemporaryQuota,
     TemporaryQuotas,
+    entity_of_path,
+    name_or_default,
     parse_key,
     quota_etag,
+    validate_entity,
 )
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence
 from autothrottle.messages import Conversion, Converter

@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from autothrottle.adapters.kafka_common.background_reader import BROKER_TIMEOUT, BackgroundReader
 from autothrottle.adapters.kafka_common.log_growth_reader import GrowthReader
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Assignment, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging

@@ -1,7 +1,7 @@
-"""The state of a cluster at one time: its reassignments and throttles.
+"""The state of a cluster at one time: its reassignments and throttles, and the sizes of its logs.
 
 This module defines the values that discovery serves; `plan` decides on them. Partitions are stored as columns by
-topic, because 100,000 of them are normal. The type to know is `Snapshot`.
+topic, because 100,000 of them are normal. The types to know are `Snapshot` and `LogSizes`.
 
 Source: KIP-455 (reassignments), KIP-73 (throttles).
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from itertools import chain, pairwise, repeat
-from operator import contains, lt
+from operator import contains, itemgetter, lt
 from typing import Any
 
 from autothrottle.core.cluster.configs import (
@@ -595,3 +596,52 @@ def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) ->
         yield f"leader of {new.topic} changed", True
     if changed(lambda r: map(frozenset, r.isr)):
         yield f"ISR of {new.topic} changed", False
+
+
+REMEMBERED = timedelta(minutes=8)
+"""How long the earlier counts of a flow are kept: a metric may be 2 minutes late, cover 2, and be used for 2 more."""
+
+SET_BACK = timedelta(seconds=1)
+"""A sample older than the last one by more than this means that the clock was set back. Counts with times in the
+future would block all counting until then, so they are discarded."""
+
+MAX_BROKER_BYTES = 2**51
+"""Largest sum of the logs on one broker, 2 PB: sums over 4,000 brokers fit into a signed 64-bit integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogSizes:
+    """The sizes of the logs on one broker at one time."""
+
+    at: datetime
+    """When the broker reported them, UTC."""
+    sizes: Mapping[TopicPartition, int]
+    """(topic, partition) -> size of the log, bytes; absent: the broker has no replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSizes:
+    """One sample of log sizes."""
+
+    brokers: Mapping[int, BrokerLogSizes] = field(default_factory=dict)
+    """Broker id -> its logs; absent: the broker was not queried, or see `problems`."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> why it did not answer, in one sentence."""
+
+    def usable(self) -> LogSizes:
+        """Return the sizes without the brokers that report a size outside its range, which are problems."""
+        problems = {b: reason for b, logs in self.brokers.items() if (reason := _size_problem(b, logs))}
+        if not problems:
+            return self
+        brokers = {b: logs for b, logs in self.brokers.items() if b not in problems}
+        return LogSizes(brokers, {**self.problems, **problems})
+
+
+def _size_problem(broker_id: int, logs: BrokerLogSizes) -> str:
+    if min(logs.sizes.values(), default=0) < 0:
+        (topic, partition), size = min(logs.sizes.items(), key=itemgetter(1))
+        return f"broker {broker_id} reports {size} bytes for {topic} {partition}; a size is >= 0"
+    total = sum(logs.sizes.values())
+    if total > MAX_BROKER_BYTES:
+        return f"broker {broker_id} reports {total} bytes of logs; at most {MAX_BROKER_BYTES} are plausible"
+    return ""

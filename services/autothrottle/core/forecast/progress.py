@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, LogSizes
-from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicReassignment
+from autothrottle.core.cluster.snapshot import NO_LEADER, REMEMBERED, SET_BACK, LogSizes, Snapshot, TopicReassignment
 from autothrottle.core.forecast.eta import Forecast, Rates, forecast_all, last_of, static_end, with_topics
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging
 from autothrottle.core.records import Decision

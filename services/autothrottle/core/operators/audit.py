@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import StoredOverride
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import TemporaryQuota, quota_sentence
+from autothrottle.core.quotas.keys import ClientQuotaEntity, TemporaryQuota, quota_sentence
 from autothrottle.core.quotas.yielding import YieldRule, rule_sentence, with_rule
 from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity, with_request_quota

@@ -13,17 +13,25 @@ from autothrottle.core.placement.fill import allowed_brokers, fill_by_count, fil
 from autothrottle.core.placement.leadership import evacuate_leadership, even_leaders
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.placement.plan import (
+    BYTES_OVER_BOUND,
     Affinity,
     Optimization,
     PlacementPlan,
     RebuildOptions,
     Strategy,
+    build_plan,
     gigabytes,
+    least_bytes,
 )
-from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
-from autothrottle.core.placement.replica_counts import FreeLimits, even_moved_leaders, even_replicas, level_counts
+from autothrottle.core.placement.replica_counts import (
+    FreeLimits,
+    even_moved_leaders,
+    even_replicas,
+    keep_small_replicas,
+    level_counts,
+    widen_sharing,
+)
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
-from autothrottle.core.placement.sharing import keep_small_replicas, widen_sharing
 
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""

@@ -18,9 +18,15 @@ from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import KnownSources, unreadable_entries
-from autothrottle.core.policy.limits import Limits
-from autothrottle.core.quotas.entities import QuotaState, entity_of_path
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuotas, format_value, parse_value
+from autothrottle.core.policy.interface import Limits
+from autothrottle.core.quotas.keys import (
+    QuotaKey,
+    QuotaState,
+    TemporaryQuotas,
+    entity_of_path,
+    format_value,
+    parse_value,
+)
 from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldState, YieldTarget
 from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
-from autothrottle.core.quotas.entities import (
+from autothrottle.core.quotas.keys import (
     DEFAULT,
+    MAX_EXACT,
     ClientQuotaEntity,
     ClientReading,
     Name,
+    QuotaKey,
     entity_of_path,
+    fallbacks,
     validate_entity,
 )
-from autothrottle.core.quotas.keys import MAX_EXACT, QuotaKey, fallbacks
 from autothrottle.core.units import BytesPerSecond, format_megabytes
 
 if TYPE_CHECKING:  # a client that imports this module needs no flows

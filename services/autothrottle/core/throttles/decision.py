@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cycle.decision import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
-from autothrottle.core.policy.interface import PolicyObservation
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, PolicyObservation
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
 from autothrottle.core.throttles.changes import (

@@ -24,8 +24,7 @@ from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicParti
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import ThrottleHistory

@@ -17,9 +17,8 @@ from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.counters import Series, SeriesName, newest_rate, utilization
-from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
+from autothrottle.core.traffic.exporters import EXPORTERS, Exporter, LinkDevices, is_virtual, is_vlan
 from autothrottle.core.traffic.loads import MAX_LINK_RATE, BrokerLoad, Capacity, Loads, Utilization, by_broker
-from autothrottle.core.traffic.network_devices import LinkDevices, is_virtual, is_vlan
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
 """Labels that differ between series of one broker, which are summed up; all others name the target."""

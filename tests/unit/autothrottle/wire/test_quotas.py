@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, ClientReading
 from autothrottle.v1.discovery_pb2 import GetClientsResponse
 from autothrottle.v1.quotas_pb2 import Quota
 from autothrottle.wire.quotas import clients_from_message, clients_to_message, temporary_from_message

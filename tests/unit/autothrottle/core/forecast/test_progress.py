@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress
-from autothrottle.core.cluster.log_sizes import REMEMBERED, BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import NO_LEADER, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import (
+    NO_LEADER,
+    REMEMBERED,
+    BrokerLogSizes,
+    LogSizes,
+    TopicPartition,
+    TopicReassignment,
+)
 from autothrottle.core.forecast import progress as progress_module
 from autothrottle.core.forecast.eta import Forecast, forecast_all
 from autothrottle.core.forecast.progress import KEPT, ProgressHistory, remainder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 MAX_TEXT = 1_000
 """Characters of a text from outside that messages and logs show."""
@@ -20,6 +21,16 @@ def encodable(text: str, limit: int | None = MAX_TEXT) -> str:
     """
     shown = text if limit is None or len(text) <= limit else f"{text[: limit - 4]} ..."
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
+
+
+def excerpt(items: Sequence[object], most: int, separator: str = ", ") -> str:
+    """Return the first items of a list, and how many more there are.
+
+    >>> excerpt([1001, 1002, 1003], 2), excerpt(["a", "b"], 2, ":")
+    ('1001, 1002 and 1 more', 'a:b')
+    """
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return separator.join(map(str, items[:most])) + more
 
 
 def json_integer(text: str) -> int | float:

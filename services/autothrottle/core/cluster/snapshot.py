@@ -27,6 +27,7 @@ from autothrottle.core.cluster.configs import (
     limiting_rate,
 )
 from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides_of
+from autothrottle.core.texts import excerpt
 from autothrottle.core.units import BytesPerSecond
 
 TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
@@ -219,11 +220,9 @@ class TopicReassignment:
         _, leaders, _, pending = self._pending_columns
         senders = chain.from_iterable(map(repeat, leaders, map(len, pending)))
         counts = Counter(map(_new_flow, zip(senders, chain.from_iterable(pending), strict=True)))
-        return (
-            {flow: count for flow, count in counts.items() if flow.leader != NO_LEADER}
-            if NO_LEADER in leaders
-            else counts
-        )
+        if NO_LEADER not in leaders:
+            return counts
+        return {flow: count for flow, count in counts.items() if flow.leader != NO_LEADER}
 
 
 _PendingColumns = tuple[Sequence[int], Sequence[int], Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]]
@@ -245,10 +244,9 @@ class TopicReassignments(tuple[TopicReassignment, ...]):
         # Merges whole mappings, because a loop over 1,000,000 flows takes ten times as long.
         counts: dict[Flow, int] = {}
         for reassignment in self:
-            common = {
-                flow: counts[flow] + reassignment.flows[flow] for flow in counts.keys() & reassignment.flows.keys()
-            }
-            counts.update(reassignment.flows)
+            flows = reassignment.flows
+            common = {flow: counts[flow] + flows[flow] for flow in counts.keys() & flows.keys()}
+            counts.update(flows)
             counts.update(common)
         return counts
 
@@ -576,8 +574,7 @@ def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference
 
 def _names(topics: Sequence[str]) -> str:
     """The topics; the reason of a cycle, which contains them, is in every response with the cycle."""
-    more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
-    return f"[{' '.join(topics[:_SHOWN])}{more}]"
+    return f"[{excerpt(topics, _SHOWN, ' ')}]"
 
 
 def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[Difference]:

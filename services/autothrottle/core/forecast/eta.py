@@ -327,17 +327,27 @@ def restricted_to(
     return tuple(restricted)
 
 
-def sizes_needed(reassignments: Iterable[TopicReassignment]) -> Mapping[int, Mapping[str, frozenset[int]]]:
-    """Return broker id -> topic -> partitions whose log sizes an estimate needs: leader and follower of every copy."""
+def sizes_needed(
+    reassignments: Iterable[TopicReassignment], finishing: Iterable[tuple[str, int, int]] = ()
+) -> Mapping[int, Mapping[str, frozenset[int]]]:
+    """Return broker id -> topic -> partitions whose log sizes must be read: leader and follower of every copy.
+
+    Args:
+        reassignments: the reassignments being copied.
+        finishing: (topic, partition, follower) of further replicas whose own log is read.
+    """
     partitions_of_brokers: dict[int, dict[str, set[int]]] = {}
     for reassignment in reassignments:
+        partitions_of_topic: dict[int, set[int]] = {}
         for partition, leader, _, pending in reassignment.rows():
             for broker_id in (leader, *pending) if pending else ():
-                partitions_of_brokers.setdefault(broker_id, {}).setdefault(reassignment.topic, set()).add(partition)
+                partitions_of_topic.setdefault(broker_id, set()).add(partition)
+        for broker_id, partitions in partitions_of_topic.items():
+            partitions_of_brokers.setdefault(broker_id, {}).setdefault(reassignment.topic, set()).update(partitions)
+    for topic, partition, follower in finishing:
+        partitions_of_brokers.setdefault(follower, {}).setdefault(topic, set()).add(partition)
     partitions_of_brokers.pop(NO_LEADER, None)
-    return {
-        b: {topic: frozenset(rows) for topic, rows in topics.items()} for b, topics in partitions_of_brokers.items()
-    }
+    return {b: {topic: frozenset(p) for topic, p in topics.items()} for b, topics in partitions_of_brokers.items()}
 
 
 def transfers(reassignments: Iterable[TopicReassignment], sizes: LogSizes, later: LogSizes | None = None) -> Transfers:

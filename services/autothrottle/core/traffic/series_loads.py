@@ -14,6 +14,7 @@ from itertools import chain, pairwise, permutations, product
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.texts import excerpt
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.counters import Series, SeriesName, newest_rate, utilization
@@ -313,6 +314,4 @@ def _target(series: Series, names: Sequence[SeriesName] = ()) -> str:
 
 
 def _shown(targets: Iterable[str]) -> str:
-    names = list(targets)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return excerpt(list(targets), _SHOWN)

@@ -176,13 +176,10 @@ class Applied:
         ledger: Mapping[ConfigResource, LedgerEntry] | None = None,
     ) -> Applied:
         """Return the carried-out changes; `ledger` is the ledger before them."""
-        done = {o.resource for o in outcomes if o.status is OutcomeStatus.APPLIED}
         rates: dict[LinkSide, int | None] = {}
         steps: set[LinkSide] = set()
         cleared = []
-        for change in changes:
-            if change.resource not in done:
-                continue
+        for change in applied(changes, outcomes):
             if change.resource.type is ResourceType.BROKER:
                 rates |= _rates(change)
                 steps |= _steps(change, (ledger or {}).get(change.resource))
@@ -220,9 +217,7 @@ def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace
         if entry is None or all(key.target is None for key in entry.keys.values()):
             continue
         keys = _desired_keys(plan, rates, frozenset(), snapshot, resource, pace)
-        change = change_of(
-            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), term, cycle
-        )
+        change = change_of(resource, keys, snapshot.throttles.get(resource, {}), entry, term, cycle)
         steps += [change] if change is not None and change.edits else []
     return tuple(steps)
 

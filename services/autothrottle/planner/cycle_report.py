@@ -10,7 +10,6 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.cluster.snapshot import Snapshot
@@ -42,7 +41,7 @@ from autothrottle.core.records import (
     Reason,
     Submission,
 )
-from autothrottle.core.texts import capitalized
+from autothrottle.core.texts import capitalized, excerpt
 from autothrottle.core.throttles.changes import Applied, Change
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.core.throttles.plan import Plan
@@ -258,7 +257,8 @@ def _findings(
 def _progress_texts(reported: Reported, decision: CycleDecision, announced: tuple[str, ...]) -> Iterator[str]:
     if announced != reported.announced or decision.scheduled:
         yield from announced
-        yield from progress_lines(decision.remainder)
+        if decision.remainder is not None:
+            yield f"Bytes left to copy: {progress_words(decision.remainder)}"
     if decision.view.snapshot.topics and not reported.topics and decision.view.snapshot.progress is None:
         yield UNKNOWN_PROGRESS
 
@@ -336,12 +336,16 @@ def _record(
 
 
 def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settled) -> str:
+    """What a cycle did, or would have done in shadow mode, in one sentence."""
     snapshot, remainder = decision.view.to_throttle, decision.remainder
     if settings.shadow:
-        sentence = shadow_sentence(snapshot, decision.would, remainder)
+        action = f"{len(decision.would)} changes would be written" if decision.would else _UP_TO_DATE
+        sentence = f"shadow: {_status(snapshot, remainder)}; {action}"
     else:
         sentence = written_sentence(snapshot, decision.changes, settled.outcomes, remainder)
-    return sentence if decision.pause is None else paused_sentence(decision.pause, sentence)
+    if decision.pause is None:
+        return sentence
+    return f"paused ({decision.pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
 
 
 GIGABYTE = 1000 * MEGABYTE
@@ -353,8 +357,19 @@ _KNOWN_BY = {
 }
 """How the client load was determined."""
 
+_REASONS = {
+    Reason.BROKER_OVERRIDE: "broker override",
+    Reason.CLUSTER_OVERRIDE: "override",
+    Reason.MINIMUM: "no metrics: minimum rate",
+    Reason.OVER_CAPACITY: "clients need the link: below the minimum rate",
+    Reason.KEPT: "no metrics: current rate",
+    Reason.FINISH_BY: "twice the rate that the deadline needs",
+    Reason.STARVATION: "raised above the produce rate, or replication would never finish",
+}
+"""The reasons of a rate that do not follow from the client load."""
+
 _ITEMS_SHOWN = 5_000
-"""Maximum number of topics, brokers or rates in a line or an event."""
+"""Maximum number of topics, brokers or rates in a line or an event: the names of 100,000 topics do not fit into it."""
 
 _FINDINGS_SHOWN = 1_000
 """Maximum number of findings, and of reasons of refused changes, in the record of a cycle."""
@@ -380,12 +395,7 @@ def megabytes(rate: int) -> str:
 
 
 def _bracketed(items: Collection[object]) -> str:
-    return f"[{' '.join(str(item) for item in islice(items, _ITEMS_SHOWN))}{_more(items, ' ')}]"
-
-
-def _more(items: Collection[object], separator: str) -> str:
-    """Say how many items are not shown; "": all are. The names of 100,000 topics do not fit into an event."""
-    return f"{separator}and {len(items) - _ITEMS_SHOWN} more" if len(items) > _ITEMS_SHOWN else ""
+    return f"[{excerpt(list(items), _ITEMS_SHOWN, ' ')}]"
 
 
 def topic_lines(snapshot: Snapshot) -> list[str]:
@@ -417,31 +427,16 @@ def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
 
 
 def _basis(decision: Decision, limits: Limits) -> str:
-    match decision.reason:
-        case Reason.BROKER_OVERRIDE:
-            return "broker override"
-        case Reason.CLUSTER_OVERRIDE:
-            return "override"
-        case Reason.MINIMUM:
-            return "no metrics: minimum rate"
-        case Reason.OVER_CAPACITY:
-            return "clients need the link: below the minimum rate"
-        case Reason.KEPT:
-            return "no metrics: current rate"
-        case Reason.FINISH_BY:
-            return "twice the rate that the deadline needs"
-        case Reason.STARVATION:
-            return "raised above the produce rate, or replication would never finish"
-        case Reason.HEADROOM | Reason.UNCHANGED:
-            if decision.basis is Basis.STATIC:
-                return "static"
-            return f"based on a {limits.max_ratio[decision.role] * 100:g}% max free capacity utilization"
+    if decision.reason in _REASONS:
+        return _REASONS[decision.reason]
+    if decision.basis is Basis.STATIC:
+        return "static"
+    return f"based on a {limits.max_ratio[decision.role] * 100:g}% max free capacity utilization"
 
 
 def _client_load(decision: Decision) -> list[str]:
     """The client load behind a rate, and how it was determined; empty if the rate has another reason."""
-    of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
-    if not of_headroom or decision.basis not in _KNOWN_BY:
+    if not decision.reason.is_measured or decision.basis not in _KNOWN_BY:
         return []
     load = "" if decision.client_bytes_per_second is None else f"{megabytes(decision.client_bytes_per_second)}MB/s, "
     age = decision.client_age_seconds or 0
@@ -508,7 +503,8 @@ def change_events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequen
 
 def _listed(decisions: Sequence[Decision]) -> str:
     shown = (f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate_bytes_per_second)}]" for d in decisions[:_ITEMS_SHOWN])
-    return ", ".join(shown) + _more(decisions, ", ")
+    more = f", and {len(decisions) - _ITEMS_SHOWN} more" if len(decisions) > _ITEMS_SHOWN else ""
+    return ", ".join(shown) + more
 
 
 _UP_TO_DATE = "throttles are up to date"
@@ -546,17 +542,6 @@ def quota_lines(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> list[
             values = (f"{edit.key} {'not set' if edit.value is None else edit.value}" for edit in edits)
             lines.append(f"Quota of {change.resource} {verb}: {', '.join(values)}")
     return lines
-
-
-def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], remainder: Remainder | None = None) -> str:
-    """Return what a cycle in shadow mode would have done, in one sentence."""
-    action = f"{len(would)} changes would be written" if would else _UP_TO_DATE
-    return f"shadow: {_status(snapshot, remainder)}; {action}"
-
-
-def paused_sentence(pause: Pause, sentence: str) -> str:
-    """Return what a cycle did while paused, in one sentence."""
-    return f"paused ({pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
 
 
 def stale_line(topics: Sequence[str]) -> str:
@@ -614,11 +599,6 @@ def _eta_interval(remainder: Remainder) -> str:
         return ""
     latest = "unknown" if remainder.eta_high is None else _duration(remainder.eta_high - remainder.at)
     return f" ({_duration(remainder.eta_low - remainder.at)} to {latest})"
-
-
-def progress_lines(remainder: Remainder | None) -> list[str]:
-    """Return the line with the bytes left to copy; none if unknown."""
-    return [] if remainder is None else [f"Bytes left to copy: {progress_words(remainder)}"]
 
 
 def gigabytes(size: int) -> str:

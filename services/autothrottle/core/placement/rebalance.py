@@ -34,20 +34,20 @@ _NAMED_BROKERS = 3
 def rebalance(
     partitions: Iterable[PartitionReplicas],
     brokers: Sequence[PlacementBroker],
-    options: RebalanceOptions | None = None,
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan that makes free storage even and copies about as few bytes as that needs.
 
     Raises:
         Invalid: a broker leaves or is missing, or sizes or free storage are missing.
     """
-    return _levelled(partitions, brokers, options or RebalanceOptions())
+    return _levelled(partitions, brokers, options)
 
 
 def scale(
     partitions: Iterable[PartitionReplicas],
     brokers: Sequence[PlacementBroker],
-    options: RebalanceOptions | None = None,
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan that makes free storage even over the old and the new brokers.
 
@@ -56,7 +56,7 @@ def scale(
     """
     if not any(broker.new for broker in brokers):
         raise Invalid("reassignment requires additional brokers; list brokers that hold no replicas yet")
-    options = replace(options or RebalanceOptions(), storage_threshold=None, storage_threshold_bytes=0)
+    options = replace(options, storage_threshold=None, storage_threshold_bytes=0)
     plan = _levelled(partitions, brokers, options)
     # Even storage over more brokers may widen its range; an operator need not accept that.
     return replace(plan, warnings=tuple(sorted((*plan.refusals, *plan.accepted_warnings))))
@@ -176,7 +176,7 @@ def decommission(
     partitions: Iterable[PartitionReplicas],
     brokers: Sequence[PlacementBroker],
     leaving: Iterable[int],
-    options: RebalanceOptions | None = None,
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan that moves the replicas of the leaving brokers, and no others.
 
@@ -185,7 +185,6 @@ def decommission(
     Raises:
         Invalid: `leaving` names an unknown broker, or every broker.
     """
-    options = options or RebalanceOptions()
     drained = frozenset(leaving)
     unknown = drained.difference(broker.id for broker in brokers)
     if unknown:
@@ -217,7 +216,7 @@ def relieve(
     full: int,
     reserves: Mapping[int, int],
     growth: Mapping[TopicPartitionKey, float],
-    options: RebalanceOptions | None = None,
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan that moves just enough replicas off a broker, with as few bytes as possible.
 
@@ -235,7 +234,6 @@ def relieve(
     Raises:
         Invalid: the broker, a size or free storage is unknown.
     """
-    options = options or RebalanceOptions()
     table = ReplicaTable(partitions, brokers, options.min_rack_ids, allow_fewer_racks=options.allow_fewer_racks)
     if full not in table.index:
         raise Invalid(f"broker {full} is unknown. Fix: name a broker of the cluster")

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
-from autothrottle.core.placement.balancing import Balancing, MoveRules
 from autothrottle.core.placement.fill import shared_pairs
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
 
-_UNLIMITED = MoveRules(budget=float("inf"))
 _MOST_TRIALS = 1_000_000
 """Largest product of moved replicas and brokers for which swaps are tried. It bounds the time for large plans."""
 
@@ -139,12 +137,6 @@ def even_moved_leaders(table: ReplicaTable, limits: FreeLimits) -> None:
         limits.move(sizes[partition] - sizes[other], source, destination)
 
     even_counts(table.leaders(), led, options, move)
-
-
-def level_counts(table: ReplicaTable) -> None:
-    """Make the numbers of replicas even by few moves from the current map."""
-    Balancing(table, [-load for load in table.loads()], _UNLIMITED, [1] * len(table.sets)).drain()
-    even_replicas(table, only_moved=False)
 
 
 # Evening out counts along chains of moves: of leaderships within replica sets, or of replicas.

@@ -369,7 +369,7 @@ class Snapshot:
     progress: Progress | None = None
     """Progress of the reassignments as of some seconds ago; None: log sizes are not read."""
     catching_up: frozenset[LinkSide] = frozenset()
-    """Link sides of brokers that catch up; `catch_up.with_lagging` shows their lagging replicas as reassignments.
+    """Link sides of brokers that catch up; `sources.with_lagging` shows their lagging replicas as reassignments.
     Until these replicas are in sync, redundancy is reduced, so only client traffic limits the catch-up."""
     unread_partitions: int = 0
     """Partitions in reassignment that are still being read. Their topics are absent, and one of the `problems` concerns

@@ -359,11 +359,9 @@ class YieldState:
     def with_ours(self, resources: Collection[ConfigResource]) -> YieldState:
         """Return the state with the quota entities of the ledger."""
         ledger_resources = frozenset(resources)
-        return (
-            self
-            if ledger_resources == self.ledger_resources
-            else replace(self, ledger_resources=ledger_resources)._with_known()
-        )
+        if ledger_resources == self.ledger_resources:
+            return self
+        return replace(self, ledger_resources=ledger_resources)._with_known()
 
     def _with_known(self) -> YieldState:
         ours = (entity_of_path(resource.path) for resource in self.ledger_resources)

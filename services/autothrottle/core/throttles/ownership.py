@@ -2,7 +2,7 @@
 
 A rate is taken over as a whole, and its earlier value is restored later. The entries of a replica list are owned one by
 one. Foreign values are not changed. `changes` applies this to a whole cluster; the ledger records what we wrote. The
-type to know is `DesiredKey`; `ramp` tells why a rate rises in steps.
+type to know is `DesiredKey`; `changes.RampState` tells why a rate rises in steps.
 """
 
 from __future__ import annotations

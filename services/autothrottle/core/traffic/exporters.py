@@ -374,7 +374,7 @@ class Exporter:
         Args:
             traffic: the counters.
             speeds: the speeds.
-            facts: see `network_devices`.
+            facts: see `exporters.FACTS`.
             hosts: the hosts in the broker's registration.
         """
         names = self._devices(traffic) or self._devices(speeds)

@@ -40,7 +40,7 @@ class HostSeries:
     speeds: Sequence[Series] = ()
     """Speed of each device, bytes/s."""
     facts: Sequence[Series] = ()
-    """Facts of each device, see `network_devices`."""
+    """Facts of each device, see `exporters.FACTS`."""
     hosts: Sequence[str] = ()
     """The hosts in the broker's registration; (): unknown."""
 
@@ -146,7 +146,7 @@ class SeriesReading:
     speeds: Sequence[Series] = ()
     """Speed of each device, bytes/s."""
     facts: Sequence[Series] = ()
-    """Facts of each device, see `network_devices`."""
+    """Facts of each device, see `exporters.FACTS`."""
     exporter: Exporter = field(default_factory=lambda: EXPORTERS["node_exporter"])
     names: Mapping[str, Sequence[SeriesName]] = field(default_factory=dict)
     """Query -> the names of the series that it sums up; absent: a query of the operator, all of whose series count."""

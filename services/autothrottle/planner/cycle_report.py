@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, parse_rate
 from autothrottle.core.cluster.snapshot import Snapshot
@@ -41,7 +42,7 @@ from autothrottle.core.records import (
     Reason,
     Submission,
 )
-from autothrottle.core.texts import capitalized, excerpt
+from autothrottle.core.texts import capitalized
 from autothrottle.core.throttles.changes import Applied, Change
 from autothrottle.core.throttles.ownership import shown_foreign
 from autothrottle.core.throttles.plan import Plan
@@ -369,7 +370,7 @@ _REASONS = {
 """The reasons of a rate that do not follow from the client load."""
 
 _ITEMS_SHOWN = 5_000
-"""Maximum number of topics, brokers or rates in a line or an event: the names of 100,000 topics do not fit into it."""
+"""Maximum number of topics, brokers or rates in a line or an event."""
 
 _FINDINGS_SHOWN = 1_000
 """Maximum number of findings, and of reasons of refused changes, in the record of a cycle."""
@@ -395,7 +396,12 @@ def megabytes(rate: int) -> str:
 
 
 def _bracketed(items: Collection[object]) -> str:
-    return f"[{excerpt(list(items), _ITEMS_SHOWN, ' ')}]"
+    return f"[{' '.join(str(item) for item in islice(items, _ITEMS_SHOWN))}{_more(items, ' ')}]"
+
+
+def _more(items: Collection[object], separator: str) -> str:
+    """Say how many items are not shown; "": all are. The names of 100,000 topics do not fit into an event."""
+    return f"{separator}and {len(items) - _ITEMS_SHOWN} more" if len(items) > _ITEMS_SHOWN else ""
 
 
 def topic_lines(snapshot: Snapshot) -> list[str]:
@@ -503,8 +509,7 @@ def change_events(plan: Plan, snapshot: Snapshot, applied: Applied, done: Sequen
 
 def _listed(decisions: Sequence[Decision]) -> str:
     shown = (f"[{d.broker_id}, {d.role.value}, {megabytes(d.rate_bytes_per_second)}]" for d in decisions[:_ITEMS_SHOWN])
-    more = f", and {len(decisions) - _ITEMS_SHOWN} more" if len(decisions) > _ITEMS_SHOWN else ""
-    return ", ".join(shown) + more
+    return ", ".join(shown) + _more(decisions, ", ")
 
 
 _UP_TO_DATE = "throttles are up to date"

@@ -147,7 +147,8 @@ class AdaptivePolicy(Policy):
         }
 
     def _headroom(self, side_input: LinkSideInput, policy_input: PolicyInput, *, is_bottleneck: bool) -> _Headroom:
-        load = self.experience.load(side_input.side)
+        history = self.experience.sides.get(side_input.side)
+        load = history.load if history else None
         if load is None:
             guess = float(headroom_rate(side_input, policy_input.limits, policy_input.history, None))
             if self.experience.is_counted_soon(side_input.side) and side_input.previous is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole
 from autothrottle.core.cluster.flows import Flow, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome, Reason
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.composition.services import Composition
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.inspection import (

@@ -28,8 +28,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperAuditedMap
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import Cycle
 from autothrottle.core.units import MEGABYTE

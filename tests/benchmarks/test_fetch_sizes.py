@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from autothrottle.core.cluster.fetch_settings import fitting_response, is_large_response
+from autothrottle.core.cluster.configs import fitting_response, is_large_response
 from autothrottle_lab.simulation.link import ThrottleMeter
 
 LINK, CLIENTS, TOTAL = 10e6, 5e6, 480e6

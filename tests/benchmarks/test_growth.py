@@ -12,8 +12,7 @@ from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_common.progress_reader import GROWTH_INTERVAL
 from autothrottle.core.cluster.flows import Progress, rate_after_rise
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import BrokerLogSizes, LogSizes, TopicPartition
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.traffic.log_growth_history import GrowthHistory
 from autothrottle.v1.discovery_pb2 import Progress as ProgressMessage

@@ -14,8 +14,7 @@ from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import CopiedMark, FlowProgress, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.interface import PolicyObservation
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, PolicyObservation
 from autothrottle.core.throttles.changes import ChangeSet, changes
 from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization

@@ -33,8 +33,14 @@ from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.sources import KnownSources, Overrides, SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
+from autothrottle.core.quotas.keys import (
+    DEFAULT,
+    ClientQuotaEntity,
+    ClientReading,
+    QuotaKey,
+    QuotaState,
+    TemporaryQuota,
+)
 from autothrottle.core.quotas.step import quota_changes
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules
 from autothrottle.core.records import Outcome, OutcomeStatus

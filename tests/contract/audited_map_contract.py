@@ -22,8 +22,7 @@ from autothrottle.adapters.zookeeper.map_codecs import (
 )
 from autothrottle.core.errors import Conflict, NotLeader
 from autothrottle.core.operators.audit import StoredAuditRecord
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, TemporaryQuota
 from autothrottle.core.quotas.yielding import BYTE_RATES, MAX_RULES, YieldRule, rule_sentence
 from autothrottle.core.records import AuditAction, CatchUp
 from autothrottle.core.request_quotas import RequestQuotaEntity

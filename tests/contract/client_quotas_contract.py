@@ -8,8 +8,16 @@ from typing import Protocol
 import pytest
 
 from autothrottle.core.errors import Conflict
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import CLIENT_KEYS, QuotaKey, QuotaValues, keys_of, levels, levels_of_ip, quota_etag
+from autothrottle.core.quotas.keys import (
+    CLIENT_KEYS,
+    ClientQuotaEntity,
+    QuotaKey,
+    QuotaValues,
+    keys_of,
+    levels,
+    levels_of_ip,
+    quota_etag,
+)
 from autothrottle.ports.kafka import ClientQuotaChange, ClientQuotaStore
 
 TIMEOUT = timedelta(seconds=30)

@@ -17,7 +17,7 @@ from autothrottle.core.cluster.configs import (
     LedgerKey,
 )
 from autothrottle.core.errors import NotLeader
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import ConfigWriter, Term

@@ -27,8 +27,7 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.errors import AutothrottleError, NotLeader, Unavailable
-from autothrottle.core.quotas.entities import entity_of_path
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import QuotaKey, entity_of_path
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, changes
 from autothrottle.core.throttles.plan import Plan

@@ -19,8 +19,7 @@ from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQ
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
-from autothrottle.core.quotas.keys import keys_of
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, ClientReading, keys_of
 from autothrottle.ports.kafka import ClientQuotaChange
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster

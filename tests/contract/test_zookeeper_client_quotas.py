@@ -12,7 +12,7 @@ from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQ
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity
 from autothrottle.ports.kafka import ClientQuotaChange
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.contract.client_quotas_contract import ALICE, CONSUMER, PRODUCER, TIMEOUT, ClientQuotasContract

@@ -23,8 +23,7 @@ from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.admin.quotas import quotas_to_messages
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, THROTTLE_KEYS, ConfigResource
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import ClientQuotaEntity, QuotaKey
 from autothrottle.wire.discovery import log_sizes_to_messages, settings_to_message
 from tests.fuzz import hostile
 from tests.fuzz.hostile import Choices

@@ -27,8 +27,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.quotas.entities import entity_of_path
-from autothrottle.core.quotas.keys import QuotaKey, parse_value
+from autothrottle.core.quotas.keys import QuotaKey, entity_of_path, parse_value
 from autothrottle.v1 import admin_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES
 from autothrottle.wire.discovery import named_snapshot_from_chunks, snapshot_to_chunks

@@ -21,6 +21,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -33,17 +34,21 @@ from pathlib import Path
 from typing import Any
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryDecisions, MemoryElection
-from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource, format_replicas
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import (
+    RATE_KEYS,
+    REPLICAS_KEYS,
+    ClusterSettings,
+    ConfigResource,
+    FetchSettings,
+    format_replicas,
+)
 from autothrottle.core.cluster.snapshot import NO_LEADER, Problem, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
 from autothrottle.core.exported_metrics import ExportedMetric
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas import entities
-from autothrottle.core.quotas.entities import DEFAULT
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.planner.loop import Planner, Trigger
 from autothrottle.ports.kafka import Term
@@ -66,7 +71,6 @@ def _moved(name: str, *modules: str) -> Any:
 Pause = _moved("Pause", "records", "operators.pause", "control.pause")
 PauseMode = _moved("PauseMode", "records", "operators.pause", "control.pause")
 CatchUp = _moved("CatchUp", "records", "operators.catch_up", "control.catch_up")
-ClientQuotaEntity = getattr(entities, "ClientQuotaEntity", None) or getattr(entities, "QuotaEntity")  # noqa: B009
 StoredMap = _moved(
     "StoredMap",
     "operators.sources",
@@ -75,7 +79,7 @@ StoredMap = _moved(
     "operators.stored_map",
     "control.stored_map",
 )
-parse_schedule = _moved("parse_schedule", "operators.schedule", "control.schedule")
+parse_schedule = _moved("parse_schedule", "operators.schedule", "operators.sources", "control.schedule")
 
 TOPICS = ("t1", "t2", "t3")
 PARTITIONS = 4
@@ -144,8 +148,10 @@ class Transcript(logging.Handler):
         (self.lines if is_main else self.background).append(line)
 
     def digest(self) -> str:
-        lines = [*self.lines, *self.requests, *sorted(self.background)]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+        text = "\n".join([*self.lines, *self.requests, *sorted(self.background)])
+        # The twin of earlier trees refused an edit in other words than the adapters do.
+        text = re.sub(r", but was (.+?) when the change was decided", r" instead of \1; another party changed it", text)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class ScriptedCluster(MemoryCluster):

@@ -17,10 +17,9 @@ from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, Pro
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import LedgerReader
-from autothrottle.core.cluster.fetch_settings import FetchSettings
+from autothrottle.core.cluster.configs import FetchSettings
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicReassignment
+from autothrottle.core.cluster.snapshot import LogSizes, Snapshot, SnapshotRequest, TopicReassignment
 from autothrottle.core.forecast.progress import remainder
 from autothrottle.ports.kafka import SnapshotSource
 from autothrottle_lab.observation.traffic import fill

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from autothrottle.core.quotas import entities
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity
 from autothrottle_client import AdminClient, QuotaEntity, QuotaValues
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.system.simulated_recovery import RESTLESS, SimulatedRecovery, wait_for
 
 BACKFILL = QuotaEntity(default_user=True, client_id="back fill")
-PATH = entities.ClientQuotaEntity(entities.DEFAULT, "back fill").path
+PATH = ClientQuotaEntity(DEFAULT, "back fill").path
 QUOTAS = {
     PATH: {"producer_byte_rate": "70000000", "consumer_byte_rate": "8000000"},
     "clients/customer": {"producer_byte_rate": "1"},

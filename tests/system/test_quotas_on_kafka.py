@@ -22,8 +22,16 @@ from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey, QuotaValues, effective_quotas, keys_of, levels, levels_of_ip
+from autothrottle.core.quotas.keys import (
+    DEFAULT,
+    ClientQuotaEntity,
+    QuotaKey,
+    QuotaValues,
+    effective_quotas,
+    keys_of,
+    levels,
+    levels_of_ip,
+)
 from autothrottle.ports.kafka import ClientQuotaChange, ClientQuotaStore
 from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster

@@ -17,8 +17,7 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey, QuotaValues
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, QuotaValues
 from autothrottle.v1 import admin_pb2_grpc
 from autothrottle_client import AdminClient, PlannerClient, YieldRule
 from autothrottle_lab.emulators.datadog import DatadogEmulator

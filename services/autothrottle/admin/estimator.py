@@ -10,17 +10,15 @@ from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.forecast.estimate import Goal, estimate, restricted_to, sizes_needed, transfers
-from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.operators.sources import Overrides
+from autothrottle.core.forecast.eta import Goal, estimate, restricted_to, sizes_needed, transfers
+from autothrottle.core.operators.sources import NO_SCHEDULE, Overrides, Schedule
 from autothrottle.core.operators.submission import Targets, proposal, with_proposed
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy, PolicyObservation
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, Policy, PolicyObservation
 from autothrottle.core.records import Estimate
 from autothrottle.core.throttles.guards import fetch_warning
 from autothrottle.core.throttles.plan import plan

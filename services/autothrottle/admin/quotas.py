@@ -10,8 +10,8 @@ import grpc
 from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.core.errors import Conflict, Invalid, Missing
 from autothrottle.core.operators.sources import readable, unreadable_entries, validate_expire_time
-from autothrottle.core.quotas.entities import ClientQuotaEntity, name_or_default, validate_entity
 from autothrottle.core.quotas.keys import (
+    ClientQuotaEntity,
     ClientQuotas,
     DecidingQuota,
     QuotaEdits,
@@ -27,10 +27,12 @@ from autothrottle.core.quotas.keys import (
     keys_of,
     levels,
     levels_of_ip,
+    name_or_default,
     parse_key,
     quota_etag,
     quota_sentence,
     validate_edits,
+    validate_entity,
 )
 from autothrottle.core.quotas.yielding import BYTE_RATES, YieldRule, rule_sentence, validate_rule, with_rule
 from autothrottle.core.records import AuditAction

@@ -14,7 +14,7 @@ from autothrottle.admin.action_log import ActionLog, log_action
 from autothrottle.admin.estimator import Estimator
 from autothrottle.core.cluster.configs import validate_broker_id
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing, NotLeader, Unavailable
-from autothrottle.core.forecast.estimate import Goal
+from autothrottle.core.forecast.eta import Goal
 from autothrottle.core.operators.audit import StoredAuditRecord, validate_audit_limit
 from autothrottle.core.operators.sources import (
     Overrides,

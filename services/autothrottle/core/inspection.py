@@ -13,14 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ReplicaRole
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.policy.adaptive import OLD_SECONDS
 from autothrottle.core.policy.headroom import headroom
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, Policy
+from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.guards import large_responses
 from autothrottle.core.throttles.ownership import foreign_throttles
 from autothrottle.core.throttles.plan import plan
@@ -150,7 +149,8 @@ def racks_inspected(racks: Mapping[int, str], partitions: Iterable[PartitionRepl
     if not names:
         yield Finding("racks", "no broker has a rack, so placement plans do not separate replicas by rack")
         return
-    yield Finding("racks", f"{sum(map(bool, racks.values()))} of {len(racks)} brokers are in racks: {_some(names)}")
+    shown = excerpt(sorted(names), _TOPICS_SHOWN)
+    yield Finding("racks", f"{sum(map(bool, racks.values()))} of {len(racks)} brokers are in racks: {shown}")
     for broker_id in sorted(broker_id for broker_id, rack in racks.items() if not rack):
         value = "has no rack, although other brokers have one; a plan may put all replicas of its partitions into one"
         yield Finding(f"broker {broker_id}", value, "set broker.rack in its server.properties, and restart it")
@@ -227,8 +227,3 @@ def snapshot_inspected(snapshot: Snapshot) -> Iterator[Finding]:
 def _resource(path: str) -> str:
     """Return `broker 1003` for the entity path `brokers/1003`; a znode stays as it is."""
     return re.sub(r"^(broker|topic)s/", r"\1 ", path)
-
-
-def _some(names: Collection[str]) -> str:
-    shown = sorted(names)[:_TOPICS_SHOWN]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

@@ -247,6 +247,5 @@ def with_request_quota(rates: RequestRates, entity: RequestQuotaEntity, rate: in
 
 def in_order(rates: RequestRates) -> Iterator[tuple[RequestQuotaEntity, int]]:
     """Yield the quotas in a fixed order: by user, then by client id; defaults first, absent parts last."""
-    return iter(
-        sorted(rates.items(), key=lambda item: [(n is None, n or "") for n in (item[0].user, item[0].client_id)])
-    )
+    for entity in sorted(rates, key=lambda each: [(name is None, name or "") for name in (each.user, each.client_id)]):
+        yield entity, rates[entity]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 
 MAX_TEXT = 1_000
 """Characters of a text from outside that messages and logs show."""
@@ -33,6 +34,16 @@ def ip_address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
         return ipaddress.ip_address(text)
     except ValueError:
         return None
+
+
+def excerpt(items: Sequence[object], most: int, separator: str = ", ") -> str:
+    """Return the first items of a list, and how many more there are.
+
+    >>> excerpt([1001, 1002, 1003], 2), excerpt(["a", "b"], 2, ":")
+    ('1001, 1002 and 1 more', 'a:b')
+    """
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return separator.join(map(str, items[:most])) + more
 
 
 def json_integer(text: str) -> int | float:

@@ -19,15 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
 from autothrottle.core.cycle.decision import (
     Action,
@@ -50,7 +49,7 @@ from autothrottle.core.cycle.input import (
 from autothrottle.core.errors import AutothrottleError, Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.sources import SourceReadings, adopted
 from autothrottle.core.operators.submission import CHECK_FIRST, SubmissionRequest, Targets
-from autothrottle.core.quotas.entities import ClientReading, QuotaState
+from autothrottle.core.quotas.keys import ClientReading, QuotaState
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.records import Outcome, OutcomeStatus, Submission
 from autothrottle.core.retries import SETTINGS
@@ -191,10 +190,7 @@ class Watchdog:
         try:
             yield
         finally:
-            if earlier is not None:
-                self._part = _Part(earlier.name, earlier.blocked_seconds, earlier.cpu_seconds)
-            else:
-                self._part = None
+            self._part = None if earlier is None else replace(earlier)
 
     def _run(self) -> None:
         last, clock, progress = time.monotonic(), 0.0, _Progress(None, 0.0, 0.0, 0.0)
@@ -270,10 +266,8 @@ class Submissions:
             Unavailable: timeout; the message says whether it may have been submitted.
         """
         seconds = timeout.total_seconds()
-        try:
+        with suppress(TimeoutError):
             return end.result(seconds)
-        except TimeoutError:
-            pass
         with self._lock:
             if end.running():
                 raise Unavailable(
@@ -424,9 +418,7 @@ class Observer:
         are_due = scheduled or term.loads.are_due(self.clock(), self.settings.metrics_window)
         snapshot: Snapshot | AutothrottleError
         with ThreadPoolExecutor(1, "loads") as executor:
-            fetching = None
-            if are_due and not is_paused:
-                fetching = self._begin(executor, self._fetch_loads)
+            fetching = self._begin(executor, self._fetch_loads) if are_due and not is_paused else None
             try:
                 with self.dependencies.tracer.span("discovery"):
                     snapshot, isr_partitions = self._fetch_snapshot(term, snapshot_request, newest_event)

@@ -27,11 +27,10 @@ from autothrottle.core.cycle.input import ControllerState, PlannerSettings, Term
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
-from autothrottle.core.operators.schedule import ScheduleWindow
-from autothrottle.core.operators.sources import override_owner
+from autothrottle.core.operators.sources import ScheduleWindow, override_owner
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.adaptive import OLD_SECONDS
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import (
     Basis,
     Cycle,
@@ -259,7 +258,8 @@ def _findings(
 def _progress_texts(reported: Reported, decision: CycleDecision, announced: tuple[str, ...]) -> Iterator[str]:
     if announced != reported.announced or decision.scheduled:
         yield from announced
-        yield from progress_lines(decision.remainder)
+        if decision.remainder is not None:
+            yield f"Bytes left to copy: {progress_words(decision.remainder)}"
     if decision.view.snapshot.topics and not reported.topics and decision.view.snapshot.progress is None:
         yield UNKNOWN_PROGRESS
 
@@ -337,12 +337,16 @@ def _record(
 
 
 def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settled) -> str:
+    """What a cycle did, or would have done in shadow mode, in one sentence."""
     snapshot, remainder = decision.view.to_throttle, decision.remainder
     if settings.shadow:
-        sentence = shadow_sentence(snapshot, decision.would, remainder)
+        action = f"{len(decision.would)} changes would be written" if decision.would else _UP_TO_DATE
+        sentence = f"shadow: {_status(snapshot, remainder)}; {action}"
     else:
         sentence = written_sentence(snapshot, decision.changes, settled.outcomes, remainder)
-    return sentence if decision.pause is None else paused_sentence(decision.pause, sentence)
+    if decision.pause is None:
+        return sentence
+    return f"paused ({decision.pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
 
 
 GIGABYTE = 1000 * MEGABYTE
@@ -353,6 +357,17 @@ _KNOWN_BY = {
     Basis.GUESSED: "mean of the metric's interval, replication assumed at the throttle",
 }
 """How the client load was determined."""
+
+_REASONS = {
+    Reason.BROKER_OVERRIDE: "broker override",
+    Reason.CLUSTER_OVERRIDE: "override",
+    Reason.MINIMUM: "no metrics: minimum rate",
+    Reason.OVER_CAPACITY: "clients need the link: below the minimum rate",
+    Reason.KEPT: "no metrics: current rate",
+    Reason.FINISH_BY: "twice the rate that the deadline needs",
+    Reason.STARVATION: "raised above the produce rate, or replication would never finish",
+}
+"""The reasons of a rate that do not follow from the client load."""
 
 _ITEMS_SHOWN = 5_000
 """Maximum number of topics, brokers or rates in a line or an event."""
@@ -418,31 +433,16 @@ def rate_lines(plan: Plan, applied: Applied, limits: Limits) -> list[str]:
 
 
 def _basis(decision: Decision, limits: Limits) -> str:
-    match decision.reason:
-        case Reason.BROKER_OVERRIDE:
-            return "broker override"
-        case Reason.CLUSTER_OVERRIDE:
-            return "override"
-        case Reason.MINIMUM:
-            return "no metrics: minimum rate"
-        case Reason.OVER_CAPACITY:
-            return "clients need the link: below the minimum rate"
-        case Reason.KEPT:
-            return "no metrics: current rate"
-        case Reason.FINISH_BY:
-            return "twice the rate that the deadline needs"
-        case Reason.STARVATION:
-            return "raised above the produce rate, or replication would never finish"
-        case Reason.HEADROOM | Reason.UNCHANGED:
-            if decision.basis is Basis.STATIC:
-                return "static"
-            return f"based on a {limits.max_ratio[decision.role] * 100:g}% max free capacity utilization"
+    if decision.reason in _REASONS:
+        return _REASONS[decision.reason]
+    if decision.basis is Basis.STATIC:
+        return "static"
+    return f"based on a {limits.max_ratio[decision.role] * 100:g}% max free capacity utilization"
 
 
 def _client_load(decision: Decision) -> list[str]:
     """The client load behind a rate, and how it was determined; empty if the rate has another reason."""
-    of_headroom = decision.reason in (Reason.HEADROOM, Reason.UNCHANGED)
-    if not of_headroom or decision.basis not in _KNOWN_BY:
+    if not decision.reason.is_measured or decision.basis not in _KNOWN_BY:
         return []
     load = "" if decision.client_bytes_per_second is None else f"{megabytes(decision.client_bytes_per_second)}MB/s, "
     age = decision.client_age_seconds or 0
@@ -549,17 +549,6 @@ def quota_lines(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> list[
     return lines
 
 
-def shadow_sentence(snapshot: Snapshot, would: Sequence[Change], remainder: Remainder | None = None) -> str:
-    """Return what a cycle in shadow mode would have done, in one sentence."""
-    action = f"{len(would)} changes would be written" if would else _UP_TO_DATE
-    return f"shadow: {_status(snapshot, remainder)}; {action}"
-
-
-def paused_sentence(pause: Pause, sentence: str) -> str:
-    """Return what a cycle did while paused, in one sentence."""
-    return f"paused ({pause.mode.value}): {sentence.removesuffix(f'; {_UP_TO_DATE}')}"
-
-
 def stale_line(topics: Sequence[str]) -> str:
     """Return the line that lists topics whose replica lists are stale because of a pause."""
     more = f" and {len(topics) - _TOPICS_SHOWN} more" if len(topics) > _TOPICS_SHOWN else ""
@@ -615,11 +604,6 @@ def _eta_interval(remainder: Remainder) -> str:
         return ""
     latest = "unknown" if remainder.eta_high is None else _duration(remainder.eta_high - remainder.at)
     return f" ({_duration(remainder.eta_low - remainder.at)} to {latest})"
-
-
-def progress_lines(remainder: Remainder | None) -> list[str]:
-    """Return the line with the bytes left to copy; none if unknown."""
-    return [] if remainder is None else [f"Bytes left to copy: {progress_words(remainder)}"]
 
 
 def gigabytes(size: int) -> str:

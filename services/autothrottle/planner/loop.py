@@ -28,8 +28,8 @@ from autothrottle.core.operators.submission import Targets, proposal
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.decision_records import LogSettings
+from autothrottle.core.throttles.changes import RampState
 from autothrottle.core.throttles.guards import below_min_isr
-from autothrottle.core.throttles.ramp import RampState
 from autothrottle.planner.calls import (
     CLUSTER_TIMEOUT,
     Applier,
@@ -220,13 +220,8 @@ class Planner:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._dependencies, self._settings, self._now, self._clock, self._chance = (
-            dependencies,
-            settings,
-            now,
-            clock,
-            chance,
-        )
+        self._dependencies, self._settings = dependencies, settings
+        self._now, self._clock, self._chance = now, clock, chance
         self._triggers = Triggers(settings.interval, clock)
         self._submissions = Submissions()
         self._state = ControllerState()
@@ -280,8 +275,7 @@ class Planner:
         self._dependencies.election.leave()
         self._reporter.stop()
         self._reader.close()
-        with self._ended:
-            self._ended.notify_all()
+        self.wake_watches()
 
     def stall(self) -> str:
         """Return why the loop counts as stuck, and the fix; "": it is not stuck."""

@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
+from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, LogSizes, Snapshot, SnapshotRequest, TopicPartition
 from autothrottle.core.operators.submission import Targets
-from autothrottle.core.quotas.entities import ClientQuotaEntity, ClientReading, QuotaState
-from autothrottle.core.quotas.keys import ClientQuotas, QuotaEdits, QuotaValues
+from autothrottle.core.quotas.keys import (
+    ClientQuotaEntity,
+    ClientQuotas,
+    ClientReading,
+    QuotaEdits,
+    QuotaState,
+    QuotaValues,
+)
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
 

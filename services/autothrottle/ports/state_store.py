@@ -10,8 +10,7 @@ from typing import Protocol, TypeVar
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading
 from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import TemporaryQuota
+from autothrottle.core.quotas.keys import ClientQuotaEntity, TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
 from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity

@@ -18,12 +18,10 @@ from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials import TlsFiles
 from autothrottle.core.access import CertificateRoles, parse_certificate_roles
-from autothrottle.core.operators.schedule import Schedule, parse_schedule
+from autothrottle.core.operators.sources import Schedule, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
-from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
+from autothrottle.core.policy.interface import Limits, Policy
 from autothrottle.core.traffic.broker_matching import BrokerLabel
 from autothrottle.core.traffic.capacity import (
     MAX_CAPACITY_MEGABYTES,

@@ -197,7 +197,7 @@ def is_saturated() -> Column:
 
 
 def available_rate(capacity: Column, client: Column, ratio: float | Column, min_rate: Column) -> Column:
-    """Return `core.scoring.bound.available_rate`, bytes/s; null if capacity or client load is null."""
+    """Return `core.scoring.score.available_rate`, bytes/s; null if capacity or client load is null."""
     share = ratio if isinstance(ratio, Column) else F.lit(ratio)
     free = share * F.greatest(capacity - client, F.lit(0.0))
     return F.when(free.isNotNull(), F.greatest(free, min_rate))
@@ -212,10 +212,8 @@ def unused(ratio: float) -> Mapping[Cause, Column]:
     capacity, client, forecast, headroom = (F.col(name) for name in ("capacity", "client", "forecast", "headroom"))
     decided, min_rate = F.col("decided"), F.col("min_rate")
     applied = F.coalesce(F.col("applied"), decided)
-    whole, forecast_headroom = (
-        available_rate(capacity, client, ratio, min_rate),
-        available_rate(capacity, forecast, ratio, min_rate),
-    )
+    whole = available_rate(capacity, client, ratio, min_rate)
+    forecast_headroom = available_rate(capacity, forecast, ratio, min_rate)
     overridden = F.col("reason").isin(*sorted(OVERRIDES))
     blind = ~overridden & (forecast.isNull() | headroom.isNull())
     measured = ~overridden & ~blind

@@ -26,9 +26,8 @@ from autothrottle.core.placement.plan import (
     Strategy,
     steps,
 )
-from autothrottle.core.placement.rebalance import decommission, rebalance, scale
+from autothrottle.core.placement.rebalance import decommission, rebalance, relieve, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.core.placement.relief import relieve
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.options import (

@@ -8,8 +8,7 @@ from typing import Any
 
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import changes
-from autothrottle.core.placement.plan import PlacementPlan, explain
-from autothrottle.core.placement.statistics import PlacementStatistics, StorageSpread
+from autothrottle.core.placement.plan import PlacementPlan, PlacementStatistics, StorageSpread, explain
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
 from autothrottle.topicmappr.map_files import MapFile

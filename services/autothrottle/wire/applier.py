@@ -17,8 +17,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import entity_of_path, validate_entity
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import QuotaKey, entity_of_path, validate_entity
 from autothrottle.core.throttles.changes import Change
 from autothrottle.v1 import applier_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES

@@ -12,8 +12,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType, validate_broker_id
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import (
+    ClusterSettings,
+    ConfigResource,
+    FetchSettings,
+    ResourceType,
+    validate_broker_id,
+)
 from autothrottle.core.cluster.flows import (
     CopiedMark,
     Flow,
@@ -23,9 +28,10 @@ from autothrottle.core.cluster.flows import (
     Progress,
     TopicProgress,
 )
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
     Assignment,
+    BrokerLogSizes,
+    LogSizes,
     Problem,
     SharedValues,
     Snapshot,
@@ -33,7 +39,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
 )
 from autothrottle.core.errors import Incomplete, Invalid
-from autothrottle.core.quotas.entities import ClientReading, QuotaState, entity_of_path
+from autothrottle.core.quotas.keys import ClientReading, QuotaState, entity_of_path
 from autothrottle.messages import Conversion
 from autothrottle.v1 import discovery_pb2
 from autothrottle.v1.discovery_pb2 import GetSnapshotResponse

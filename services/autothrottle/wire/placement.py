@@ -12,11 +12,11 @@ from autothrottle.core.placement.partition_map import PartitionMap, without_no_o
 from autothrottle.core.placement.plan import (
     Optimization,
     PlacementPlan,
+    PlacementStatistics,
     RebalanceOptions,
     RebuildOptions,
     Strategy,
 )
-from autothrottle.core.placement.statistics import PlacementStatistics
 from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import placement_pb2, types_pb2
 from autothrottle.wire.common import SAME_NAMES

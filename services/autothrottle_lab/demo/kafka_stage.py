@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.scoring.bound import LinkSideDemand, link_side_seconds
+from autothrottle.core.scoring.score import LinkSideDemand, link_side_seconds
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.demo.scenario import (
     DEMO_DOUBLING_SECONDS,

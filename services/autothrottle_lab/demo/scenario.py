@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.simulate.virtual_time import SETTINGS, VirtualBroker, VirtualReassignment, VirtualScenario

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autothrottle.core.cluster.configs import ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import Flow, LinkSide, link_sides_of
-from autothrottle.core.scoring.bound import LinkSideDemand, Pieces, available_rate, bound_seconds
+from autothrottle.core.scoring.score import LinkSideDemand, Pieces, available_rate, bound_seconds
 from autothrottle_lab.simulate.virtual_time import VirtualReassignment, VirtualRecovery, VirtualScenario
 from autothrottle_lab.simulation.cluster import Cluster
 from autothrottle_lab.simulation.link import SimulatedLinkSide
@@ -150,7 +150,7 @@ class Recording:
 
 
 def bound(scenario: VirtualScenario) -> float:
-    """Return the shortest possible duration of the reassignment in seconds, see `core.scoring.bound`.
+    """Return the shortest possible duration of the reassignment in seconds, see `core.scoring.score`.
 
     The scenario must have `traffic_waits`. Bytes that in-sync followers copy count as client load, as on real links.
     """

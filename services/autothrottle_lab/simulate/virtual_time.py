@@ -30,7 +30,7 @@ from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner, Trigger

@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.units import MEGABYTE
 from tests.benchmarks.control.contestants import OraclePolicy, OriginalPolicy
 from tests.benchmarks.control.fleet import (

@@ -19,8 +19,7 @@ from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, LogGro
 from autothrottle.core.cluster.snapshot import Snapshot, TopicReassignment
 from autothrottle.core.forecast.eta import forecast_all
 from autothrottle.core.forecast.progress import WINDOW
-from autothrottle.core.policy.interface import Policy, PolicyObservation
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, Policy, PolicyObservation
 from autothrottle.core.throttles.plan import Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
 from autothrottle.core.traffic.replication import ThrottleHistory

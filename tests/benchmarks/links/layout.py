@@ -9,11 +9,9 @@ from datetime import timedelta
 
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
-from autothrottle.core.policy.static import StaticPolicy
-from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds
+from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
+from autothrottle.core.policy.interface import Limits, Policy
+from autothrottle.core.scoring.score import LinkSideDemand, available_rate, bound_seconds
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario

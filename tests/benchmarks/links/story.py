@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.configs import FOLLOWER_RATE
-from autothrottle.core.scoring.bound import available_rate
+from autothrottle.core.scoring.score import available_rate
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.observation.traffic import Latency, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import wait_until

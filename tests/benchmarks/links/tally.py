@@ -66,7 +66,7 @@ class Run:
     makespan: float
     """Seconds from the submit call until the last replica is in sync."""
     bound: float
-    """Shortest duration that the links permit at this ratio (`core.scoring.bound`), seconds."""
+    """Shortest duration that the links permit at this ratio (`core.scoring.score`), seconds."""
     simulated: float
     """Duration of the same reassignment in the simulator, seconds."""
     quiet: Mapping[str, Waits]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.operators.sources import StoredOverride
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.virtual_time import (
     BEGIN,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from autothrottle.core.scoring.bound import LinkSideDemand, bound_seconds, link_side_seconds
-from autothrottle.core.scoring.score import Cause, Setting
+from autothrottle.core.scoring.score import Cause, LinkSideDemand, Setting, bound_seconds, link_side_seconds
 from autothrottle.scorer.counterfactuals import on_grid, sequences
 from autothrottle.scorer.log import schema_of
 from autothrottle.scorer.stretches import beyond, reached, with_causes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autothrottle.adapters.memory import MemoryDecisions
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.scoring.score import TOLERATED_HARM
 from autothrottle.scorer.counterfactuals import GRID
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery

@@ -14,7 +14,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster, MemoryMetrics, MemoryPermissions, MemoryPlacementCluster
 from autothrottle.check import CheckSources, check, findings_text
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.inspection import Finding
 from autothrottle.core.placement.brokers import PlacementBroker

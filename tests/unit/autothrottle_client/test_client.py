@@ -95,7 +95,6 @@ LOADED = (
     "core.members",
     "core.open_enum",
     "core.quotas",
-    "core.quotas.entities",
     "core.quotas.keys",
     "core.quotas.yielding",
     "core.records",

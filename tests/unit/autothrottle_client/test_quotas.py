@@ -8,8 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from autothrottle.core.quotas import entities
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey
 from autothrottle.core.records import CatchUp
 from autothrottle_client import AdminClient, Conflict, Invalid, Missing, QuotaEntity, QuotaValues
 from autothrottle_client.throttlectl import main
@@ -42,7 +41,7 @@ def test_quotas_are_set_shown_and_removed(services: InProcessServices, capsys: p
         f"default user, {shown}: producer_byte_rate 20000000, request_percentage 50 (before: no quota)\n"
     )
     assert services.quotas.quotas == {
-        entities.ClientQuotaEntity(entities.DEFAULT, "backfill"): {
+        ClientQuotaEntity(DEFAULT, "backfill"): {
             PRODUCER: 20_000_000,
             QuotaKey.REQUEST_PERCENTAGE: 50,
         }
@@ -102,7 +101,7 @@ def test_an_unlimited_quota_is_shown_as_unlimited(
     services: InProcessServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`kafka-configs --add-config producer_byte_rate=9223372036854775807` exempts a user. The list of all failed."""
-    services.quotas.quotas[entities.ClientQuotaEntity("alice")] = {PRODUCER: 2**63 - 1}
+    services.quotas.quotas[ClientQuotaEntity("alice")] = {PRODUCER: 2**63 - 1}
     assert run(services, capsys, "list").splitlines()[1].split()[:4] == [
         "user",
         "'alice'",
@@ -131,7 +130,7 @@ def test_the_client_reports_conflicts_and_absent_quotas(admin: AdminClient) -> N
 
 
 def test_temporary_quotas_show_their_end(services: InProcessServices, capsys: pytest.CaptureFixture[str]) -> None:
-    services.quotas.quotas[entities.ClientQuotaEntity("alice")] = {PRODUCER: 70}
+    services.quotas.quotas[ClientQuotaEntity("alice")] = {PRODUCER: 70}
     given = ("set", "--user", "alice", "--producer-byte-rate", "5MB/s")
     assert "so no recovery would end and restore the quotas" in run(
         services, capsys, *given, "--until-recovered", status=1

@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.adapters.memory import MemoryMetrics
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource, FetchSettings
 from autothrottle_client import (
     AdminClient,
     Conflict,

@@ -14,13 +14,18 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import ANY_SNAPSHOT, Snapshot, SnapshotRequest, TopicPartition
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
+from autothrottle.core.cluster.snapshot import (
+    ANY_SNAPSHOT,
+    BrokerLogSizes,
+    LogSizes,
+    Snapshot,
+    SnapshotRequest,
+    TopicPartition,
+)
 from autothrottle.core.errors import AutothrottleError, Incomplete, NotLeader, Unavailable
 from autothrottle.core.operators.submission import Targets
-from autothrottle.core.quotas.entities import ClientReading, QuotaState
+from autothrottle.core.quotas.keys import ClientReading, QuotaState
 from autothrottle.core.records import Outcome, OutcomeStatus, PlannerState, Submission
 from autothrottle.core.retries import CALL
 from autothrottle.core.throttles.changes import Change

@@ -29,8 +29,7 @@ from autothrottle.adapters.kafka_admin.values import (
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, parse_rate
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import ClientQuotas, QuotaEdits
+from autothrottle.core.quotas.keys import ClientQuotaEntity, ClientQuotas, QuotaEdits
 
 T = TypeVar("T")
 

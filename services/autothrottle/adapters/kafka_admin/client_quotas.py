@@ -16,14 +16,19 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.quotas.entities import (
+from autothrottle.core.quotas.keys import (
     DEFAULT,
     ClientQuotaEntity,
     ClientReading,
+    QuotaEdits,
+    QuotaKey,
+    QuotaValues,
+    check_etag,
     entity_of_path,
+    format_value,
     is_valid_client_id,
+    parse_value,
 )
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
 from autothrottle.ports.kafka import ClientQuotaChange, QuotaReading
 
 _POLL_SECONDS = 0.05

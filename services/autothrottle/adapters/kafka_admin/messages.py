@@ -24,8 +24,15 @@ from autothrottle.adapters.kafka_admin.values import (
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
 from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME, TopicPartition
 from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, Default
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, stored_value
+from autothrottle.core.quotas.keys import (
+    DEFAULT,
+    ClientQuotaEntity,
+    Default,
+    QuotaEdits,
+    QuotaKey,
+    QuotaValues,
+    stored_value,
+)
 from autothrottle.core.traffic.loads import MAX_BYTES
 
 K = TypeVar("K")

@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import Configs
-from autothrottle.core.cluster.fetch_settings import DEFAULT_RESPONSE_BYTES, ClusterSettings, FetchSettings
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.configs import DEFAULT_RESPONSE_BYTES, ClusterSettings, FetchSettings
+from autothrottle.core.cluster.snapshot import BrokerLogSizes, LogSizes, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Missing
 from autothrottle.core.units import MAX_INT32
 from autothrottle.ports.kafka import PartitionsOfBrokers

@@ -13,8 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import LogSizes, TopicPartition
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.ports.kafka import AllLogsSource
 

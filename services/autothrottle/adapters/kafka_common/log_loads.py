@@ -15,11 +15,11 @@ from autothrottle.adapters.kafka_common.background_reader import (
     BackgroundReader,
     Leaders,
 )
-from autothrottle.core.cluster.log_sizes import LogSizes
+from autothrottle.core.cluster.snapshot import LogSizes
 from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.loads import BrokerLoad, Loads, by_broker
-from autothrottle.core.traffic.log_traffic import LogTraffic
+from autothrottle.core.traffic.log_growth_history import LogTraffic
 from autothrottle.ports.kafka import AllLogsSource
 
 log = logging.getLogger(__name__)

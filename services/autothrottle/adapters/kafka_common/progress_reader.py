@@ -16,8 +16,7 @@ from datetime import datetime, timedelta
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_common.background_reader import BROKER_TIMEOUT, BackgroundReader, Leaders
 from autothrottle.core.cluster.flows import LogGrowth, Progress, rate_after_rise
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Assignment, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging

@@ -22,8 +22,16 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path
-from autothrottle.core.quotas.keys import QuotaEdits, QuotaKey, QuotaValues, check_etag, format_value, parse_value
+from autothrottle.core.quotas.keys import (
+    ClientQuotaEntity,
+    QuotaEdits,
+    QuotaKey,
+    QuotaValues,
+    check_etag,
+    entity_of_path,
+    format_value,
+    parse_value,
+)
 from autothrottle.ports.kafka import ClientQuotaChange, QuotaReading
 
 _KINDS = ("users", "clients", "ips")

@@ -15,17 +15,18 @@ from autothrottle.core.cluster.configs import (
     RATE_KEYS,
     THROTTLE_KEYS,
     THROTTLED_TYPES,
+    ClusterSettings,
     ConfigResource,
     LedgerEntry,
     ResourceType,
 )
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
 from autothrottle.core.cluster.flows import Progress
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
 from autothrottle.core.cluster.snapshot import (
     ANY_SNAPSHOT,
     NO_LEADER,
     Assignment,
+    BrokerLogSizes,
+    LogSizes,
     Problem,
     Snapshot,
     SnapshotRequest,
@@ -37,8 +38,16 @@ from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Un
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.sources import lagging, reassignments_with_lagging
 from autothrottle.core.operators.submission import Targets
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState, entity_of_path
-from autothrottle.core.quotas.keys import QuotaValues, check_etag, edited
+from autothrottle.core.quotas.keys import (
+    DEFAULT,
+    ClientQuotaEntity,
+    ClientReading,
+    QuotaState,
+    QuotaValues,
+    check_etag,
+    edited,
+    entity_of_path,
+)
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory

@@ -25,8 +25,16 @@ from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.operators import audit
 from autothrottle.core.operators.audit import MapKind
 from autothrottle.core.operators.sources import StoredMap
-from autothrottle.core.quotas.entities import ClientQuotaEntity, entity_of_path, validate_entity
-from autothrottle.core.quotas.keys import TemporaryQuota, TemporaryQuotas, format_value, parse_key, parse_value
+from autothrottle.core.quotas.keys import (
+    ClientQuotaEntity,
+    TemporaryQuota,
+    TemporaryQuotas,
+    entity_of_path,
+    format_value,
+    parse_key,
+    parse_value,
+    validate_entity,
+)
 from autothrottle.core.quotas.yielding import YieldRule, YieldRules, validate_rule
 from autothrottle.core.records import CatchUp
 from autothrottle.core.request_quotas import (

@@ -28,7 +28,7 @@ from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, tran
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.quotas.entities import ClientReading, QuotaState, entity_of_path
+from autothrottle.core.quotas.keys import ClientReading, QuotaState, entity_of_path
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import QuotaReading, Term

@@ -15,7 +15,7 @@ from datetime import timedelta
 from enum import Enum, StrEnum
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds
+from autothrottle.core.scoring.score import LinkSideDemand, available_rate, bound_seconds
 
 MOST_BROKERS = 10_000
 """Largest count that is tried."""

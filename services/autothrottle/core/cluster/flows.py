@@ -251,13 +251,3 @@ class Progress:
             for role, brokers in ((ReplicaRole.LEADER, sending), (ReplicaRole.FOLLOWER, receiving))
             for broker_id, counts in brokers.items()
         }
-
-    @property
-    def bytes_copied(self) -> int:
-        """Sum over all topics in `topics`."""
-        return sum(topic.bytes_copied for topic in self.topics.values())
-
-    @property
-    def bytes_left(self) -> int:
-        """Sum over all flows in `flows`."""
-        return sum(flow.bytes_left for flow in self.flows.values())

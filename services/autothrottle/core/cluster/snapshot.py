@@ -1,7 +1,7 @@
-"""The state of a cluster at one time: its reassignments and throttles.
+"""The state of a cluster at one time: its reassignments and throttles, and the sizes of its logs.
 
 This module defines the values that discovery serves; `plan` decides on them. Partitions are stored as columns by
-topic, because 100,000 of them are normal. The type to know is `Snapshot`.
+topic, because 100,000 of them are normal. The types to know are `Snapshot` and `LogSizes`.
 
 Source: KIP-455 (reassignments), KIP-73 (throttles).
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from itertools import chain, pairwise, repeat
-from operator import contains, lt
+from operator import contains, itemgetter, lt
 from typing import Any
 
 from autothrottle.core.cluster.configs import (
@@ -26,6 +27,7 @@ from autothrottle.core.cluster.configs import (
     limiting_rate,
 )
 from autothrottle.core.cluster.flows import Flow, LinkSide, Progress, link_sides_of
+from autothrottle.core.texts import excerpt
 from autothrottle.core.units import BytesPerSecond
 
 TOPIC_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
@@ -218,11 +220,9 @@ class TopicReassignment:
         _, leaders, _, pending = self._pending_columns
         senders = chain.from_iterable(map(repeat, leaders, map(len, pending)))
         counts = Counter(map(_new_flow, zip(senders, chain.from_iterable(pending), strict=True)))
-        return (
-            {flow: count for flow, count in counts.items() if flow.leader != NO_LEADER}
-            if NO_LEADER in leaders
-            else counts
-        )
+        if NO_LEADER not in leaders:
+            return counts
+        return {flow: count for flow, count in counts.items() if flow.leader != NO_LEADER}
 
 
 _PendingColumns = tuple[Sequence[int], Sequence[int], Sequence[tuple[int, ...]], Sequence[tuple[int, ...]]]
@@ -244,10 +244,9 @@ class TopicReassignments(tuple[TopicReassignment, ...]):
         # Merges whole mappings, because a loop over 1,000,000 flows takes ten times as long.
         counts: dict[Flow, int] = {}
         for reassignment in self:
-            common = {
-                flow: counts[flow] + reassignment.flows[flow] for flow in counts.keys() & reassignment.flows.keys()
-            }
-            counts.update(reassignment.flows)
+            flows = reassignment.flows
+            common = {flow: counts[flow] + flows[flow] for flow in counts.keys() & flows.keys()}
+            counts.update(flows)
             counts.update(common)
         return counts
 
@@ -370,7 +369,7 @@ class Snapshot:
     progress: Progress | None = None
     """Progress of the reassignments as of some seconds ago; None: log sizes are not read."""
     catching_up: frozenset[LinkSide] = frozenset()
-    """Link sides of brokers that catch up; `catch_up.with_lagging` shows their lagging replicas as reassignments.
+    """Link sides of brokers that catch up; `sources.with_lagging` shows their lagging replicas as reassignments.
     Until these replicas are in sync, redundancy is reduced, so only client traffic limits the catch-up."""
     unread_partitions: int = 0
     """Partitions in reassignment that are still being read. Their topics are absent, and one of the `problems` concerns
@@ -575,8 +574,7 @@ def _view_differences(old: ClusterView, new: ClusterView) -> Iterator[Difference
 
 def _names(topics: Sequence[str]) -> str:
     """The topics; the reason of a cycle, which contains them, is in every response with the cycle."""
-    more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
-    return f"[{' '.join(topics[:_SHOWN])}{more}]"
+    return f"[{excerpt(topics, _SHOWN, ' ')}]"
 
 
 def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) -> Iterator[Difference]:
@@ -595,3 +593,52 @@ def _reassignment_differences(old: TopicReassignment, new: TopicReassignment) ->
         yield f"leader of {new.topic} changed", True
     if changed(lambda r: map(frozenset, r.isr)):
         yield f"ISR of {new.topic} changed", False
+
+
+REMEMBERED = timedelta(minutes=8)
+"""How long the earlier counts of a flow are kept: a metric may be 2 minutes late, cover 2, and be used for 2 more."""
+
+SET_BACK = timedelta(seconds=1)
+"""A sample older than the last one by more than this means that the clock was set back. Counts with times in the
+future would block all counting until then, so they are discarded."""
+
+MAX_BROKER_BYTES = 2**51
+"""Largest sum of the logs on one broker, 2 PB: sums over 4,000 brokers fit into a signed 64-bit integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogSizes:
+    """The sizes of the logs on one broker at one time."""
+
+    at: datetime
+    """When the broker reported them, UTC."""
+    sizes: Mapping[TopicPartition, int]
+    """(topic, partition) -> size of the log, bytes; absent: the broker has no replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSizes:
+    """One sample of log sizes."""
+
+    brokers: Mapping[int, BrokerLogSizes] = field(default_factory=dict)
+    """Broker id -> its logs; absent: the broker was not queried, or see `problems`."""
+    problems: Mapping[int, str] = field(default_factory=dict)
+    """Broker id -> why it did not answer, in one sentence."""
+
+    def usable(self) -> LogSizes:
+        """Return the sizes without the brokers that report a size outside its range, which are problems."""
+        problems = {b: reason for b, logs in self.brokers.items() if (reason := _size_problem(b, logs))}
+        if not problems:
+            return self
+        brokers = {b: logs for b, logs in self.brokers.items() if b not in problems}
+        return LogSizes(brokers, {**self.problems, **problems})
+
+
+def _size_problem(broker_id: int, logs: BrokerLogSizes) -> str:
+    if min(logs.sizes.values(), default=0) < 0:
+        (topic, partition), size = min(logs.sizes.items(), key=itemgetter(1))
+        return f"broker {broker_id} reports {size} bytes for {topic} {partition}; a size is >= 0"
+    total = sum(logs.sizes.values())
+    if total > MAX_BROKER_BYTES:
+        return f"broker {broker_id} reports {total} bytes of logs; at most {MAX_BROKER_BYTES} are plausible"
+    return ""

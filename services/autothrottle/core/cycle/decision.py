@@ -17,13 +17,12 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.operators.submission import SubmissionRequest
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.quotas.keys import TemporaryQuota
 from autothrottle.core.records import CatchUp, Outcome, OutcomeStatus, Pause, Submission
-from autothrottle.core.throttles.changes import Applied, Change
+from autothrottle.core.throttles.changes import Applied, Change, RampState
 from autothrottle.core.throttles.ownership import ForeignThrottles
 from autothrottle.core.throttles.plan import Plan
-from autothrottle.core.throttles.ramp import RampState
 from autothrottle.core.traffic.loads import Loads
 
 

@@ -11,20 +11,25 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
 
-from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError
-from autothrottle.core.operators.schedule import NO_SCHEDULE, Schedule
-from autothrottle.core.operators.sources import AdoptedSources, KnownSources, Overrides, partitions_on, with_lagging
+from autothrottle.core.operators.sources import (
+    NO_SCHEDULE,
+    AdoptedSources,
+    KnownSources,
+    Overrides,
+    Schedule,
+    partitions_on,
+    with_lagging,
+)
 from autothrottle.core.operators.submission import SubmissionRequest, SubmissionState, Targets, with_proposed
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
-from autothrottle.core.quotas.entities import ClientReading, QuotaState
+from autothrottle.core.policy.interface import Limits, Policy
+from autothrottle.core.quotas.keys import ClientReading, QuotaState
 from autothrottle.core.quotas.yielding import YieldState
+from autothrottle.core.throttles.changes import RampState, WriteHistory
 from autothrottle.core.throttles.guards import GuardState, ThrottleEffect
-from autothrottle.core.throttles.ramp import RampState, WriteHistory
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import ThrottleHistory
 

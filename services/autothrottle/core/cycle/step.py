@@ -41,10 +41,9 @@ from autothrottle.core.operators.requests import (
 from autothrottle.core.operators.sources import Overrides, lagging
 from autothrottle.core.operators.submission import SubmissionState, resources
 from autothrottle.core.quotas.step import control_quotas
-from autothrottle.core.throttles.changes import Applied, with_records
+from autothrottle.core.throttles.changes import Applied, applied, with_records
 from autothrottle.core.throttles.decision import ThrottleDecision, clean_up, decide_throttles
 from autothrottle.core.throttles.ownership import lost_finding, with_lost_records
-from autothrottle.core.throttles.ramp import applied
 
 _MAX_CLOCK_DRIFT = timedelta(seconds=2)
 """Largest normal drift of the wall clock between two cycles. A larger one means that the clock was changed."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, Progress, TopicProgress
-from autothrottle.core.cluster.log_sizes import REMEMBERED, SET_BACK, LogSizes
-from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicReassignment
-from autothrottle.core.forecast.eta import Forecast, Rates, forecast_all, last_of, static_end, with_topics
+from autothrottle.core.cluster.snapshot import NO_LEADER, REMEMBERED, SET_BACK, LogSizes, Snapshot, TopicReassignment
+from autothrottle.core.forecast.eta import Forecast, Rates, forecast_all, last_of, sizes_needed, static_end, with_topics
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging
 from autothrottle.core.records import Decision
+from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.plan import Plan
 from autothrottle.core.traffic.replication import LONGEST_STRETCH
 from autothrottle.core.units import MEGABYTE
@@ -156,19 +156,7 @@ class ProgressHistory:
         These are the leader and follower of every replica still to copy, and the followers that were pending at the
         last sample: the last bytes before a replica joined the ISR count.
         """
-        partitions_of_brokers: dict[int, dict[str, set[int]]] = {}
-        for reassignment in reassignments:
-            partitions_of_topic: dict[int, set[int]] = {}
-            for partition, leader, _, pending in reassignment.rows():
-                for broker_id in (leader, *pending) if pending else ():
-                    partitions_of_topic.setdefault(broker_id, set()).add(partition)
-            for broker_id, partitions in partitions_of_topic.items():
-                partitions_of_brokers.setdefault(broker_id, {})[reassignment.topic] = partitions
-        for (topic, partition, follower), copy in self.copies.items():
-            if copy.pending:
-                partitions_of_brokers.setdefault(follower, {}).setdefault(topic, set()).add(partition)
-        partitions_of_brokers.pop(NO_LEADER, None)
-        return {b: {topic: frozenset(p) for topic, p in topics.items()} for b, topics in partitions_of_brokers.items()}
+        return sizes_needed(reassignments, (replica for replica, copy in self.copies.items() if copy.pending))
 
     def observe(
         self,
@@ -456,21 +444,16 @@ class StallWatch:
 
 
 def _has_free_capacity(decision: Decision) -> bool:
-    if decision.capacity_bytes_per_second is None or decision.utilization_bytes_per_second is None:
-        return False
-    return (
-        decision.capacity_bytes_per_second - decision.utilization_bytes_per_second
-        >= FREE_SHARE * decision.capacity_bytes_per_second
-    )
+    capacity, utilization = decision.capacity_bytes_per_second, decision.utilization_bytes_per_second
+    return capacity is not None and utilization is not None and capacity - utilization >= FREE_SHARE * capacity
 
 
 def _sentence(follower: int, broker: _FollowerBroker, decision: Decision, leaders: Sequence[int]) -> str:
     capacity = decision.capacity_bytes_per_second or 0
     free = capacity - (decision.utilization_bytes_per_second or 0)
-    shown = ", ".join(map(str, leaders[:10])) + (f" and {len(leaders) - 10} more" if len(leaders) > 10 else "")
     return (
         f"broker {follower} [follower] is stalled: {broker.bytes_left / MEGABYTE:.2f} MB are left, no less than "
         f"{CYCLES} cycles ago, although {free / MEGABYTE:.0f} of its {capacity / MEGABYTE:.0f} MB/s are free under "
         f"a throttle of {decision.rate_bytes_per_second / MEGABYTE:.0f} MB/s; check its log, its disks and leaders "
-        f"[{shown}]"
+        f"[{excerpt(leaders, 10)}]"
     )

@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import StoredOverride
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import TemporaryQuota, quota_sentence
+from autothrottle.core.quotas.keys import ClientQuotaEntity, TemporaryQuota, quota_sentence
 from autothrottle.core.quotas.yielding import YieldRule, rule_sentence, with_rule
 from autothrottle.core.records import AuditAction, CatchUp, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity, with_request_quota
@@ -83,10 +82,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _with_entry(entries: Mapping[K, V], key: K, entry: V) -> Mapping[K, V]:
-    return {**entries, key: entry}
-
-
 @dataclass(frozen=True, slots=True)
 class MapKind(Generic[K, V]):
     """One kind of map. Its records have neither number nor time: the store adds them."""
@@ -99,7 +94,7 @@ class MapKind(Generic[K, V]):
     """Returns the record of a removal from (key, who)."""
     is_purge_audited: bool = True
     """Whether a removal by the leading planner is recorded, too."""
-    with_entry: Callable[[Mapping[K, V], K, V], Mapping[K, V]] = _with_entry
+    with_entry: Callable[[Mapping[K, V], K, V], Mapping[K, V]] = lambda entries, key, entry: {**entries, key: entry}
     """Adds or replaces an entry; raises an error if there would be too many."""
 
     def purge_record(self, key: K, fence: int, reason: str) -> StoredAuditRecord | None:

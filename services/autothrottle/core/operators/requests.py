@@ -78,9 +78,7 @@ def ended_requests(
 def _purges(cycle: CycleInput) -> Iterator[PurgeOverride]:
     """Yield the removals of overrides that are marked for removal or have expired."""
     overrides, all_overrides = cycle.overrides, cycle.sources.overrides
-    marked: dict[int | None, StoredOverride] = {
-        b: override for b, override in overrides.brokers.items() if override.rate == 0
-    }
+    marked: dict[int | None, StoredOverride] = {b: o for b, o in overrides.brokers.items() if o.rate == 0}
     expired = all_overrides.expired(cycle.at) if all_overrides else {}
     for reason, ended in ((MARKED, marked), (EXPIRED, expired)):
         for broker_or_all, override in ended.items():

@@ -126,11 +126,8 @@ def proposal(snapshot: Snapshot, targets: Targets) -> ProposedReassignment:
         Conflict: a partition is being reassigned to other replicas.
     """
     assignments = snapshot.assignments
-    _refuse(
-        Missing,
-        (f"{named(row)} does not exist" for row in targets if row not in assignments),
-        "give a partition's name",
-    )
+    absent = (f"{named(row)} does not exist" for row in targets if row not in assignments)
+    _refuse(Missing, absent, "give a partition's name")
     _refuse(Invalid, _absent_brokers(snapshot, targets), "start the broker, or name another")
     elsewhere = (row for row in targets if assignments[row].moves and assignments[row].target != targets[row])
     problems = (f"{named(row)} is already being reassigned to {_list(assignments[row].target)}" for row in elsewhere)

@@ -37,7 +37,7 @@ class _Exchange(NamedTuple):
 class MoveRules:
     """Which replicas may move, and how far."""
 
-    budget: float
+    budget: float = float("inf")
     """Bytes that may be copied."""
     only_moved: bool = False
     """Only replicas that the plan has already moved may move."""
@@ -251,12 +251,9 @@ class Balancing:
         middle = bisect_left(replicas, (gap // 2, 0))
         for size, partition in replicas[max(middle - _NEIGHBOURS, 0) : middle + _NEIGHBOURS]:
             gain = size * (gap - size)
-            is_better = gain > 0 and (best is None or gain > best.gain)
-            if (
-                is_better
-                and self._allowed(partition, full, empty)
-                and self._affordable(self._cost(partition, full, empty))
-            ):
+            if gain <= 0 or (best is not None and gain <= best.gain) or not self._allowed(partition, full, empty):
+                continue
+            if self._affordable(self._cost(partition, full, empty)):
                 best = _Exchange(gain, partition, -1)
         return best
 

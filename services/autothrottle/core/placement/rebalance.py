@@ -1,28 +1,31 @@
-"""Move replicas until free storage is even: rebalance, scale and decommission."""
+"""Move replicas until free storage is even (rebalance, scale, decommission), or just enough off a full broker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.balancing import Balancing, MoveRules
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.leadership import even_leaders
-from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
+from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, TopicPartitionKey
 from autothrottle.core.placement.plan import (
+    BYTES_OVER_BOUND,
     PlacementPlan,
     RebalanceOptions,
     RebuildOptions,
     Relocation,
+    StorageSpread,
     Strategy,
+    build_plan,
     gigabytes,
+    least_bytes,
+    storage_spread,
 )
-from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
 from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.placement.replica_counts import keep_small_replicas
 from autothrottle.core.placement.replica_table import ReplicaTable
-from autothrottle.core.placement.sharing import keep_small_replicas
-from autothrottle.core.placement.statistics import StorageSpread, storage_spread
 
 _NAMED_BROKERS = 3
 """Brokers that a sentence about exhausted storage names, the fullest ones."""
@@ -31,20 +34,20 @@ _NAMED_BROKERS = 3
 def rebalance(
     partitions: Iterable[PartitionReplicas],
     brokers: Sequence[PlacementBroker],
-    options: RebalanceOptions | None = None,
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan that makes free storage even and copies about as few bytes as that needs.
 
     Raises:
         Invalid: a broker leaves or is missing, or sizes or free storage are missing.
     """
-    return _levelled(partitions, brokers, options or RebalanceOptions())
+    return _levelled(partitions, brokers, options)
 
 
 def scale(
     partitions: Iterable[PartitionReplicas],
     brokers: Sequence[PlacementBroker],
-    options: RebalanceOptions | None = None,
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan that makes free storage even over the old and the new brokers.
 
@@ -53,7 +56,7 @@ def scale(
     """
     if not any(broker.new for broker in brokers):
         raise Invalid("reassignment requires additional brokers; list brokers that hold no replicas yet")
-    options = replace(options or RebalanceOptions(), storage_threshold=None, storage_threshold_bytes=0)
+    options = replace(options, storage_threshold=None, storage_threshold_bytes=0)
     plan = _levelled(partitions, brokers, options)
     # Even storage over more brokers may widen its range; an operator need not accept that.
     return replace(plan, warnings=tuple(sorted((*plan.refusals, *plan.accepted_warnings))))
@@ -173,7 +176,7 @@ def decommission(
     partitions: Iterable[PartitionReplicas],
     brokers: Sequence[PlacementBroker],
     leaving: Iterable[int],
-    options: RebalanceOptions | None = None,
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan that moves the replicas of the leaving brokers, and no others.
 
@@ -182,7 +185,6 @@ def decommission(
     Raises:
         Invalid: `leaving` names an unknown broker, or every broker.
     """
-    options = options or RebalanceOptions()
     drained = frozenset(leaving)
     unknown = drained.difference(broker.id for broker in brokers)
     if unknown:
@@ -206,3 +208,62 @@ def decommission(
     )
     targets = tuple(broker.id for broker in plan.brokers if broker.replace)
     return replace(plan, relocations=relocations(plan.old_map, plan.new_map), offload_targets=targets)
+
+
+def relieve(
+    partitions: Iterable[PartitionReplicas],
+    brokers: Sequence[PlacementBroker],
+    full: int,
+    reserves: Mapping[int, int],
+    growth: Mapping[TopicPartitionKey, float],
+    options: RebalanceOptions = RebalanceOptions(),  # noqa: B008 (frozen)
+) -> PlacementPlan:
+    """Return a plan that moves just enough replicas off a broker, with as few bytes as possible.
+
+    Among equal sizes, the partition that grows fastest moves. Each replica goes to the broker with the most storage
+    above its reserve. A note says what is left.
+
+    Args:
+        partitions: the map; sizes are known.
+        brokers: brokers with their free storage.
+        full: id of the broker.
+        reserves: broker id -> bytes that shall be free, at least; absent: 0.
+        growth: partition -> bytes/s; absent: 0.
+        options: rules on racks.
+
+    Raises:
+        Invalid: the broker, a size or free storage is unknown.
+    """
+    table = ReplicaTable(partitions, brokers, options.min_rack_ids, allow_fewer_racks=options.allow_fewer_racks)
+    if full not in table.index:
+        raise Invalid(f"broker {full} is unknown. Fix: name a broker of the cluster")
+    if unknown := next((entry for entry in table.partitions if entry.size is None and full in entry.replicas), None):
+        raise Invalid(f"size of {unknown.topic} p{unknown.partition} is unknown; fetch metrics first")
+    source, free = table.index[full], table.free()
+    spare = [value - reserves.get(broker.id, 0) for value, broker in zip(free, table.brokers, strict=True)]
+    movable = [number for number, replicas in enumerate(table.sets) if source in replicas and table.sizes[number]]
+    movable.sort(key=lambda number: (table.sizes[number], -growth.get(table.partitions[number].key, 0.0), number))
+    while spare[source] < 0 and movable:
+        # The smallest partition that suffices alone, or else the largest one.
+        needed = (at for at, number in enumerate(movable) if table.sizes[number] >= -spare[source])
+        partition = movable.pop(next(needed, -1))
+        size = table.sizes[partition]
+        destinations = [
+            broker
+            for broker in range(table.count)
+            if table.receives[broker] and spare[broker] >= size and table.fits(partition, source, broker)
+        ]
+        if destinations:
+            destination = max(destinations, key=lambda broker: (spare[broker], -broker))
+            table.move(partition, source, destination)
+            spare[source] += size
+            spare[destination] -= size
+    plan = build_plan(table, table.result())
+    rest = (
+        f"broker {full} stays {gigabytes(-spare[source])} above the limit, because no broker has room for more of its "
+        "replicas; add brokers, or storage"
+        if spare[source] < 0
+        else f"broker {full} is below the limit by {gigabytes(spare[source])}"
+    )
+    moved = relocations(plan.old_map, plan.new_map)
+    return replace(plan, notes=(*plan.notes, rest), relocations=moved, offload_targets=(full,))

@@ -13,17 +13,24 @@ from autothrottle.core.placement.fill import allowed_brokers, fill_by_count, fil
 from autothrottle.core.placement.leadership import evacuate_leadership, even_leaders
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.core.placement.plan import (
+    BYTES_OVER_BOUND,
     Affinity,
     Optimization,
     PlacementPlan,
     RebuildOptions,
     Strategy,
+    build_plan,
     gigabytes,
+    least_bytes,
 )
-from autothrottle.core.placement.plan_builder import BYTES_OVER_BOUND, build_plan, least_bytes
-from autothrottle.core.placement.replica_counts import FreeLimits, even_moved_leaders, even_replicas, level_counts
+from autothrottle.core.placement.replica_counts import (
+    FreeLimits,
+    even_moved_leaders,
+    even_replicas,
+    keep_small_replicas,
+    widen_sharing,
+)
 from autothrottle.core.placement.replica_table import HOLE, ReplicaTable
-from autothrottle.core.placement.sharing import keep_small_replicas, widen_sharing
 
 _EVEN = 1e-5
 """A range of free storage up to this fraction of the mean counts as even."""
@@ -34,13 +41,13 @@ _NEARLY_EVEN = 0.08
 _MANY_REPLICAS = 150_000
 _NAMED_BROKERS = 5
 """Number of brokers in a sentence about exhausted storage: those with the most free storage."""
-_SWAPS = MoveRules(budget=float("inf"), only_swaps=True, tolerance=0.002, steps=4_000)
+_SWAPS = MoveRules(only_swaps=True, tolerance=0.002, steps=4_000)
 
 
 def rebuild(
     partitions: Iterable[PartitionReplicas],
     brokers: Sequence[PlacementBroker],
-    options: RebuildOptions | None = None,
+    options: RebuildOptions = RebuildOptions(),  # noqa: B008 (frozen)
 ) -> PlacementPlan:
     """Return a plan in which no replica is on a broker that leaves.
 
@@ -50,7 +57,6 @@ def rebuild(
     Raises:
         Invalid: options contradict each other, sizes or free storage are missing, or affinities cannot be formed.
     """
-    options = options or RebuildOptions()
     _check(options)
     table = ReplicaTable(
         partitions, brokers, options.min_rack_ids, options.partition_size_factor, options.allow_fewer_racks
@@ -195,10 +201,9 @@ def _counts_even_storage(table: ReplicaTable) -> bool:
     fill_by_count(table, table.free(), largest_first=True)
     even_replicas(table, only_moved=False)
     if all(HOLE not in replicas for replicas in table.sets) and _swap(table):
-        rules = MoveRules(budget=float("inf"))
         # Swaps keep the numbers of replicas even; moves follow only where swaps do not suffice.
-        Balancing(table, table.free(), replace(rules, only_swaps=True)).refine()
-        Balancing(table, table.free(), rules).refine()
+        Balancing(table, table.free(), MoveRules(only_swaps=True)).refine()
+        Balancing(table, table.free(), MoveRules()).refine()
         return True
     for replicas in table.sets:
         replicas[:] = [HOLE] * len(replicas)
@@ -207,7 +212,7 @@ def _counts_even_storage(table: ReplicaTable) -> bool:
 
 def _even_storage(table: ReplicaTable, only_moved: bool) -> None:
     """Even out free storage, and also the numbers of replicas if that leaves storage about as even."""
-    rules = MoveRules(budget=float("inf"), only_moved=only_moved)
+    rules = MoveRules(only_moved=only_moved)
     Balancing(table, table.free(), rules).refine()
     best, spread = [list(replicas) for replicas in table.sets], _range(table)
     even_replicas(table, only_moved)
@@ -276,7 +281,8 @@ def _level(table: ReplicaTable, options: RebuildOptions) -> None:
     """Reach an even map from the current one by few moves."""
     rules = MoveRules(budget=BYTES_OVER_BOUND * least_bytes(table))
     if options.strategy is Strategy.COUNT:
-        level_counts(table)
+        Balancing(table, [-load for load in table.loads()], MoveRules(), [1] * len(table.sets)).drain()
+        even_replicas(table, only_moved=False)
         if _is_measured(table):
             Balancing(table, table.free(), replace(rules, only_swaps=True)).refine()
         return

@@ -211,11 +211,10 @@ class AdaptivePolicy(Policy):
         if need is not None:
             rate = min(rate, _need_with_slack(headroom.tuning, side_input.previous, need, bytes_left, on_top))
         rate = max(rate, floor) + on_top
-        if headroom.load is None:
+        load = headroom.load
+        if load is None:
             return RateProposal(round(rate), basis=Basis.GUESSED)
-        return RateProposal(
-            round(rate), round(headroom.load.rate), max(round(headroom.load.age), 0), headroom.load.basis
-        )
+        return RateProposal(round(rate), round(load.rate), max(round(load.age), 0), load.basis)
 
 
 def _need_with_slack(tuning: Tuning, previous: int | None, need: float, bytes_left: float, on_top: float) -> float:

@@ -1,4 +1,4 @@
-"""The original's policy, with each measurement compared in its own interval.
+"""The original's policy, with each measurement compared in its own interval; and one fixed rate as its alternative.
 
 Source: kafka-kit's autothrottle (the formula).
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, LinkSideInput, Policy, PolicyInput, RateProposal
+from autothrottle.core.records import Basis
 from autothrottle.core.traffic.replication import Replication, ThrottleHistory
 from autothrottle.core.units import BytesPerSecond
 
@@ -131,3 +131,19 @@ def headroom(
     over = max(utilization - capacity, 0)
     free = capacity - client_load(utilization, throttle) - over
     return max(round(free * max_ratio), min_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticPolicy(Policy):
+    """One rate for every link side, as an operator would set it by hand, independent of the client load."""
+
+    name = "static"
+    rate: BytesPerSecond
+    """Bytes/s, > 0."""
+
+    @property
+    def fixed_rate(self) -> BytesPerSecond:
+        return self.rate
+
+    def propose(self, policy_input: PolicyInput) -> Mapping[LinkSide, RateProposal]:
+        return dict.fromkeys(policy_input.sides, RateProposal(self.rate, basis=Basis.STATIC))

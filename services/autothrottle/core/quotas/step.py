@@ -6,7 +6,7 @@ when ours ends.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -18,11 +18,18 @@ from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import KnownSources, unreadable_entries
-from autothrottle.core.policy.limits import Limits
-from autothrottle.core.quotas.entities import QuotaState, entity_of_path
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuotas, format_value, parse_value
+from autothrottle.core.policy.interface import Limits
+from autothrottle.core.quotas.keys import (
+    QuotaKey,
+    QuotaState,
+    TemporaryQuotas,
+    entity_of_path,
+    format_value,
+    parse_value,
+)
 from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldState, YieldTarget
 from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus
+from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first
 from autothrottle.core.throttles.decision import ThrottleDecision
 from autothrottle.core.throttles.ownership import desired_rate, lost_finding, with_lost_records
@@ -152,10 +159,8 @@ def _desired(targets: Iterable[YieldTarget], resources_read: Collection[ConfigRe
     """Return the quotas of the entities. One whose quotas were not read keeps the values in the ledger."""
     desired = _Desired()
     for target in targets:
-        is_read, keys = (
-            target.resource in resources_read,
-            (k for k in target.keys if (target.resource, k) not in inputs.operator_keys),
-        )
+        is_read = target.resource in resources_read
+        keys = (key for key in target.keys if (target.resource, key) not in inputs.operator_keys)
         quotas = {key: _quota(target, key, is_read, inputs, desired) for key in keys}
         values = {str(key): format_value(key, value) for key, value in quotas.items() if value is not None}
         if values:
@@ -270,9 +275,9 @@ def _findings(yields: YieldState, rules: YieldRules, waiting: Collection[str]) -
     if len(matched) > MAX_LIMITED:
         limited = frozenset(yields.targets(rules))
         left_out = [target for target in matched if target not in limited]
-        names = sorted({match.rule.name for target in left_out for match in target.rules})
+        names = excerpt(sorted({match.rule.name for target in left_out for match in target.rules}), _SHOWN)
         findings.append(
-            f"yield rules {_shown(names)} match too many clients: {len(left_out)} of them are not limited, since rules "
+            f"yield rules {names} match too many clients: {len(left_out)} of them are not limited, since rules "
             f"limit at most {MAX_LIMITED}; give patterns that match fewer"
         )
     return tuple(findings)
@@ -283,9 +288,9 @@ def _plug_in_findings(yields: YieldState, throttles: ThrottleDecision, clock: fl
     plug_ins = yields.reading.plug_ins
     if not plug_ins or yields.stepped is None or yields.stepped_at is None:
         return ()
-    names = _shown(sorted(set(plug_ins.values())))
+    names = excerpt(sorted(set(plug_ins.values())), _SHOWN)
     findings = [
-        f"brokers {_shown([str(b) for b in sorted(plug_ins)])} use the plug-in {names} for client quotas "
+        f"brokers {excerpt(sorted(plug_ins), _SHOWN)} use the plug-in {names} for client quotas "
         "(client.quota.callback.class); Kafka's quotas may have no effect there"
     ]
     if clock - yields.stepped >= _SETTLED_WINDOWS * QUOTA_WINDOW.total_seconds():
@@ -297,11 +302,6 @@ def _plug_in_findings(yields: YieldState, throttles: ThrottleDecision, clock: fl
                 f"the recovery before their quotas, and have {new_load} MB/s now; limit these clients in the plug-in"
             )
     return tuple(findings)
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 TARGET_ROOM = 0.5
@@ -357,17 +357,11 @@ def client_loads(plan: Plan, limits: Limits | None) -> Mapping[LinkSide, BytesPe
 def _client_load(decision: Decision, limits: Limits | None) -> BytesPerSecond | None:
     if decision.client_bytes_per_second is not None or limits is None:
         return decision.client_bytes_per_second
-    if (
-        decision.headroom_bytes_per_second is None
-        or decision.capacity_bytes_per_second is None
-        or decision.basis is Basis.STATIC
-    ):
+    capacity, headroom = decision.capacity_bytes_per_second, decision.headroom_bytes_per_second
+    if headroom is None or capacity is None or decision.basis is Basis.STATIC:
         return None
     # The original's formula: the headroom is the operator's share of what clients leave.
-    return max(
-        decision.capacity_bytes_per_second - int(decision.headroom_bytes_per_second / limits.max_ratio[decision.role]),
-        0,
-    )
+    return max(capacity - int(headroom / limits.max_ratio[decision.role]), 0)
 
 
 def unchanged_load(

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
-from autothrottle.core.quotas.entities import (
+from autothrottle.core.quotas.keys import (
     DEFAULT,
+    MAX_EXACT,
     ClientQuotaEntity,
     ClientReading,
     Name,
+    QuotaKey,
     entity_of_path,
+    fallbacks,
     validate_entity,
 )
-from autothrottle.core.quotas.keys import MAX_EXACT, QuotaKey, fallbacks
 from autothrottle.core.units import BytesPerSecond, format_megabytes
 
 if TYPE_CHECKING:  # a client that imports this module needs no flows
@@ -357,11 +359,9 @@ class YieldState:
     def with_ours(self, resources: Collection[ConfigResource]) -> YieldState:
         """Return the state with the quota entities of the ledger."""
         ledger_resources = frozenset(resources)
-        return (
-            self
-            if ledger_resources == self.ledger_resources
-            else replace(self, ledger_resources=ledger_resources)._with_known()
-        )
+        if ledger_resources == self.ledger_resources:
+            return self
+        return replace(self, ledger_resources=ledger_resources)._with_known()
 
     def _with_known(self) -> YieldState:
         ours = (entity_of_path(resource.path) for resource in self.ledger_resources)

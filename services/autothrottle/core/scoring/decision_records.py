@@ -15,7 +15,7 @@ from enum import StrEnum
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.flows import Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Cycle, Decision, Outcome
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import Replication, ThrottleHistory

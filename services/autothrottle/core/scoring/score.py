@@ -1,4 +1,4 @@
-"""What a score names: the causes of lost time, and the settings that are estimated and recommended.
+"""What a score compares and names: the bound, the causes of lost time, and settings, estimated and recommended.
 
 The scorer computes scores and estimates as Spark expressions. A test compares them with the same rules in Python
 (tests/unit/autothrottle/core/scoring/rules.py). The types to know are `Cause` and `Recommendation`.
@@ -6,6 +6,7 @@ The scorer computes scores and estimates as Spark expressions. A test compares t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -118,3 +119,62 @@ def _recommended(cells: Sequence[Cell]) -> Recommendation | None:
     close = [cell for cell in candidates if cell.estimated_seconds <= longest]
     best = min(close, key=lambda cell: (cell.writes, cell.estimated_seconds, *cell.order()))
     return Recommendation(best, logged)
+
+
+Pieces = Sequence[tuple[float, float]]
+"""Consecutive (seconds, bytes/s) from the start of a reassignment; the last rate continues without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSideDemand:
+    """The data that a reassignment copies over one link side, and the rate available for it."""
+
+    size: float
+    """Bytes to copy, >= 0."""
+    available_rate: Pieces
+    """The rate that replication may use, see the function `available_rate`; empty: always 0."""
+    growth: float = 0.0
+    """Produce rate to these partitions, bytes/s; this data must be copied, too."""
+
+
+def available_rate(capacity: float, client: float, ratio: float, min_rate: float) -> float:
+    """Return the rate that replication may use, bytes/s: `max(ratio * max(capacity - client, 0), min_rate)`.
+
+    Args:
+        capacity: capacity of the link side, bytes/s, > 0.
+        client: client load without the reassignment, as a mean over about the quota window (10 s), bytes/s.
+        ratio: share of the headroom, in (0, 1].
+        min_rate: the floor, bytes/s.
+
+    >>> available_rate(100, 20, 0.9, 10), available_rate(100, 120, 0.9, 10)
+    (72.0, 10)
+    """
+    return max(ratio * max(capacity - client, 0.0), min_rate)
+
+
+def link_side_seconds(side: LinkSideDemand) -> float:
+    """Return the first T, in seconds, with `integral of available_rate over [0, T] >= size + growth * T`; inf: none.
+
+    >>> link_side_seconds(LinkSideDemand(300.0, [(10.0, 10.0), (10.0, 50.0)]))
+    14.0
+    """
+    bytes_left, elapsed = side.size, 0.0
+    if bytes_left <= 0:
+        return 0.0
+    for seconds, rate in side.available_rate:
+        net = rate - side.growth
+        if net > 0 and bytes_left <= net * seconds:
+            return elapsed + bytes_left / net
+        bytes_left, elapsed = bytes_left - net * seconds, elapsed + seconds
+    net = side.available_rate[-1][1] - side.growth if side.available_rate else 0.0
+    return elapsed + bytes_left / net if net > 0 else math.inf
+
+
+def bound_seconds(sides: Iterable[LinkSideDemand]) -> float:
+    """Return the shortest possible duration of a reassignment, in seconds: the time of its slowest link side.
+
+    No policy that keeps the same share of the headroom on every link side is faster, even if it knows the future. A
+    linear program over all flows and time slots gives the same result
+    (tests/unit/autothrottle/core/scoring/test_bound.py).
+    """
+    return max(map(link_side_seconds, sides), default=0.0)

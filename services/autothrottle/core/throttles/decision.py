@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cycle.decision import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
-from autothrottle.core.policy.interface import PolicyObservation
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, PolicyObservation
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
 from autothrottle.core.throttles.changes import (
@@ -69,15 +68,11 @@ def decide_throttles(
         decided, throttles = _planned(settings, _measured(settings, observed, cycle), cycle, pace)
     snapshot, reading = cycle.view.to_throttle, cycle.observation.settings
     participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
-    guard_state, stalled = decided.guards.watch(
-        throttles.plan,
-        snapshot,
-        cycle.observation.scheduled,
-        reading.settings if reading.complete_for == participating else None,
-    )
+    broker_settings = reading.settings if reading.complete_for == participating else None
+    guard_state, stalled = decided.guards.watch(throttles.plan, snapshot, cycle.observation.scheduled, broker_settings)
     effect = _effect(decided, cycle, throttles)
-    contribution = throttles.contribution
-    contribution = replace(contribution, findings=(*contribution.findings, *effect.ineffective.values()))
+    findings = (*throttles.contribution.findings, *effect.ineffective.values())
+    contribution = replace(throttles.contribution, findings=findings)
     next_state = replace(decided, guards=guard_state, effect=effect)
     return next_state, replace(throttles, stalled=stalled, contribution=contribution)
 
@@ -90,11 +85,9 @@ def _effect(state: ThrottleState, cycle: CycleInput, throttles: ThrottleDecision
     sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused)
     settings, quota_rates = cycle.observation.settings.settings, throttles.loads.quota_rates
     in_sync = in_sync_rates(snapshot, quota_rates, state.guards.growth, throttles.loads)
-    return state.effect.observe(
-        EffectObservation(
-            cycle.at, sides, state.history, snapshot.progress or Progress(), settings, quota_rates, in_sync
-        )
-    )
+    progress = snapshot.progress or Progress()
+    observation = EffectObservation(cycle.at, sides, state.history, progress, settings, quota_rates, in_sync)
+    return state.effect.observe(observation)
 
 
 def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> ThrottleState:
@@ -131,13 +124,10 @@ def _load_findings(settings: PlannerSettings, cycle: CycleInput) -> tuple[str, .
     if cycle.loads.error:
         return (cycle.loads.error,)
     loads = cycle.loads.loads
-    return (
-        *loads.warnings,
-        *(
-            f"broker {broker_id}: {loads.problems.get(broker_id, 'unknown to the metrics source')}"
-            for broker_id in sorted(_without_load(settings, cycle))
-        ),
-    )
+    problems = {
+        b: loads.problems.get(b, "unknown to the metrics source") for b in sorted(_without_load(settings, cycle))
+    }
+    return (*loads.warnings, *(f"broker {broker_id}: {problem}" for broker_id, problem in problems.items()))
 
 
 def _paused(settings: PlannerSettings, cycle: CycleInput) -> ThrottleDecision:
@@ -145,8 +135,7 @@ def _paused(settings: PlannerSettings, cycle: CycleInput) -> ThrottleDecision:
     pause, snapshot = cycle.sources.pause, cycle.view.to_throttle
     assert pause is not None
     if pause.mode is PauseMode.KEEP:
-        stale = stale_lists(snapshot, cycle.overrides, settings.limits.keep_throttles)
-        return ThrottleDecision(stale=stale)
+        return ThrottleDecision(stale=stale_lists(snapshot, cycle.overrides, settings.limits.keep_throttles))
     change_set = release_of_ours(snapshot, cycle.fence, cycle.number)
     return ThrottleDecision(_contribution(cycle, change_set), invalid_lists=change_set.invalid_lists)
 

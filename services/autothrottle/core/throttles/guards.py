@@ -20,11 +20,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType
-from autothrottle.core.cluster.fetch_settings import (
+from autothrottle.core.cluster.configs import (
     DEFAULT_MIN_IN_SYNC_REPLICAS,
     KAFKA_DEFAULTS,
     ClusterSettings,
+    ConfigResource,
+    ReplicaRole,
+    ResourceType,
     fill_seconds,
     fitting_response,
     is_large_response,
@@ -34,7 +36,7 @@ from autothrottle.core.cluster.flows import Intervals, LinkSide, LinkTraffic, Pr
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.forecast.eta import move_time, needed_rate
 from autothrottle.core.forecast.progress import StallWatch
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Basis, Decision, Outcome, Reason
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.throttles.plan import DesiredReplicas, Plan, is_small_change

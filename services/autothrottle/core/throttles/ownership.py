@@ -2,7 +2,7 @@
 
 A rate is taken over as a whole, and its earlier value is restored later. The entries of a replica list are owned one by
 one. Foreign values are not changed. `changes` applies this to a whole cluster; the ledger records what we wrote. The
-type to know is `DesiredKey`; `ramp` tells why a rate rises in steps.
+type to know is `DesiredKey`; `changes.RampState` tells why a rate rises in steps.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.errors import Invalid
 from autothrottle.core.records import ForeignThrottle
+from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.plan import DesiredReplicas
 from autothrottle.core.units import BytesPerSecond
 
@@ -231,12 +232,9 @@ def _step(
 ) -> tuple[str, str | None]:
     """Return (the rate to write, the ramp's target); target None: the rate is final."""
     current_rate = limiting_rate(current or "")
-    if (
-        current_rate is None
-        or elapsed is None
-        or isinstance(desired, str)
-        or not (is_rising or needs_ramp(current_rate, desired))
-    ):
+    if current_rate is None or elapsed is None or isinstance(desired, str):
+        return str(desired), None
+    if not is_rising and not needs_ramp(current_rate, desired):
         return str(desired), None
     value = step(current_rate, desired, elapsed)
     return str(value), None if value == desired else str(desired)
@@ -339,12 +337,8 @@ def _confirmed(owned: frozenset[str], ledger_key: LedgerKey) -> frozenset[str]:
 
 def _is_all_ours(current: str | None, ledger_key: LedgerKey) -> bool:
     """Return whether a list is as we wrote it, without foreign entries: the usual case, detected without parsing."""
-    return (
-        current == ledger_key.written
-        and ledger_key.intent is None
-        and ledger_key.part is None
-        and not ledger_key.before
-    )
+    is_whole = ledger_key.intent is None and ledger_key.part is None
+    return is_whole and current == ledger_key.written and not ledger_key.before
 
 
 def _replacement(current: str | None) -> str:
@@ -387,8 +381,7 @@ def _list_edit(owned: frozenset[str], entries: frozenset[str], added: frozenset[
 
 
 def _first_entries(entries: frozenset[str]) -> str:
-    first = format_replicas(entries).split(",")[:_SHOWN_ENTRIES]
-    return ",".join(first) + (f" and {len(entries) - len(first)} more" if len(entries) > len(first) else "")
+    return excerpt(format_replicas(entries).split(","), _SHOWN_ENTRIES, ",")
 
 
 def _of_partitions(entries: frozenset[str], partitions: frozenset[int]) -> frozenset[str]:

@@ -24,8 +24,7 @@ from autothrottle.core.cluster.snapshot import ReplicaList, Snapshot, TopicParti
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import Overrides
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import LinkSideInput, Policy, PolicyInput, RateProposal
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, LinkSideInput, Policy, PolicyInput, RateProposal
 from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.traffic.replication import ThrottleHistory
@@ -137,12 +136,10 @@ def plan(
     for broker_id, role in sides:
         if overrides.of(broker_id) is not None:
             fixed[broker_id, role] = _overridden(snapshot, overrides, broker_id, role)
+        elif broker_id not in loads.brokers and policy.fixed_rate is not None:
+            fixed[broker_id, role] = _static(snapshot, limits, policy.fixed_rate, broker_id, role)
         elif broker_id not in loads.brokers:
-            fixed[broker_id, role] = (
-                _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
-                if policy.fixed_rate is None
-                else _static(snapshot, limits, policy.fixed_rate, broker_id, role)
-            )
+            fixed[broker_id, role] = _without_load(snapshot, limits, failures.get(broker_id, 0), broker_id, role)
     link_side_inputs = {side: _link_side_input(snapshot, loads, side) for side in sides if side not in fixed}
     proposals = policy.propose(PolicyInput(snapshot, link_side_inputs, limits, history))
     measured = (_proposed(side_input, proposals[side], limits) for side, side_input in link_side_inputs.items())

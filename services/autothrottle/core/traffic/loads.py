@@ -99,11 +99,7 @@ class Loads:
     @cached_property
     def capacities(self) -> Mapping[LinkSide, BytesPerSecond]:
         """Link side -> its capacity, for the brokers with a load."""
-        return {
-            (broker_id, role): load.capacity.of(role)
-            for broker_id, load in self.brokers.items()
-            for role in ReplicaRole
-        }
+        return {(b, role): load.capacity.of(role) for b, load in self.brokers.items() for role in ReplicaRole}
 
 
 def is_byte_count(value: float) -> bool:

@@ -70,9 +70,7 @@ class Replication:
         counts = self._counts(broker_id, role)
         # A flow that has nothing left and is no longer counted has ended and copies nothing.
         ended_before = at - _SLOWEST_ANSWER
-        last = [count.at for count in counts if count.bytes_left or count.at >= ended_before]
-        until = min(last, default=end)
-        until = min(until, end)
+        until = min([end, *(count.at for count in counts if count.bytes_left or count.at >= ended_before)])
         if until <= start:
             return None
         total = off = 0.0

@@ -14,12 +14,12 @@ from itertools import chain, pairwise, permutations, product
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.texts import excerpt
 from autothrottle.core.traffic.broker_matching import BrokerMatching
 from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.counters import Series, SeriesName, newest_rate, utilization
-from autothrottle.core.traffic.exporters import EXPORTERS, Exporter
+from autothrottle.core.traffic.exporters import EXPORTERS, Exporter, LinkDevices, is_virtual, is_vlan
 from autothrottle.core.traffic.loads import MAX_LINK_RATE, BrokerLoad, Capacity, Loads, Utilization, by_broker
-from autothrottle.core.traffic.network_devices import LinkDevices, is_virtual, is_vlan
 
 _PART_LABELS = frozenset({"__name__", "device", "interface", "name", "id", "image"})
 """Labels that differ between series of one broker, which are summed up; all others name the target."""
@@ -40,7 +40,7 @@ class HostSeries:
     speeds: Sequence[Series] = ()
     """Speed of each device, bytes/s."""
     facts: Sequence[Series] = ()
-    """Facts of each device, see `network_devices`."""
+    """Facts of each device, see `exporters.FACTS`."""
     hosts: Sequence[str] = ()
     """The hosts in the broker's registration; (): unknown."""
 
@@ -146,7 +146,7 @@ class SeriesReading:
     speeds: Sequence[Series] = ()
     """Speed of each device, bytes/s."""
     facts: Sequence[Series] = ()
-    """Facts of each device, see `network_devices`."""
+    """Facts of each device, see `exporters.FACTS`."""
     exporter: Exporter = field(default_factory=lambda: EXPORTERS["node_exporter"])
     names: Mapping[str, Sequence[SeriesName]] = field(default_factory=dict)
     """Query -> the names of the series that it sums up; absent: a query of the operator, all of whose series count."""
@@ -314,6 +314,4 @@ def _target(series: Series, names: Sequence[SeriesName] = ()) -> str:
 
 
 def _shown(targets: Iterable[str]) -> str:
-    names = list(targets)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return excerpt(list(targets), _SHOWN)

@@ -13,13 +13,12 @@ import pytest
 
 from autothrottle.adapters.grpc import DiscoveryClient
 from autothrottle.adapters.memory import MemoryMetrics
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings
 from autothrottle.core.errors import Invalid as InvalidHere
-from autothrottle.core.forecast.estimate import Goal
+from autothrottle.core.forecast.eta import Goal
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.runtime.server import ServiceServer
 from autothrottle.v1.discovery_pb2_grpc import add_DiscoveryServiceServicer_to_server

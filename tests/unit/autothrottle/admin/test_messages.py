@@ -24,7 +24,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.sources import Overrides, StoredOverride
-from autothrottle.core.quotas.entities import ClientQuotaEntity
+from autothrottle.core.quotas.keys import ClientQuotaEntity
 from autothrottle.core.records import AuditAction, Pause
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE, RequestQuotaEntity
 from autothrottle.core.traffic.loads import MAX_LINK_RATE

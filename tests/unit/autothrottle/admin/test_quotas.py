@@ -8,8 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey, quota_etag
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, quota_etag
 from autothrottle.core.records import CatchUp
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc, quotas_pb2, quotas_pb2_grpc
 from tests.builders import eventually

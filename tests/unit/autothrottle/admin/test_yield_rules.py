@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey
 from autothrottle.core.quotas.yielding import BYTE_RATES
 from autothrottle.v1 import quotas_pb2
 from tests.builders import eventually

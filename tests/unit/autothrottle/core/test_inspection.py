@@ -7,8 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import LEADER_RATE, ClusterSettings, ConfigResource, FetchSettings
 from autothrottle.core.cluster.snapshot import Problem, Snapshot
 from autothrottle.core.inspection import (
     Finding,
@@ -20,8 +19,7 @@ from autothrottle.core.inspection import (
     snapshot_inspected,
 )
 from autothrottle.core.placement.partition_map import PartitionReplicas
-from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads
 from tests import builders
 from tests.builders import limits, mb

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey
 from tests.unit.autothrottle.gateway.front import Front
 
 PAIR = {"user": "a/b", "clientId": "100% ☃"}

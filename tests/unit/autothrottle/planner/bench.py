@@ -18,10 +18,9 @@ from autothrottle.adapters.memory import (
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
-from autothrottle.core.operators.schedule import Schedule
+from autothrottle.core.operators.sources import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits, Policy
 from autothrottle.core.records import Cycle
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.planner.calls import PlannerDependencies

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from autothrottle.core.cluster.configs import ConfigResource
-from autothrottle.core.cluster.fetch_settings import ClusterSettings
+from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy

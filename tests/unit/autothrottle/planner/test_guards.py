@@ -10,9 +10,8 @@ from datetime import UTC, timedelta
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
-from autothrottle.core.operators.schedule import Schedule, ScheduleWindow, parse_schedule
-from autothrottle.core.operators.sources import StoredOverride
+from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings
+from autothrottle.core.operators.sources import Schedule, ScheduleWindow, StoredOverride, parse_schedule
 from autothrottle.core.retries import SETTINGS
 from autothrottle.planner import calls
 from autothrottle.planner.calls import SettingsReader

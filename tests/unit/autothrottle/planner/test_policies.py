@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.policy.headroom import StaticPolicy
 from autothrottle.core.records import Basis, Reason
 from autothrottle.ports.telemetry import NoLoads
 from autothrottle.runtime.configuration_reader import parse

@@ -11,8 +11,7 @@ from autothrottle.adapters.memory import MemoryElectorate, MemoryOverrides
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import AutothrottleError, Incomplete, Unavailable
 from autothrottle.core.operators.sources import StoredOverride
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, QuotaState
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, QuotaState, TemporaryQuota
 from autothrottle.core.records import AuditAction, CatchUp, Pause, PauseMode
 from autothrottle.ports.kafka import Term
 from tests.builders import NOON

@@ -19,9 +19,9 @@ from autothrottle.core.cycle.step import ramp_steps, settle
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, PauseMode, Reason
-from autothrottle.core.throttles import ramp
+from autothrottle.core.throttles import changes
+from autothrottle.core.throttles.changes import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.core.throttles.plan import HOLD_ALL, Plan
-from autothrottle.core.throttles.ramp import BUDGET, BUDGET_SPAN, WriteHistory
 from autothrottle.planner.loop import Trigger, Triggers
 from autothrottle.ports.kafka import Term
 from autothrottle_lab.simulation.link import ThrottleMeter
@@ -339,7 +339,7 @@ def test_a_thousand_brokers_ramp_in_fewer_steps_within_the_budget() -> None:
     ramping = RampBench(1000)
     ramping.run(40)
     assert ramping.at_target() == 1000
-    assert ramping.written <= BUDGET - ramp._RESERVE
+    assert ramping.written <= BUDGET - changes._RESERVE
 
 
 def test_few_brokers_ramp_with_one_step_per_second() -> None:
@@ -424,7 +424,7 @@ def test_a_stall_during_a_raise_has_the_burst_of_a_stall_at_the_new_rate(stall: 
     assert raised <= 1.1 * constant
 
 
-@pytest.mark.parametrize("left", [0, pytest.param(ramp._RESERVE, marks=pytest.mark.repeat)])
+@pytest.mark.parametrize("left", [0, pytest.param(changes._RESERVE, marks=pytest.mark.repeat)])
 def test_ramps_wait_when_the_budget_is_spent_until_brokers_drop_old_notifications(left: int) -> None:
     ramping = RampBench(100)
     ramping.state = replace(ramping.state, written=WriteHistory().add(0, BUDGET - left))

@@ -11,8 +11,14 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.configs import ConfigResource, ResourceType
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading, QuotaState
-from autothrottle.core.quotas.keys import QuotaKey, TemporaryQuota
+from autothrottle.core.quotas.keys import (
+    DEFAULT,
+    ClientQuotaEntity,
+    ClientReading,
+    QuotaKey,
+    QuotaState,
+    TemporaryQuota,
+)
 from autothrottle.core.quotas.yielding import BYTE_RATES, MAX_LIMITED, QUOTA_WINDOW, READ_CLIENTS_EVERY, YieldRule
 from autothrottle.core.records import CatchUp, Cycle, Pause, PauseMode
 from autothrottle.planner.uninstall import take_back_everything

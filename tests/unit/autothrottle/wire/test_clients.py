@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, ClientReading
 from autothrottle.v1.discovery_pb2 import GetClientsResponse
 from autothrottle.wire.discovery import clients_from_message, clients_to_message
 from tests.contract.client_quotas_contract import LEVELS, ODD_NAMES

@@ -20,9 +20,8 @@ from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE, ConfigResource, ReplicaRole
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.policy.adaptive import AdaptivePolicy
-from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
-from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.command import configure, play, virtual_scenario
 from autothrottle_lab.simulate.recording import Recording, SimulationOutcome, bound

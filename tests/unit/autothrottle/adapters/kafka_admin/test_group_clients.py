@@ -17,7 +17,7 @@ from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.schemas import ConsumerGroupDescribeResponse
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity, ClientReading
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, ClientReading
 
 TIMEOUT = timedelta(seconds=5)
 PLUG_IN = "client.quota.callback.class"

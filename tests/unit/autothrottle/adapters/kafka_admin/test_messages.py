@@ -14,8 +14,7 @@ from autothrottle.adapters.kafka_admin.reassignments import read_reassignments
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings
 from autothrottle.admin.quotas import quota_to_message, values_from_message
 from autothrottle.core.errors import Unavailable
-from autothrottle.core.quotas.entities import ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey, format_value, parse_value
+from autothrottle.core.quotas.keys import ClientQuotaEntity, QuotaKey, format_value, parse_value
 from autothrottle.wire.discovery import settings_to_message
 from tests.fuzz.admin_responses import KINDS, AdminResponses, Attack, built
 

@@ -14,8 +14,7 @@ import pytest
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, ProgressReader
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import SnapshotRequest, TopicPartition
+from autothrottle.core.cluster.snapshot import LogSizes, SnapshotRequest, TopicPartition
 from autothrottle.ports.kafka import PartitionsOfBrokers, SnapshotEvent
 from tests.builders import at_once, eventually, mb, reassignment
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka, MemoryLedger

@@ -12,8 +12,7 @@ import pytest
 from autothrottle.adapters.kafka_common import log_loads
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import LogSizes, TopicPartition
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.loads import Capacity

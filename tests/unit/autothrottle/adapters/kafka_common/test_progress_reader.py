@@ -15,8 +15,7 @@ from autothrottle.adapters.kafka_common import progress_reader as progress_modul
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.core.cluster.flows import CopiedMark, Flow, Progress
-from autothrottle.core.cluster.log_sizes import LogSizes
-from autothrottle.core.cluster.snapshot import Assignment, TopicReassignment
+from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicReassignment
 from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import PartitionsOfBrokers
 from tests.builders import at_once, eventually, reassignment

@@ -26,7 +26,7 @@ from autothrottle.core.capacity.sizing import (
 )
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
-from autothrottle.core.forecast.estimate import Goal, Transfer, Transfers, estimate
+from autothrottle.core.forecast.eta import Goal, Transfer, Transfers, estimate
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle_lab.simulate.virtual_time import VirtualBroker, VirtualReassignment, VirtualRecovery, VirtualScenario

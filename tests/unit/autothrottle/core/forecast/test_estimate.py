@@ -10,11 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import NO_LEADER
+from autothrottle.core.cluster.snapshot import NO_LEADER, BrokerLogSizes, LogSizes
 from autothrottle.core.errors import Invalid
-from autothrottle.core.forecast.estimate import Goal, Transfer, Transfers, estimate, restricted_to, transfers
-from autothrottle.core.forecast.eta import move_time, needed_rate
+from autothrottle.core.forecast.eta import (
+    Goal,
+    Transfer,
+    Transfers,
+    estimate,
+    move_time,
+    needed_rate,
+    restricted_to,
+    transfers,
+)
 from autothrottle.core.records import Decision, Reason
 from tests.builders import NOON, mb, reassignment
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.operators.schedule import Schedule, ScheduleWindow, parse_schedule
+from autothrottle.core.operators.sources import Schedule, ScheduleWindow, parse_schedule
 from tests import builders
 
 OFFICE = parse_schedule("09:00-17:00=50,22:00-06:00=95")

@@ -19,10 +19,10 @@ from autothrottle.core.placement.plan import (
     Strategy,
     chunks,
     explain,
+    statistics,
 )
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.core.placement.statistics import statistics
 from tests.examples import examples
 
 Cluster = tuple[list[PlacementBroker], list[PartitionReplicas]]

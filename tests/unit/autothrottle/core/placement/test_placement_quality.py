@@ -6,10 +6,16 @@ import pytest
 
 from autothrottle.core.placement.brokers import PlacementBroker, select_brokers
 from autothrottle.core.placement.partition_map import PartitionReplicas, changes
-from autothrottle.core.placement.plan import Optimization, PlacementPlan, RebalanceOptions, RebuildOptions, Strategy
+from autothrottle.core.placement.plan import (
+    Optimization,
+    PlacementPlan,
+    RebalanceOptions,
+    RebuildOptions,
+    StorageSpread,
+    Strategy,
+)
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
-from autothrottle.core.placement.statistics import StorageSpread
 from tests.benchmarks.placement_clusters import FIRST_BROKER, Cluster, generate
 
 MAPPED, REGISTERED = [-1], [-2]

@@ -12,7 +12,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
 from autothrottle.core.placement.plan import PlacementPlan
-from autothrottle.core.placement.relief import relieve
+from autothrottle.core.placement.rebalance import relieve
 
 RESERVES = {1: 200, 2: 200, 3: 200, 4: 200}
 

@@ -14,10 +14,9 @@ import pytest
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, LogGrowth, Progress
 from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy, Tuning, Work, needs
-from autothrottle.core.policy.headroom import HeadroomPolicy
+from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy, PolicyObservation
 from autothrottle.core.policy.measurements import LEAST_SPREAD, MOST_SPREAD
-from autothrottle.core.policy.static import StaticPolicy
 from autothrottle.core.records import Basis, Decision, Reason
 from autothrottle.core.throttles.plan import plan
 from autothrottle.core.traffic.replication import Replication

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid
-from autothrottle.core.quotas.entities import (
+from autothrottle.core.quotas.keys import (
     DEFAULT,
     ClientQuotaEntity,
     Name,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Conflict, Invalid
-from autothrottle.core.quotas.entities import ClientQuotaEntity
 from autothrottle.core.quotas.keys import (
     MAX_EXACT,
+    ClientQuotaEntity,
     QuotaKey,
     check_etag,
     edited,

@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
-from autothrottle.core.quotas.keys import QuotaKey, effective_quotas, effective_quotas_of_ip
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, effective_quotas, effective_quotas_of_ip
 
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 

@@ -17,15 +17,16 @@ from autothrottle.core.cycle.input import ControllerState, CycleObservation, Kno
 from autothrottle.core.cycle.step import settle, step
 from autothrottle.core.operators.sources import Overrides, SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.quotas.entities import (
+from autothrottle.core.quotas.keys import (
     DEFAULT,
     ClientQuotaEntity,
     ClientReading,
     Name,
+    QuotaKey,
     QuotaState,
     entity_of_path,
+    fallbacks,
 )
-from autothrottle.core.quotas.keys import QuotaKey, fallbacks
 from autothrottle.core.quotas.step import quotas_needed
 from autothrottle.core.quotas.yielding import BYTE_RATES, QUOTA_WINDOW, YieldRule, matches
 from autothrottle.core.records import Outcome, OutcomeStatus

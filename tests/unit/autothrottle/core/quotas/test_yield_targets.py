@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autothrottle.core.quotas.entities import DEFAULT, ClientQuotaEntity
+from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity
 from autothrottle.core.quotas.yielding import yield_targets
 from tests.unit.autothrottle.core.quotas.test_yielding import RULE
 

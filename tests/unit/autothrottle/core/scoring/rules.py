@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autothrottle.core.records import Reason
-from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, link_side_seconds
-from autothrottle.core.scoring.score import OVERRIDES, Cause, Setting
+from autothrottle.core.scoring.score import OVERRIDES, Cause, LinkSideDemand, Setting, available_rate, link_side_seconds
 
 
 @dataclass(frozen=True, slots=True)

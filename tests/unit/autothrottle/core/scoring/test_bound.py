@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, bound_seconds, link_side_seconds
+from autothrottle.core.scoring.score import LinkSideDemand, available_rate, bound_seconds, link_side_seconds
 from autothrottle.core.units import MEGABYTE
 from tests.benchmarks.control.scenarios import BEFORE, BLOCK, RATIO, scenario
 

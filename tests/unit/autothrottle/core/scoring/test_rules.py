@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.records import Reason
-from autothrottle.core.scoring.bound import available_rate
-from autothrottle.core.scoring.score import REFERENCE_RATIO, Cause, Setting
+from autothrottle.core.scoring.score import REFERENCE_RATIO, Cause, Setting, available_rate
 from tests.unit.autothrottle.core.scoring.rules import Stretch, estimate, forecast_error, unused
 
 RATES = st.floats(0, 1e9)

@@ -22,7 +22,7 @@ from autothrottle.core.cluster.configs import (
 from autothrottle.core.cluster.snapshot import Problem, Snapshot, TopicReassignment
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import Overrides, StoredOverride
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.throttles.ownership import DesiredKey, desired_replicas

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings, fitting_response
+from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings, ReplicaRole, fitting_response
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.operators.sources import Overrides, StoredOverride

@@ -29,7 +29,7 @@ from autothrottle.core.cluster.snapshot import (
     TopicReassignment,
 )
 from autothrottle.core.operators.sources import Overrides, StoredOverride
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, DesiredReplicas, Plan, is_small_change, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization

@@ -29,7 +29,7 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER, Assignment, Problem, Snapshot, TopicReassignment
 from autothrottle.core.operators.sources import Overrides, StoredOverride
-from autothrottle.core.policy.limits import Limits
+from autothrottle.core.policy.interface import Limits
 from autothrottle.core.throttles.changes import Change, ChangeSet, Edit, changes, intended, validate_change
 from autothrottle.core.throttles.plan import CONSUMER_OFFSETS, Plan, plan
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization

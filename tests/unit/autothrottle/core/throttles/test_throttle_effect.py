@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.cluster.fetch_settings import ClusterSettings, FetchSettings
+from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings, ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
 from autothrottle.core.cycle.input import PlannerSettings
-from autothrottle.core.policy.static import StaticPolicy
+from autothrottle.core.policy.headroom import StaticPolicy
 from autothrottle.core.throttles.changes import Change, Edit
 from autothrottle.core.throttles.guards import (
     EffectObservation,

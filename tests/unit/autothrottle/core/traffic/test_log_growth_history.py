@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.cluster.flows import GrowthMark, LogGrowth, rate_after_rise
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import BrokerLogSizes, LogSizes, TopicPartition
 from autothrottle.core.traffic.log_growth_history import Copied, CopyingReplicas, GrowthHistory
 from tests.builders import NOON, mb, reassignment
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.log_sizes import BrokerLogSizes, LogSizes
-from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.cluster.snapshot import BrokerLogSizes, LogSizes, TopicPartition
 from autothrottle.core.traffic.loads import Utilization
-from autothrottle.core.traffic.log_traffic import LogTraffic
+from autothrottle.core.traffic.log_growth_history import LogTraffic
 from tests.builders import NOON
 
 A, B = ("t", 0), ("t", 1)

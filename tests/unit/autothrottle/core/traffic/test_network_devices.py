@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from autothrottle.core.traffic.counters import Series
-from autothrottle.core.traffic.network_devices import link_devices
+from autothrottle.core.traffic.exporters import link_devices
 
 
 def counted(

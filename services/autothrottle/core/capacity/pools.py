@@ -168,12 +168,16 @@ def _brokers_in_two_pools(pools: Pools, brokers_of: Mapping[str, Sequence[int]])
 def _broker_faults(pool: Pool, ids: Sequence[int], brokers: Mapping[int, PlacementBroker]) -> list[Fault]:
     if not ids:
         return [Fault(pool.name, "brokers", "the rule matches no broker. Fix: correct its racks and instance types")]
-    racks = {brokers[id].rack or f"broker {id}" if id in brokers else f"broker {id}" for id in ids}
     faults = []
-    if pool.replication > len(ids):
-        text = f"{len(ids)} brokers cannot hold {pool.replication} replicas. Fix: list more brokers"
-        faults.append(Fault(pool.name, "brokers", text))
-    if len(racks) < min(pool.replication, pool.min_rack_ids or pool.replication):
+    # A rule selects fewer brokers while some are lost. That is no fault of the file, and the plan waits or refuses.
+    if isinstance(pool.brokers, BrokerRule):
+        racks = set(pool.brokers.racks)
+    else:
+        racks = {brokers[id].rack or f"broker {id}" if id in brokers else f"broker {id}" for id in ids}
+        if pool.replication > len(ids):
+            text = f"{len(ids)} brokers cannot hold {pool.replication} replicas. Fix: list more brokers"
+            faults.append(Fault(pool.name, "brokers", text))
+    if racks and len(racks) < min(pool.replication, pool.min_rack_ids or pool.replication):
         text = (
             f"{len(racks)} racks are fewer than {pool.replication} replicas. Fix: list brokers of more racks, or set "
             f"min_rack_ids = {len(racks)}"

@@ -143,6 +143,22 @@ def test_a_pool_of_a_rule_also_waits_for_its_lost_broker() -> None:
     assert planned(pool, PARTITIONS, brokers).lost == (1010,)
 
 
+@pytest.mark.parametrize("ids", [(1001, 1002, 1004, 1005), (1001, 1002)])
+def test_a_lost_zone_is_no_fault_of_a_rule(ids: Sequence[int]) -> None:
+    """The brokers that a rule still selected had fewer racks than replicas, or were fewer than the replicas.
+
+    That counted as a fault of the file, so the loss of a zone stopped the repair of all pools, also with
+    --allow-fewer-racks.
+    """
+    pool = replace(POOL1, brokers=BrokerRule(frozenset("abc")), replication=3)
+    brokers = {id: CLUSTER[id] for id in ids}
+    assert not members(pool, topics=["test_topic1"], brokers=brokers).faults
+    plan = planned(pool, placed("test_topic1", (1001, 1002, 1003), replicas=3), brokers, True, len(ids) > 3)
+    assert bool(plan.plan.refusals) == (len(ids) < 3)
+    too_few = members(replace(pool, brokers=BrokerRule(frozenset("ab"))), topics=["test_topic1"])
+    assert "2 racks are fewer than 3 replicas" in too_few.faults[0].text
+
+
 def test_a_topic_that_changes_its_pool_moves_as_a_whole_and_nothing_else_does() -> None:
     pool1 = replace(POOL1, topics=("test_topic.*", "load_testing"))
     plan = planned(pool1, PARTITIONS)

@@ -161,3 +161,24 @@ def test_several_new_topics_are_placed_beside_each_other() -> None:
     offers = [offer("first", 100), offer("second", 100)]
     uses = fit([load("small", 30), load("large", 60)], [], offers)
     assert [next(iter(uses[topic])) for topic in ("large", "small")] == ["first", "second"]
+
+
+def test_a_lost_broker_offers_nothing() -> None:
+    """One broker without a known storage made the offer of its whole pool unknown, and an unknown offer held all.
+
+    `pack` then moved every topic into the pool that had just lost a broker.
+    """
+    pools = Pools((Pool("a", ("x",), (1, 2, 3)), Pool("b", ("y",), (4, 5))))
+    members = membership(pools, ["x", "y"], {id: PlacementBroker(id) for id in (1, 2, 4, 5)})
+    offers = pool_offers(pools, members, {1: 100, 2: 100, 4: 100, 5: 100})
+    assert [each.amounts[STORAGE] for each in offers] == [160, 160]
+    loads = [TopicLoad("x", {STORAGE: 100}, 1, "a"), TopicLoad("y", {STORAGE: 90}, 1, "b")]
+    assert pack(loads, offers).pools == {"x": "a", "y": "b"}
+
+
+def test_a_pool_with_an_unknown_offer_is_named() -> None:
+    """A pool whose storage was unknown counted as empty. `pack` and `fit` chose it for every topic."""
+    offers = [offer("a", 100), PoolOffer("b", {}, 3)]
+    for choose in (lambda: pack([load("t", 10)], offers), lambda: fit([load("t", 10)], [], offers)):
+        with pytest.raises(Invalid, match=r"what pool b offers of storage is unknown\. Fix: "):
+            choose()

@@ -194,8 +194,9 @@ def pack(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer], new_pool: Pool
                 "a topic is larger than a new pool, so no number of them holds all topics. Fix: a larger --new-pools"
             )
         missing = _missing_pools(loads, pools, new_pool)
-        first = len(pools) - len(offers) + 1
-        pools += [PoolOffer(f"new{first + step}", new_pool.amounts, new_pool.brokers) for step in range(missing)]
+        names = {pool.name for pool in pools}
+        free_names = [name for number in range(1, len(names) + missing + 1) if (name := f"new{number}") not in names]
+        pools += [PoolOffer(name, new_pool.amounts, new_pool.brokers) for name in free_names[:missing]]
 
 
 def _check_known(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer]) -> None:

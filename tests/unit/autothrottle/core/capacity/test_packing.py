@@ -182,3 +182,10 @@ def test_a_pool_with_an_unknown_offer_is_named() -> None:
     for choose in (lambda: pack([load("t", 10)], offers), lambda: fit([load("t", 10)], [], offers)):
         with pytest.raises(Invalid, match=r"what pool b offers of storage is unknown\. Fix: "):
             choose()
+
+
+def test_new_pools_have_names_of_their_own() -> None:
+    """A pool of the file with the name of a new one hid the load of one of them."""
+    packing = pack([load("t", 80), load("u", 80)], [offer("new1", 100)], offer("", 100))
+    assert [each.name for each in packing.offers] == ["new1", "new2"]
+    assert set(packing.pools.values()) == {"new1", "new2"}

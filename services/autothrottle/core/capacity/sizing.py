@@ -221,8 +221,12 @@ def sizing(workload: Workload, instance: InstanceType, shares: UsableShares, goa
     """Return the fewest brokers of an instance type that carry the workload, survive the loss and recover in time.
 
     Raises:
-        Invalid: more than `MOST_BROKERS` would be needed.
+        Invalid: the replicas do not survive the loss, or more than `MOST_BROKERS` would be needed.
     """
+    if goal.loss is not Loss.NONE and workload.replication < 2:
+        raise Invalid("1 replica does not survive a loss. Fix: a replication factor of 2 or more, or survive nothing")
+    if goal.loss is Loss.RACK and goal.racks < 2:
+        raise Invalid("the only rack cannot be lost. Fix: 2 racks or more, or survive the loss of one broker")
     received = workload.peak * workload.replication
     sent = workload.peak * (workload.replication - 1 + workload.fan_out)
     counts = {

@@ -112,6 +112,23 @@ def test_an_impossible_recovery_is_an_error_that_names_the_instance_type() -> No
         sizing(WORKLOAD, replace(SMALL, disk=1.0), UsableShares(), GOAL)
 
 
+@pytest.mark.parametrize(
+    ("workload", "goal", "text"),
+    [
+        (replace(WORKLOAD, replication=1), GOAL, "1 replica does not survive a loss"),
+        (WORKLOAD, replace(GOAL, loss=Loss.RACK, racks=1), "the only rack cannot be lost"),
+    ],
+)
+def test_a_loss_that_takes_the_last_replica_is_an_error(workload: Workload, goal: RecoveryGoal, text: str) -> None:
+    """A single replica got a time in which it is copied, although its loss leaves nothing to copy.
+
+    The loss of the only rack was a matter of more than 10,000 brokers.
+    """
+    with pytest.raises(Invalid, match=text):
+        sizing(workload, SMALL, UsableShares(), goal)
+    assert sizing(workload, SMALL, UsableShares(), replace(goal, loss=Loss.NONE)).recovery_seconds == 0
+
+
 @given(workloads, instances, goals)
 def test_the_count_is_the_smallest_that_meets_every_limit(
     workload: Workload, instance: InstanceType, goal: RecoveryGoal

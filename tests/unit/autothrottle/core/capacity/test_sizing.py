@@ -107,6 +107,14 @@ def test_survivors_that_receive_the_replicas_need_storage_for_them() -> None:
     assert plan.limit is Dimension.RECOVERY
 
 
+def test_survivors_are_as_many_as_the_replicas() -> None:
+    """Three brokers were the answer for three replicas, but the two that survive cannot hold three replicas."""
+    workload = Workload(1e3, HOUR, replication=3)
+    onto = replace(GOAL, copy_target=CopyTarget.SURVIVORS)
+    assert sizing(workload, SMALL, UsableShares(), onto).brokers == 4
+    assert sizing(workload, SMALL, UsableShares(), replace(onto, loss=Loss.RACK)).brokers == 5
+
+
 def test_an_impossible_recovery_is_an_error_that_names_the_instance_type() -> None:
     with pytest.raises(Invalid, match=r"small: more than 10000 brokers .* allow a longer recovery"):
         sizing(WORKLOAD, replace(SMALL, disk=1.0), UsableShares(), GOAL)
@@ -152,7 +160,7 @@ def _suffices(
     slack = 1 + 1e-6
     return (
         brokers >= workload.replication
-        and holders > 0
+        and holders >= (workload.replication if lost else 1)
         and use.storage * brokers / holders <= shares.storage * instance.storage * slack
         and use.network_in <= shares.network_in * instance.network_in * slack
         and use.network_out <= shares.network_out * instance.network_out * slack

@@ -336,7 +336,8 @@ def _capacity(arguments: Sequence[str]) -> int:
     notes: tuple[str, ...] = ()
     if options.from_cluster:
         options, notes = measured_options(options)
-    plan = replace(plan_capacity(options, given_workload(options), instances), notes=notes)
+    plan = plan_capacity(options, given_workload(options), instances)
+    plan = replace(plan, notes=(*notes, *plan.notes))
     print(json.dumps(capacity_value(plan), indent=2) if options.json else capacity_report(plan))
     return 0
 

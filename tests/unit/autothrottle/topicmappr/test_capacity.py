@@ -53,6 +53,25 @@ def test_bytes_out_stands_for_a_fan_out() -> None:
     assert workload.fan_out == 3
 
 
+def test_an_instance_type_or_a_larger_input_that_is_out_of_range_hides_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One instance type of the table that was too small ended the command, and so did an input at 2 times its value.
+
+    The other types and the workload itself had an answer.
+    """
+    path = tmp_path / "instances.csv"
+    path.write_text(HEAD + "small,4TB,5Gbit/s,5Gbit/s,590MB/s,500\ntiny,1GB,1Mbit/s,1Mbit/s,1MB/s,5\n")
+    flags = ("capacity", "--instances", str(path), "--bytes-in=100GB/s", "--retention=24")
+    assert main(flags) == 0
+    output = capsys.readouterr().out
+    assert "tiny: more than 10000 brokers would be needed" in output
+    assert "more than 10,000 brokers" in output
+    assert main((*flags, "--json")) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["cheapest"], value["larger"]["retention"]["2"]) == ("small", None)
+
+
 FAULTS = {
     "no retention": (["--bytes-in=1GB/s"], "retention is not given"),
     "no rate": (["--retention=1"], "bytes-in is not given"),

@@ -279,6 +279,8 @@ def _print_status(options: PoolsOptions, topics: Sequence[str]) -> None:
 def _print_fit(options: PoolsOptions, topics: Sequence[str]) -> None:
     new = []
     if options.bytes_in:
+        if not options.retention:
+            raise InvalidConfiguration(["retention is not given, and --bytes-in is. Fix: --retention=24 (hours)"])
         load = options.bytes_in, options.retention, options.replication, options.fan_out
         new = [new_topic(topic, *load) for topic in topics]
     uses = fitting_pools(_pools_state(options), () if new else topics, new)

@@ -313,9 +313,11 @@ def fitting_pools(
 
     Raises:
         Missing: a topic does not exist.
-        Invalid: no pool has enough brokers.
+        Invalid: no pool has enough brokers, or a new topic exists.
     """
     by_name = {load.topic: load for load in state.loads}
+    if existing := [load.topic for load in new if load.topic in by_name]:
+        raise Invalid(f"topic {existing[0]} exists. Fix: leave out --bytes-in, or correct its name")
     if unknown := [topic for topic in topics if topic not in by_name]:
         raise Missing(f"topic {unknown[0]} does not exist. Fix: correct its name, or give --bytes-in and --retention")
     if not state.offers:

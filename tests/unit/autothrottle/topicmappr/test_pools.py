@@ -207,6 +207,18 @@ def test_fit_names_the_pool_and_the_reason(directory: Directory) -> None:
     assert missing == 1 and "topic new does not exist. Fix: " in error
 
 
+def test_a_new_topic_needs_a_retention_and_a_name_of_its_own(directory: Directory) -> None:
+    """Without --retention, a new topic needed no storage, and one that exists was counted twice.
+
+    Both answers looked like those of a topic that fits.
+    """
+    fit = ("pools", "fit", "new", "--bytes-in", "1MB/s", "--pools", str(EXAMPLE))
+    status, _, error = directory.run(*fit)
+    assert status == 2 and "retention is not given, and --bytes-in is" in error
+    status, _, error = directory.run(*fit[:2], "other", *fit[3:], "--retention", "1")
+    assert status == 1 and "topic other exists" in error
+
+
 def test_pack_prints_what_moves_and_its_bytes(directory: Directory) -> None:
     status, output, _ = directory.run("pools", "pack", "--pools", str(EXAMPLE), "--json")
     value = json.loads(output)

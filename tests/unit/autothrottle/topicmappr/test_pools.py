@@ -106,6 +106,25 @@ def test_apply_writes_a_map_of_each_pool_that_changes(directory: Directory) -> N
     assert len(entries) == 8 and all(1001 in entry["replicas"] for entry in entries)
 
 
+def test_a_pool_that_is_refused_has_a_line_that_can_be_read(directory: Directory, cluster: PlacementCluster) -> None:
+    """A pool of 10,000 partitions without a third broker printed one line with 10,000 refusals."""
+    brokers = {id: cluster.brokers[id] for id in (1001, 1002, 1004)}
+    (directory.path / "cluster.json").write_text(format_cluster(replace(cluster, brokers=brokers)))
+    pool = '[pools.a]\ntopics = ["latency_testing"]\nbrokers = [1001, 1006]\nreplication = 2\n'
+    status, output, _ = directory.apply(pool, "--repair-lost")
+    assert status == 1
+    assert output.splitlines()[0].endswith("; and 7 more")
+
+
+def test_partitions_without_a_size_have_no_bytes_to_copy(directory: Directory, cluster: PlacementCluster) -> None:
+    """Without metrics, sizes are unknown. The report said that 0 bytes were to copy."""
+    partitions = tuple(entry._replace(size=None) for entry in cluster.partitions)
+    (directory.path / "cluster.json").write_text(format_cluster(replace(cluster, partitions=partitions)))
+    pool = '[pools.a]\ntopics = ["latency_testing"]\nbrokers = [1006, 1007, 1008, 1009]\n'
+    _, output, _ = directory.apply(pool, "--check")
+    assert "4 change, an unknown size to copy" in output
+
+
 def test_a_pool_that_is_refused_leaves_the_others_alone(
     tmp_path: Path, cluster: PlacementCluster, directory: Directory
 ) -> None:

@@ -24,8 +24,7 @@ def relieve(
     growth: Mapping[TopicPartitionKey, float],
     options: RebalanceOptions | None = None,
 ) -> PlacementPlan:
-    """Return a plan that moves just enough replicas off a broker, with about as few bytes as
-    possible.
+    """Return a plan that moves just enough replicas off a broker, with few bytes.
 
     Among equal sizes, the partition that grows fastest moves. Each replica goes to the broker with the most storage
     above its reserve. A note says what is left.

@@ -39,6 +39,8 @@ from autothrottle.topicmappr.report import table
 from autothrottle.topicmappr.sources import measured_cluster
 from autothrottle_client.texts import span
 
+DEFAULT_REPLICATION = 3
+
 FACTORS = (1.5, 2.0)
 """Each input is multiplied by these, one at a time."""
 
@@ -130,7 +132,7 @@ def given_workload(options: CapacityOptions) -> Workload:
         retention=options.retention,
         mean_bytes_in=options.mean_bytes_in or None,
         fan_out=1.0 if fan_out is None else fan_out,
-        replication=options.replication,
+        replication=options.replication or DEFAULT_REPLICATION,
         partitions=options.partitions,
         growth=options.growth,
         months=options.months,
@@ -178,7 +180,7 @@ def with_measured(
         options,
         bytes_in=bytes_in,
         retention=options.retention or timedelta(seconds=stored / (options.mean_bytes_in or bytes_in)),
-        replication=max(replicas),
+        replication=options.replication or max(replicas),
         partitions=options.partitions or len(replicas),
     )
     note = (

@@ -161,6 +161,14 @@ def test_a_given_peak_and_retention_beat_what_is_measured() -> None:
     assert (workload.bytes_in, workload.retention) == (50e6, timedelta(hours=2))
 
 
+def test_a_given_replication_factor_beats_what_is_measured() -> None:
+    """The measured factor replaced the one of --replication without a word."""
+    earlier, later = samples(30)
+    measured, _ = with_measured(options("--replication=2"), later, log_growth(earlier, later, 30.0), 30.0)
+    assert given_workload(measured).replication == 2
+    assert given_workload(options("--bytes-in=1MB/s", "--retention=1")).replication == 3
+
+
 def test_a_cluster_without_producers_is_named_with_the_fix() -> None:
     earlier, _ = samples(0)
     with pytest.raises(Invalid, match=r"no log grew in 30 s.* give --bytes-in"):

@@ -242,8 +242,12 @@ def pool_plan(
         for broker in selection.brokers
         if broker.missing and broker.id >= 0 and (broker.id in broker_ids or not is_listed) and not repair_lost
     )
+    # Nothing moves to or from a lost broker, so any free storage will do where placement by storage asks for one.
     members = [
-        PlacementBroker(broker.id, cordoned=True) if broker.id in lost else broker for broker in selection.brokers
+        PlacementBroker(broker.id, storage_free=0 if pool.placement is Strategy.STORAGE else None, cordoned=True)
+        if broker.id in lost
+        else broker
+        for broker in selection.brokers
     ]
     affinities, notes = _affinities(partitions, members, broker_ids)
     plan = rebuild(

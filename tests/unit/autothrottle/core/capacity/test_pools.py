@@ -14,6 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from autothrottle.core.capacity.pools import BrokerRule, Pool, PoolMembers, PoolPlan, Pools, membership, pool_plan
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
+from autothrottle.core.placement.plan import Strategy
 
 BROKERS1, BROKERS2 = (1001, 1002, 1003, 1004, 1005), (1006, 1007, 1008, 1009, 1010)
 POOL1 = Pool("pool1", ("test_topic.*",), BROKERS1)
@@ -135,6 +136,19 @@ def test_replicas_of_a_lost_broker_move_only_when_a_repair_is_asked_for() -> Non
         entry.key for entry in PARTITIONS if 1010 in entry.replicas and entry.topic in POOL2.topics
     }
     assert repaired.lost == ()
+
+
+def test_a_pool_by_storage_waits_for_its_lost_broker() -> None:
+    """A lost broker has no free storage, and placement by storage asked for it.
+
+    One broker that restarted ended the command for all pools.
+    """
+    pool = replace(POOL2, placement=Strategy.STORAGE, replication=3)
+    brokers = {id: replace(broker, storage_free=10**6) for id, broker in CLUSTER.items() if id != 1010}
+    plan = planned(pool, PARTITIONS, brokers)
+    assert (plan.lost, plan.plan.refusals) == ((1010,), ())
+    for old, new in zip(plan.plan.old_map, plan.plan.new_map, strict=True):
+        assert {*old.replicas} < {*new.replicas} and (1010 in old.replicas or 1010 not in new.replicas)
 
 
 def test_a_pool_of_a_rule_also_waits_for_its_lost_broker() -> None:

@@ -178,8 +178,8 @@ def pack(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer], new_pool: Pool
         new_pool: if the limits cannot hold, pools like this one are added until they do; None: none is added.
 
     Raises:
-        Invalid: a topic has more replicas than any pool has brokers, `MOST_NEW_POOLS` would not suffice, or what a
-            pool offers is unknown.
+        Invalid: a topic has more replicas than any pool has brokers, new pools would not suffice, or what a pool
+            offers is unknown.
     """
     _check_known(loads, offers)
     pools = list(offers)
@@ -192,6 +192,12 @@ def pack(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer], new_pool: Pool
         if len(pools) - len(offers) >= MOST_NEW_POOLS or _is_too_large(loads, new_pool):
             raise Invalid(
                 "a topic is larger than a new pool, so no number of them holds all topics. Fix: a larger --new-pools"
+            )
+        if packing and any(pool.name not in packing.pools.values() for pool in pools[len(offers) :]):
+            full = max(packing.use, key=lambda name: packing.use[name].ratio)
+            raise Invalid(
+                f"the topics of pool {full} fit into no new pool, so no number of them suffices. Fix: --new-pools with "
+                "at least as many brokers as the topics have replicas"
             )
         missing = _missing_pools(loads, pools, new_pool)
         names = {pool.name for pool in pools}

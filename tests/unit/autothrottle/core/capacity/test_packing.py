@@ -189,3 +189,13 @@ def test_new_pools_have_names_of_their_own() -> None:
     packing = pack([load("t", 80), load("u", 80)], [offer("new1", 100)], offer("", 100))
     assert [each.name for each in packing.offers] == ["new1", "new2"]
     assert set(packing.pools.values()) == {"new1", "new2"}
+
+
+def test_new_pools_with_fewer_brokers_than_replicas_are_refused_at_once() -> None:
+    """Up to 1,000 pools were tried, one more at a time, which took minutes.
+
+    The error then blamed the size of the topics.
+    """
+    loads = [load(f"t{number}", 20, "a", replicas=3) for number in range(8)]
+    with pytest.raises(Invalid, match=r"topics of pool a fit into no new pool.*as many brokers as the topics have"):
+        pack(loads, [offer("a", 100)], offer("", 100, brokers=2))

@@ -184,7 +184,9 @@ def pack(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer], new_pool: Pool
     _check_known(loads, offers)
     pools = list(offers)
     while True:
-        packing = _packed(loads, pools) if pools else None
+        widest = max((pool.brokers for pool in pools), default=0)
+        is_wide = new_pool is None or new_pool.brokers <= widest or all(load.replicas <= widest for load in loads)
+        packing = _packed(loads, pools) if pools and is_wide else None
         if packing and (new_pool is None or packing.highest <= 1 + _EQUAL):
             return packing
         if new_pool is None:

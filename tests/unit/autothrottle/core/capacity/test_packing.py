@@ -199,3 +199,9 @@ def test_new_pools_with_fewer_brokers_than_replicas_are_refused_at_once() -> Non
     loads = [load(f"t{number}", 20, "a", replicas=3) for number in range(8)]
     with pytest.raises(Invalid, match=r"topics of pool a fit into no new pool.*as many brokers as the topics have"):
         pack(loads, [offer("a", 100)], offer("", 100, brokers=2))
+
+
+def test_a_new_pool_holds_a_topic_with_too_many_replicas_for_the_others() -> None:
+    """The error asked for a larger pool, although --new-pools was one."""
+    packing = pack([load("t", 10), load("wide", 10, replicas=4)], [offer("a", 100)], offer("", 100, brokers=4))
+    assert packing.pools == {"t": "a", "wide": "new1"}

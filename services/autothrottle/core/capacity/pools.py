@@ -145,7 +145,7 @@ def _topics_in_two_pools(topics_of: Mapping[str, Sequence[str]]) -> list[Fault]:
             if first.setdefault(topic, pool) != pool:
                 repeated.setdefault((first[topic], pool), []).append(topic)
     return [
-        Fault(pool, "topics", f"{_names(topics)} also in pool {other}. Fix: leave them out with topics_exclude")
+        Fault(pool, "topics", f"also in pool {other}: {_names(topics)}. Fix: leave them out with topics_exclude")
         for (other, pool), topics in repeated.items()
     ]
 
@@ -160,7 +160,7 @@ def _brokers_in_two_pools(pools: Pools, brokers_of: Mapping[str, Sequence[int]])
                 for name, brokers in brokers_of.items()
                 if name != pool.name and not {*repeated}.isdisjoint(brokers)
             ]
-            text = f"{_names(repeated)} also in pool {_names(others)}. Fix: remove them, or set shared = true in all"
+            text = f"also in pool {_names(others)}: {_names(repeated)}. Fix: remove them, or set shared = true in all"
             faults.append(Fault(pool.name, "brokers", text))
     return faults
 
@@ -187,7 +187,7 @@ def _broker_faults(pool: Pool, ids: Sequence[int], brokers: Mapping[int, Placeme
 
 
 def _names(values: Iterable[object]) -> str:
-    """Return a subject and its verb for a sentence: `a, b and 3 more are`."""
+    """Return names for a sentence: `a, b, c and 3 more`."""
     names = list(map(str, values))
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

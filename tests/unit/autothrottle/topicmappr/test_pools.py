@@ -155,11 +155,11 @@ FAULTS = {
     ),
     "a topic in two pools": (
         '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\n\n[pools.b]\ntopics = ["oth.*"]\nbrokers = [1002]\n',
-        ["line 6, pools.b.topics: other also in pool a"],
+        ["line 6, pools.b.topics: also in pool a: other"],
     ),
     "a broker in two pools": (
         '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\n[pools.b]\ntopics = ["test_topic1"]\nbrokers = [1001]\n',
-        ["line 3, pools.a.brokers: 1001 also in pool b", "line 6, pools.b.brokers: 1001 also in pool a"],
+        ["line 3, pools.a.brokers: also in pool b: 1001", "line 6, pools.b.brokers: also in pool a: 1001"],
     ),
     "too few racks": (
         '[pools.a]\ntopics = ["other"]\nbrokers = [1001, 1004]\nreplication = 2\n',

@@ -88,8 +88,8 @@ def test_a_rule_selects_brokers_by_rack_and_instance_type() -> None:
 @pytest.mark.parametrize(
     ("pools", "key", "text"),
     [
-        ([POOL1, replace(POOL2, topics=(".*",))], "topics", "test_topic1 also in pool pool1"),
-        ([POOL1, replace(POOL2, brokers=(1005, 1006))], "brokers", "1005 also in pool pool2"),
+        ([POOL1, replace(POOL2, topics=(".*",))], "topics", "also in pool pool1: test_topic1"),
+        ([POOL1, replace(POOL2, brokers=(1005, 1006))], "brokers", "also in pool pool2: 1005"),
         ([replace(POOL1, topics=("orders.*",))], "topics", "'orders.*' matches no topic"),
         ([replace(POOL1, topics=("(",))], "topics", "not a regular expression"),
         ([replace(POOL1, replication=4)], "brokers", "3 racks are fewer than 4 replicas"),

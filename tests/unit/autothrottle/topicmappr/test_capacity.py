@@ -48,6 +48,14 @@ def test_a_flag_beats_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["instances"][0]["brokers"] == 81
 
 
+def test_a_workload_file_of_windows_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Editors of Windows begin a file with a byte order mark. It was an invalid statement in line 1."""
+    path = tmp_path / "workload.toml"
+    path.write_bytes(b'\xef\xbb\xbfbytes-in = "1GB/s"\r\nretention = 12\r\n')
+    assert main(("capacity", "--config", str(path), "--instances", INSTANCES, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["instances"][0]["brokers"] == 41
+
+
 def test_bytes_out_stands_for_a_fan_out() -> None:
     workload = given_workload(options("--bytes-in=200MB/s", "--bytes-out=4.8Gbit/s", "--retention=1"))
     assert workload.fan_out == 3

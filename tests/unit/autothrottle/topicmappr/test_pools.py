@@ -181,6 +181,11 @@ FAULTS = {
             "line 9, instances.y.brokers: broker 1 is of the type x, too",
         ],
     ),
+    # A header of an array had line 1, and the message about fan_out excluded 0, which is a valid value.
+    "an array, and a negative fan-out": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\nfan_out = -1\n\n[[pools.b]]\n',
+        ["line 4, pools.a.fan_out: -1 is out of range. Fix: a number from 0", "line 6, pools.b: not a table"],
+    ),
 }
 
 

@@ -74,7 +74,7 @@ def read_samples(directory: str, cluster: str) -> Iterator[HistorySample]:
 
     Raises:
         Missing: there is none.
-        Invalid: a file is damaged.
+        Invalid: a file is damaged, or is not a sample.
     """
     paths = sorted(_home(directory, cluster).glob("date=*/sample-*.parquet"))
     if not paths:
@@ -87,14 +87,15 @@ def read_samples(directory: str, cluster: str) -> Iterator[HistorySample]:
             rows = pq.read_table(path, schema=SCHEMA).to_pylist()
         except (OSError, pa.ArrowException) as error:
             raise Invalid(f"{path} cannot be read: {error}. Fix: remove it") from None
-        if rows:
-            yield HistorySample(
-                rows[0]["time"],
-                {row["topic"]: row["bytes"] for row in rows if row["topic"] is not None},
-                {row["topic"]: rate for row in rows if (rate := row["bytes_per_second"]) is not None},
-                {row["broker_id"]: row["storage_free"] for row in rows if row["broker_id"] is not None},
-                {row["broker_id"]: total for row in rows if (total := row["storage_total"]) is not None},
-            )
+        if not rows or any(row["time"] is None for row in rows):
+            raise Invalid(f"{path} is not a sample of metricsfetcher. Fix: remove it")
+        yield HistorySample(
+            rows[0]["time"],
+            {row["topic"]: row["bytes"] for row in rows if row["topic"] is not None},
+            {row["topic"]: rate for row in rows if (rate := row["bytes_per_second"]) is not None},
+            {row["broker_id"]: row["storage_free"] for row in rows if row["broker_id"] is not None},
+            {row["broker_id"]: total for row in rows if (total := row["storage_total"]) is not None},
+        )
 
 
 def _home(directory: str, cluster: str) -> Path:

@@ -127,7 +127,7 @@ def from_file(
     if config is None or not config.text:
         return {}, []
     try:
-        text = Path(config.text).read_text("utf-8")
+        text = Path(config.text).read_text("utf-8-sig")
         content = tomllib.loads(text)
     except OSError as error:
         reason, fix = error.strerror, "name a TOML file that this process can read"

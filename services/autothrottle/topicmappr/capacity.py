@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autothrottle.core.capacity.sizing import (
+    MOST_BROKERS,
     Dimension,
     InstanceType,
     RecoveryGoal,
@@ -38,6 +39,8 @@ from autothrottle.topicmappr.report import table
 from autothrottle.topicmappr.sources import measured_cluster
 from autothrottle_client.texts import span
 
+DEFAULT_REPLICATION = 3
+
 FACTORS = (1.5, 2.0)
 """Each input is multiplied by these, one at a time."""
 
@@ -58,8 +61,8 @@ class CapacityPlan:
     workload: Workload
     sizings: tuple[Sizing, ...]
     """In the order of the file."""
-    larger: Mapping[str, tuple[Sizing, ...]]
-    """Input -> the cheapest choice with this input at 1.5 and 2 times its value."""
+    larger: Mapping[str, tuple[Sizing | None, ...]]
+    """Input -> the cheapest choice with this input at 1.5 and 2 times its value; None: no instance type suffices."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -71,7 +74,7 @@ def plan_capacity(options: CapacityOptions, workload: Workload, instances: Seque
     """Return the brokers that a workload needs.
 
     Raises:
-        Invalid: a number of brokers is out of range.
+        Invalid: no instance type suffices.
     """
     shares = UsableShares(
         storage=options.storage_share,
@@ -82,14 +85,25 @@ def plan_capacity(options: CapacityOptions, workload: Workload, instances: Seque
     )
     goal = RecoveryGoal(options.survive, options.racks, options.recover_onto, options.recover_within, options.max_rate)
 
-    def sized(workload: Workload) -> tuple[Sizing, ...]:
-        return tuple(sizing(workload, instance, shares, goal) for instance in instances)
+    def sized(workload: Workload) -> tuple[list[Sizing], list[str]]:
+        sizings, problems = [], []
+        for instance in instances:
+            try:
+                sizings.append(sizing(workload, instance, shares, goal))
+            except Invalid as error:
+                problems.append(str(error))
+        return sizings, problems
 
+    def choice(workload: Workload) -> Sizing | None:
+        sizings, _ = sized(workload)
+        return cheapest(sizings) if sizings else None
+
+    sizings, problems = sized(workload)
+    if not sizings:
+        raise Invalid(problems[0])
     workloads = {factor: larger_workloads(workload, factor) for factor in FACTORS}
-    larger = {
-        name: tuple(cheapest(sized(workloads[factor][name])) for factor in FACTORS) for name in workloads[FACTORS[0]]
-    }
-    return CapacityPlan(workload, sized(workload), larger)
+    larger = {name: tuple(choice(workloads[factor][name]) for factor in FACTORS) for name in workloads[FACTORS[0]]}
+    return CapacityPlan(workload, tuple(sizings), larger, tuple(problems))
 
 
 def given_workload(options: CapacityOptions) -> Workload:
@@ -118,7 +132,7 @@ def given_workload(options: CapacityOptions) -> Workload:
         retention=options.retention,
         mean_bytes_in=options.mean_bytes_in or None,
         fan_out=1.0 if fan_out is None else fan_out,
-        replication=options.replication,
+        replication=options.replication or DEFAULT_REPLICATION,
         partitions=options.partitions,
         growth=options.growth,
         months=options.months,
@@ -166,7 +180,7 @@ def with_measured(
         options,
         bytes_in=bytes_in,
         retention=options.retention or timedelta(seconds=stored / (options.mean_bytes_in or bytes_in)),
-        replication=max(replicas),
+        replication=options.replication or max(replicas),
         partitions=options.partitions or len(replicas),
     )
     note = (
@@ -261,7 +275,9 @@ def _larger_rows(plan: CapacityPlan) -> Iterator[tuple[str, ...]]:
         yield name, *map(_choice, sizings)
 
 
-def _choice(sizing: Sizing) -> str:
+def _choice(sizing: Sizing | None) -> str:
+    if sizing is None:
+        return f"more than {MOST_BROKERS:,} brokers"
     return f"{sizing.brokers} x {escape_unprintable(sizing.instance.name)}, {sizing.price:,.0f}"
 
 
@@ -284,7 +300,10 @@ def capacity_value(plan: CapacityPlan) -> dict[str, Any]:
         "instances": [_sizing_value(sizing) for sizing in plan.sizings],
         "cheapest": plan.cheapest.instance.name,
         "larger": {
-            name: {f"{factor:g}": _sizing_value(sizing) for factor, sizing in zip(FACTORS, sizings, strict=True)}
+            name: {
+                f"{factor:g}": _sizing_value(sizing) if sizing else None
+                for factor, sizing in zip(FACTORS, sizings, strict=True)
+            }
             for name, sizings in plan.larger.items()
         },
         "notes": list(plan.notes),

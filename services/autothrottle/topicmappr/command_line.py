@@ -279,6 +279,8 @@ def _print_status(options: PoolsOptions, topics: Sequence[str]) -> None:
 def _print_fit(options: PoolsOptions, topics: Sequence[str]) -> None:
     new = []
     if options.bytes_in:
+        if not options.retention:
+            raise InvalidConfiguration(["retention is not given, and --bytes-in is. Fix: --retention=24 (hours)"])
         load = options.bytes_in, options.retention, options.replication, options.fan_out
         new = [new_topic(topic, *load) for topic in topics]
     uses = fitting_pools(_pools_state(options), () if new else topics, new)
@@ -336,7 +338,8 @@ def _capacity(arguments: Sequence[str]) -> int:
     notes: tuple[str, ...] = ()
     if options.from_cluster:
         options, notes = measured_options(options)
-    plan = replace(plan_capacity(options, given_workload(options), instances), notes=notes)
+    plan = plan_capacity(options, given_workload(options), instances)
+    plan = replace(plan, notes=(*notes, *plan.notes))
     print(json.dumps(capacity_value(plan), indent=2) if options.json else capacity_report(plan))
     return 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 
 from autothrottle.core.errors import Invalid
@@ -33,23 +35,26 @@ def execute(options: PlanningOptions, result: Result) -> int:
 def submit(options: OutputOptions, changed: PartitionMap) -> int:
     """Print an estimate, then submit partitions, or only validate them; return the exit status.
 
+    With --json, the standard output is the document of the plan, so these lines go to the standard error.
+
     Raises:
         Invalid: the service refuses them.
     """
+    show = partial(print, file=sys.stderr if options.json else sys.stdout)
     if not changed:
-        print("No partition changes; nothing to submit")
+        show("No partition changes; nothing to submit")
         return 0
     targets = {partition.key: partition.replicas for partition in changed}
     tls = Tls(options.tls_cert, options.tls_key, options.tls_ca) if options.tls_cert else None
     with AdminClient(options.admin_addr or (DEFAULT_ADMIN_ADDRESS,), tls=tls, token=_token(options)) as admin:
-        print(f"Estimate: {estimate_line(admin.estimate_reassignment(targets))}")
+        show(f"Estimate: {estimate_line(admin.estimate_reassignment(targets))}")
         submission = admin.submit_reassignment(targets, validate_only=options.dry_run)
     for warning in submission.warnings:
-        print(f"Warning: {escape_unprintable(warning)}")
+        show(f"Warning: {escape_unprintable(warning)}")
     verb = "would be submitted" if options.dry_run else "submitted under throttle"
-    print(f"{submission.submitted} partitions {verb}, {submission.already_in_progress} already move there")
+    show(f"{submission.submitted} partitions {verb}, {submission.already_in_progress} already move there")
     for (topic, partition), reason in submission.refused.items():
-        print(escape_unprintable(f"Kafka refused {topic} p{partition}: {reason}"))
+        show(escape_unprintable(f"Kafka refused {topic} p{partition}: {reason}"))
     return 1 if submission.refused else 0
 
 

@@ -49,7 +49,9 @@ def pool_forecasts(
 ) -> Iterator[LimitForecast]:
     """Return when each pool reaches each of its limits; a dimension without an offer or a load has no forecast."""
     factors = {entry.topic: len(entry.replicas) for entry in cluster.partitions}
-    offers = pool_offers(pools, members, samples[-1].storage_total)
+    # A broker that is down in the last sample keeps its storage.
+    totals = {id: total for sample in samples for id, total in sample.storage_total.items()}
+    offers = pool_offers(pools, members, totals)
     for pool, offer in zip(pools.pools, offers, strict=True):
         loads: dict[Dimension, list[tuple[datetime, float]]] = {dimension: [] for dimension in DIMENSIONS}
         for sample in samples:

@@ -13,9 +13,9 @@ from autothrottle.core.errors import Incomplete
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.services import StorageMetrics
 from autothrottle.runtime.command_line import command_help, described, program
-from autothrottle.runtime.configuration_reader import parse_command
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
-from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions
+from autothrottle.topicmappr.options import FETCHER_PREFIX, FetcherOptions, FetchSource
 from autothrottle.topicmappr.sources import append_history, fetch_metrics, stored_metrics, write_metrics
 
 _SHOWN_PROBLEMS = 10
@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(options: FetcherOptions) -> None:
+    _check(options)
     metrics = fetch_metrics(options, lambda line: print(escape_unprintable(line)))
     for problem in metrics.problems if options.verbose else metrics.problems[:_SHOWN_PROBLEMS]:
         print(f"Skipped: {escape_unprintable(problem)}", file=sys.stderr)
@@ -52,6 +53,18 @@ def _run(options: FetcherOptions) -> None:
         print(f"Data written to ZooKeeper: {size}")
     if options.history:
         print(f"Data written to {append_history(options, metrics)}: {size}")
+
+
+def _check(options: FetcherOptions) -> None:
+    problems = []
+    if not options.zookeeper and not options.history:
+        problems.append("zookeeper is false and history is not given, so nothing is stored. Fix: --history=DIR")
+    if options.rate_sample and not options.history:
+        problems.append("rate-sample is given without history, which stores the rates. Fix: --history=DIR")
+    if options.rate_sample and options.source is not FetchSource.KAFKA:
+        problems.append("rate-sample measures the growth of logs on the brokers. Fix: --source=kafka")
+    if problems:
+        raise InvalidConfiguration(problems)
 
 
 def require_complete(metrics: StorageMetrics, stored: StorageMetrics | None) -> None:

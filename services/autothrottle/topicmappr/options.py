@@ -265,7 +265,9 @@ class CapacityOptions(ClusterOptions):
     )
     bytes_out: float = _quantity("Rate at which consumers read at peak, instead of fan-out", "600MB/s")
     retention: timedelta = _hours("0", "Time for which records are kept")
-    replication: int = kinds.number("3", "Replication factor", "", int, at_least=1, at_most=100, whole=True)
+    replication: int = kinds.number(
+        "0", "Replication factor; 0: 3, or as from-cluster measures", "", int, at_most=100, whole=True
+    )
     partitions: int = kinds.count("0", "Number of partitions, without replicas; 0: no limit", at_least=0)
     growth: float = kinds.percent("0", "Growth of what is produced in one month", at_most=1000)
     months: float = kinds.number("12", "Time for which the brokers shall suffice", "months", float, at_most=240)

@@ -38,6 +38,7 @@ from autothrottle.topicmappr.pools_file import PoolsText
 from autothrottle.topicmappr.report import change_values, table
 
 _SHOWN_TOPICS = 10
+_SHOWN_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +132,12 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
     topics = len({entry.topic for entry in plan.plan.new_map})
     state = "waits for lost brokers" if plan.lost else "as its file says"
     if changed:
-        state = f"{changed} change, {gigabytes(plan.plan.copied_bytes)} to copy"
-    if plan.plan.refusals:
-        state = f"refused: {'; '.join(plan.plan.refusals)}"
+        is_known = all(entry.size is not None for entry in plan.changed)
+        size = gigabytes(plan.plan.copied_bytes) if is_known else "an unknown size"
+        state = f"{changed} change, {size} to copy"
+    if refusals := plan.plan.refusals:
+        more = f"; and {len(refusals) - _SHOWN_REFUSALS} more" if len(refusals) > _SHOWN_REFUSALS else ""
+        state = f"refused: {'; '.join(refusals[:_SHOWN_REFUSALS])}{more}"
     yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
     for message in _messages(plan):
         yield f"  {message}"
@@ -313,9 +317,11 @@ def fitting_pools(
 
     Raises:
         Missing: a topic does not exist.
-        Invalid: no pool has enough brokers.
+        Invalid: no pool has enough brokers, or a new topic exists.
     """
     by_name = {load.topic: load for load in state.loads}
+    if existing := [load.topic for load in new if load.topic in by_name]:
+        raise Invalid(f"topic {existing[0]} exists. Fix: leave out --bytes-in, or correct its name")
     if unknown := [topic for topic in topics if topic not in by_name]:
         raise Missing(f"topic {unknown[0]} does not exist. Fix: correct its name, or give --bytes-in and --retention")
     if not state.offers:

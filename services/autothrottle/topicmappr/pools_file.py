@@ -86,7 +86,8 @@ def _integer(at_most: int) -> Callable[[Any], int]:
 def _number(above: float, at_most: float, factor: float = 1.0) -> Callable[[Any], float]:
     def parse(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= at_most:
-            raise Invalid(f"{value!r:.60} is out of range. Fix: a number above {max(above, 0):g}, at most {at_most:g}")
+            least = f"above {above:g}" if above >= 0 else "from 0"
+            raise Invalid(f"{value!r:.60} is out of range. Fix: a number {least}, at most {at_most:g}")
         return value * factor
 
     return parse
@@ -274,7 +275,7 @@ class PoolsText:
         table: list[str] = []
         prefixes = [(0, -1)]
         for number, line in enumerate(self._lines, 1):
-            if header := re.match(r"\s*\[([^\[\]]+)\]", line):
+            if header := re.match(r"\s*\[\[?([^\[\]]+)\]", line):
                 path = table = _dotted(header[1])
             elif key := re.match(r"\s*([^=#\[\]]+?)\s*=", line):
                 path = [*table, *_dotted(key[1])]

@@ -191,8 +191,6 @@ def append_history(options: FetcherOptions, metrics: StorageMetrics) -> Path:
 
     rates: dict[str, float] = defaultdict(float)
     if options.rate_sample:
-        if options.source is not FetchSource.KAFKA:
-            raise Invalid("--rate-sample measures the growth of logs on the brokers. Fix: add --source kafka")
         earlier, start = fetch_metrics(options, print), time.monotonic()
         time.sleep(options.rate_sample.total_seconds())
         later, seconds = fetch_metrics(options, print), time.monotonic() - start

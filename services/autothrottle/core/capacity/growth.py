@@ -141,7 +141,7 @@ def _fit(rows: Sequence[Sequence[float]], values: Sequence[float]) -> _Fit:
         distances = [
             abs(value - sum(map(operator.mul, coefficients, row))) for row, value in zip(rows, values, strict=True)
         ]
-        sigma = max(_MAD_TO_SIGMA * median(distances), _LEAST_SIGMA * abs(values[-1]))
+        sigma = max(_MAD_TO_SIGMA * median(distances), _LEAST_SIGMA * max(abs(values[-1]), 1.0))
         weights = [max(1 - (distance / (_TUKEY * sigma)) ** 2, 0.0) ** 2 for distance in distances]
     sigma *= sqrt(len(rows) / max(len(rows) - width, 1))
     return _Fit(coefficients, [[sigma**2 * value for value in line] for line in inverse], sigma)

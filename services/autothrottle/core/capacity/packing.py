@@ -113,6 +113,8 @@ def topic_loads(
 def pool_offers(pools: Pools, members: PoolMembers, storage_total: Mapping[int, int]) -> tuple[PoolOffer, ...]:
     """Return what each pool may carry; a shared broker offers each of its pools an equal part.
 
+    A broker of which nothing is known, for example a lost one, offers nothing.
+
     Args:
         pools: limits and instance types.
         members: the brokers of each pool.
@@ -123,11 +125,11 @@ def pool_offers(pools: Pools, members: PoolMembers, storage_total: Mapping[int, 
     for pool in pools.pools:
         ids, limits = members.brokers[pool.name], pool.limits
         shares = dict(zip(DIMENSIONS, (limits.storage, limits.network_in, limits.network_out), strict=True))
-        parts = [(_offer(pools, id, storage_total), count[id]) for id in ids]
+        parts = [(part, count[id]) for id in ids if (part := _offer(pools, id, storage_total))]
         amounts = {
             dimension: share * sum(part[dimension] / among for part, among in parts)
             for dimension, share in shares.items()
-            if all(dimension in part for part, _ in parts)
+            if parts and all(dimension in part for part, _ in parts)
         }
         offers.append(PoolOffer(pool.name, amounts, len(ids)))
     return tuple(offers)
@@ -176,11 +178,15 @@ def pack(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer], new_pool: Pool
         new_pool: if the limits cannot hold, pools like this one are added until they do; None: none is added.
 
     Raises:
-        Invalid: a topic has more replicas than any pool has brokers, or `MOST_NEW_POOLS` would not suffice.
+        Invalid: a topic has more replicas than any pool has brokers, new pools would not suffice, or what a pool
+            offers is unknown.
     """
+    _check_known(loads, offers)
     pools = list(offers)
     while True:
-        packing = _packed(loads, pools) if pools else None
+        widest = max((pool.brokers for pool in pools), default=0)
+        is_wide = new_pool is None or new_pool.brokers <= widest or all(load.replicas <= widest for load in loads)
+        packing = _packed(loads, pools) if pools and is_wide else None
         if packing and (new_pool is None or packing.highest <= 1 + _EQUAL):
             return packing
         if new_pool is None:
@@ -189,9 +195,31 @@ def pack(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer], new_pool: Pool
             raise Invalid(
                 "a topic is larger than a new pool, so no number of them holds all topics. Fix: a larger --new-pools"
             )
+        if packing and any(pool.name not in packing.pools.values() for pool in pools[len(offers) :]):
+            full = max(packing.use, key=lambda name: packing.use[name].ratio)
+            raise Invalid(
+                f"the topics of pool {full} fit into no new pool, so no number of them suffices. Fix: --new-pools with "
+                "at least as many brokers as the topics have replicas"
+            )
         missing = _missing_pools(loads, pools, new_pool)
-        first = len(pools) - len(offers) + 1
-        pools += [PoolOffer(f"new{first + step}", new_pool.amounts, new_pool.brokers) for step in range(missing)]
+        names = {pool.name for pool in pools}
+        free_names = [name for number in range(1, len(names) + missing + 1) if (name := f"new{number}") not in names]
+        pools += [PoolOffer(name, new_pool.amounts, new_pool.brokers) for name in free_names[:missing]]
+
+
+def _check_known(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer]) -> None:
+    """Raise Invalid if a pool does not offer storage, or not what loads need and other pools offer.
+
+    Such a pool would always look empty.
+    """
+    needed = {dimension for load in loads for dimension in load.amounts}
+    for dimension in DIMENSIONS:
+        unknown = [offer.name for offer in offers if dimension not in offer.amounts]
+        if dimension in needed and unknown and (dimension is Dimension.STORAGE or len(unknown) < len(offers)):
+            raise Invalid(
+                f"what pool {unknown[0]} offers of {dimension.value} is unknown. Fix: list its brokers in a table "
+                "[instances.NAME] of the pools file"
+            )
 
 
 def _is_too_large(loads: Sequence[TopicLoad], new_pool: PoolOffer) -> bool:
@@ -333,8 +361,9 @@ def fit(
         offers: the pools.
 
     Raises:
-        Invalid: a topic has more replicas than any pool has brokers.
+        Invalid: a topic has more replicas than any pool has brokers, or what a pool offers is unknown.
     """
+    _check_known(new, offers)
     number_of = {offer.name: number for number, offer in enumerate(offers)}
     residents = [load for load in loads if load.pool in number_of]
     sums = _sums(residents, offers, [number_of[load.pool] for load in residents])

@@ -145,7 +145,7 @@ def _topics_in_two_pools(topics_of: Mapping[str, Sequence[str]]) -> list[Fault]:
             if first.setdefault(topic, pool) != pool:
                 repeated.setdefault((first[topic], pool), []).append(topic)
     return [
-        Fault(pool, "topics", f"{_names(topics)} also in pool {other}. Fix: leave them out with topics_exclude")
+        Fault(pool, "topics", f"also in pool {other}: {_names(topics)}. Fix: leave them out with topics_exclude")
         for (other, pool), topics in repeated.items()
     ]
 
@@ -160,7 +160,7 @@ def _brokers_in_two_pools(pools: Pools, brokers_of: Mapping[str, Sequence[int]])
                 for name, brokers in brokers_of.items()
                 if name != pool.name and not {*repeated}.isdisjoint(brokers)
             ]
-            text = f"{_names(repeated)} also in pool {_names(others)}. Fix: remove them, or set shared = true in all"
+            text = f"also in pool {_names(others)}: {_names(repeated)}. Fix: remove them, or set shared = true in all"
             faults.append(Fault(pool.name, "brokers", text))
     return faults
 
@@ -168,12 +168,16 @@ def _brokers_in_two_pools(pools: Pools, brokers_of: Mapping[str, Sequence[int]])
 def _broker_faults(pool: Pool, ids: Sequence[int], brokers: Mapping[int, PlacementBroker]) -> list[Fault]:
     if not ids:
         return [Fault(pool.name, "brokers", "the rule matches no broker. Fix: correct its racks and instance types")]
-    racks = {brokers[id].rack or f"broker {id}" if id in brokers else f"broker {id}" for id in ids}
     faults = []
-    if pool.replication > len(ids):
-        text = f"{len(ids)} brokers cannot hold {pool.replication} replicas. Fix: list more brokers"
-        faults.append(Fault(pool.name, "brokers", text))
-    if len(racks) < min(pool.replication, pool.min_rack_ids or pool.replication):
+    # A rule selects fewer brokers while some are lost. That is no fault of the file, and the plan waits or refuses.
+    if isinstance(pool.brokers, BrokerRule):
+        racks = set(pool.brokers.racks)
+    else:
+        racks = {brokers[id].rack or f"broker {id}" if id in brokers else f"broker {id}" for id in ids}
+        if pool.replication > len(ids):
+            text = f"{len(ids)} brokers cannot hold {pool.replication} replicas. Fix: list more brokers"
+            faults.append(Fault(pool.name, "brokers", text))
+    if racks and len(racks) < min(pool.replication, pool.min_rack_ids or pool.replication):
         text = (
             f"{len(racks)} racks are fewer than {pool.replication} replicas. Fix: list brokers of more racks, or set "
             f"min_rack_ids = {len(racks)}"
@@ -183,7 +187,7 @@ def _broker_faults(pool: Pool, ids: Sequence[int], brokers: Mapping[int, Placeme
 
 
 def _names(values: Iterable[object]) -> str:
-    """Return a subject and its verb for a sentence: `a, b and 3 more are`."""
+    """Return names for a sentence: `a, b, c and 3 more`."""
     names = list(map(str, values))
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
@@ -238,8 +242,12 @@ def pool_plan(
         for broker in selection.brokers
         if broker.missing and broker.id >= 0 and (broker.id in broker_ids or not is_listed) and not repair_lost
     )
+    # Nothing moves to or from a lost broker, so any free storage will do where placement by storage asks for one.
     members = [
-        PlacementBroker(broker.id, cordoned=True) if broker.id in lost else broker for broker in selection.brokers
+        PlacementBroker(broker.id, storage_free=0 if pool.placement is Strategy.STORAGE else None, cordoned=True)
+        if broker.id in lost
+        else broker
+        for broker in selection.brokers
     ]
     affinities, notes = _affinities(partitions, members, broker_ids)
     plan = rebuild(

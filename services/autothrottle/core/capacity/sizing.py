@@ -221,8 +221,12 @@ def sizing(workload: Workload, instance: InstanceType, shares: UsableShares, goa
     """Return the fewest brokers of an instance type that carry the workload, survive the loss and recover in time.
 
     Raises:
-        Invalid: more than `MOST_BROKERS` would be needed.
+        Invalid: the replicas do not survive the loss, or more than `MOST_BROKERS` would be needed.
     """
+    if goal.loss is not Loss.NONE and workload.replication < 2:
+        raise Invalid("1 replica does not survive a loss. Fix: a replication factor of 2 or more, or survive nothing")
+    if goal.loss is Loss.RACK and goal.racks < 2:
+        raise Invalid("the only rack cannot be lost. Fix: 2 racks or more, or survive the loss of one broker")
     received = workload.peak * workload.replication
     sent = workload.peak * (workload.replication - 1 + workload.fan_out)
     counts = {
@@ -248,11 +252,15 @@ def _ceiling(need: float, offer: float) -> int:
 def _first_that_recovers(
     least: int, workload: Workload, instance: InstanceType, shares: UsableShares, goal: RecoveryGoal
 ) -> int:
-    """Return the smallest count, at least `least`, that recovers in time and whose storage holds all replicas then."""
-    needed_storage = workload.stored * workload.replication / (shares.storage * instance.storage) - _ROUNDING
+    """Return the smallest count, at least `least`, that recovers in time and then holds all replicas.
+
+    Survivors need the storage for them, and a broker for each replica of a partition.
+    """
+    storage_count = workload.stored * workload.replication / (shares.storage * instance.storage) - _ROUNDING
+    holders = max(storage_count, workload.replication)
     for brokers in range(least, MOST_BROKERS + 1):
         survivors = brokers - goal.lost(brokers)
-        is_stored = goal.copy_target is CopyTarget.REPLACEMENT or survivors == brokers or survivors >= needed_storage
+        is_stored = goal.copy_target is CopyTarget.REPLACEMENT or survivors == brokers or survivors >= holders
         if is_stored and recovery_seconds(workload, instance, brokers, goal) <= goal.within.total_seconds():
             return brokers
     raise Invalid(

@@ -48,9 +48,36 @@ def test_a_flag_beats_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["instances"][0]["brokers"] == 81
 
 
+def test_a_workload_file_of_windows_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Editors of Windows begin a file with a byte order mark. It was an invalid statement in line 1."""
+    path = tmp_path / "workload.toml"
+    path.write_bytes(b'\xef\xbb\xbfbytes-in = "1GB/s"\r\nretention = 12\r\n')
+    assert main(("capacity", "--config", str(path), "--instances", INSTANCES, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["instances"][0]["brokers"] == 41
+
+
 def test_bytes_out_stands_for_a_fan_out() -> None:
     workload = given_workload(options("--bytes-in=200MB/s", "--bytes-out=4.8Gbit/s", "--retention=1"))
     assert workload.fan_out == 3
+
+
+def test_an_instance_type_or_a_larger_input_that_is_out_of_range_hides_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One instance type of the table that was too small ended the command, and so did an input at 2 times its value.
+
+    The other types and the workload itself had an answer.
+    """
+    path = tmp_path / "instances.csv"
+    path.write_text(HEAD + "small,4TB,5Gbit/s,5Gbit/s,590MB/s,500\ntiny,1GB,1Mbit/s,1Mbit/s,1MB/s,5\n")
+    flags = ("capacity", "--instances", str(path), "--bytes-in=100GB/s", "--retention=24")
+    assert main(flags) == 0
+    output = capsys.readouterr().out
+    assert "tiny: more than 10000 brokers would be needed" in output
+    assert "more than 10,000 brokers" in output
+    assert main((*flags, "--json")) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["cheapest"], value["larger"]["retention"]["2"]) == ("small", None)
 
 
 FAULTS = {
@@ -140,6 +167,14 @@ def test_a_given_peak_and_retention_beat_what_is_measured() -> None:
     measured, _ = with_measured(options("--bytes-in=50MB/s", "--retention=2"), later, growth, 30.0)
     workload = given_workload(measured)
     assert (workload.bytes_in, workload.retention) == (50e6, timedelta(hours=2))
+
+
+def test_a_given_replication_factor_beats_what_is_measured() -> None:
+    """The measured factor replaced the one of --replication without a word."""
+    earlier, later = samples(30)
+    measured, _ = with_measured(options("--replication=2"), later, log_growth(earlier, later, 30.0), 30.0)
+    assert given_workload(measured).replication == 2
+    assert given_workload(options("--bytes-in=1MB/s", "--retention=1")).replication == 3
 
 
 def test_a_cluster_without_producers_is_named_with_the_fix() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def test_a_plan_is_submitted_with_its_estimate(
     assert out.endswith("1 partitions submitted under throttle, 0 already move there\n")
     assert front.services.cluster.topics["t"][0].adding_replicas == (1003,)
     assert (tmp_path / "t.json").exists()
+
+
+def test_a_submission_leaves_the_json_document_alone(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The estimate and the result followed the document on the standard output, so no JSON parser could read it."""
+    assert main([*arguments, "--brokers", "1001,1003", "--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["changes"]
+    assert "1 partitions submitted under throttle" in output.err
 
 
 def test_a_dry_run_only_validates(

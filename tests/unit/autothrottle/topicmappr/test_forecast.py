@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from autothrottle.adapters.storage_history import append_sample, read_samples
+from autothrottle.adapters.storage_history import SCHEMA, append_sample, read_samples
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
@@ -71,6 +74,32 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         list(read_samples(str(tmp_path), "main"))
     with pytest.raises(Missing, match=r"no sample of cluster 'other'.* correct --cluster-name"):
         list(read_samples(str(tmp_path), "other"))
+
+
+@pytest.mark.parametrize("table", [SCHEMA.empty_table(), pa.table({"price": [1, 2]})], ids=["empty", "foreign"])
+def test_a_parquet_file_that_is_no_sample_is_named(table: pa.Table, tmp_path: Path) -> None:
+    """A foreign file became the last sample, so the forecast had no broker, and an empty one ended in a traceback."""
+    pq.write_table(table, append_sample(str(tmp_path), "main", *sample(0, 0, 30)))
+    with pytest.raises(Invalid, match=r"sample-060000\.parquet is not a sample of metricsfetcher\. Fix: remove it"):
+        list(read_samples(str(tmp_path), "main"))
+
+
+def test_a_broker_that_is_down_does_not_change_the_forecast_of_its_pool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last sample lacks a broker that is down. The limit of its pool was unknown then, and its alert vanished."""
+    for day in range(28):
+        metrics, rates = sample(day, 0, 300 + 10 * day)
+        if day == 27:
+            metrics = replace(metrics, storage_free={1: 430 * GB}, storage_total={1: 1000 * GB})
+        append_sample(str(tmp_path), "main", metrics, rates)
+    cluster = PlacementCluster({1: PlacementBroker(1)}, (PartitionReplicas("orders", 0, (1, 2)),))
+    (tmp_path / "cluster.json").write_text(format_cluster(cluster))
+    (tmp_path / "pools.toml").write_text(POOLS.partition("[instances")[0])
+    files = ("--pools", str(tmp_path / "pools.toml"), "--cluster-file", str(tmp_path / "cluster.json"))
+    assert main(("forecast", "--history", str(tmp_path), "--cluster-name", "main", *files, "--json")) == 0
+    (pool,) = [row for row in json.loads(capsys.readouterr().out) if "pool" in row]
+    assert pool["use"] == pytest.approx(2 * 570 / 1600)
 
 
 def test_brokers_and_pools_have_dates(history: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,18 @@ def test_wrong_options_have_status_2_and_show_no_key(capsys: pytest.CaptureFixtu
     assert "secret" not in capsys.readouterr().err
 
 
+def test_options_that_store_nothing_are_named_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without ZooKeeper and history, a sample was read and lost with status 0.
+
+    --rate-sample with another source than kafka failed only after the sample was written to ZooKeeper.
+    """
+    assert main(["--zookeeper=false", "--rate-sample=3"]) == 2
+    error = capsys.readouterr().err
+    assert "nothing is stored. Fix: --history=DIR" in error
+    assert "rate-sample is given without history" in error
+    assert "Fix: --source=kafka" in error
+
+
 def test_an_unreachable_source_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--datadog-url", "http://127.0.0.1:1", "--api-key", "k", "--app-key", "k", "--dry-run"]) == 1
     assert "Datadog (validate)" in capsys.readouterr().err

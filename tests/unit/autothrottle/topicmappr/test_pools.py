@@ -106,6 +106,25 @@ def test_apply_writes_a_map_of_each_pool_that_changes(directory: Directory) -> N
     assert len(entries) == 8 and all(1001 in entry["replicas"] for entry in entries)
 
 
+def test_a_pool_that_is_refused_has_a_line_that_can_be_read(directory: Directory, cluster: PlacementCluster) -> None:
+    """A pool of 10,000 partitions without a third broker printed one line with 10,000 refusals."""
+    brokers = {id: cluster.brokers[id] for id in (1001, 1002, 1004)}
+    (directory.path / "cluster.json").write_text(format_cluster(replace(cluster, brokers=brokers)))
+    pool = '[pools.a]\ntopics = ["latency_testing"]\nbrokers = [1001, 1006]\nreplication = 2\n'
+    status, output, _ = directory.apply(pool, "--repair-lost")
+    assert status == 1
+    assert output.splitlines()[0].endswith("; and 7 more")
+
+
+def test_partitions_without_a_size_have_no_bytes_to_copy(directory: Directory, cluster: PlacementCluster) -> None:
+    """Without metrics, sizes are unknown. The report said that 0 bytes were to copy."""
+    partitions = tuple(entry._replace(size=None) for entry in cluster.partitions)
+    (directory.path / "cluster.json").write_text(format_cluster(replace(cluster, partitions=partitions)))
+    pool = '[pools.a]\ntopics = ["latency_testing"]\nbrokers = [1006, 1007, 1008, 1009]\n'
+    _, output, _ = directory.apply(pool, "--check")
+    assert "4 change, an unknown size to copy" in output
+
+
 def test_a_pool_that_is_refused_leaves_the_others_alone(
     tmp_path: Path, cluster: PlacementCluster, directory: Directory
 ) -> None:
@@ -136,11 +155,11 @@ FAULTS = {
     ),
     "a topic in two pools": (
         '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\n\n[pools.b]\ntopics = ["oth.*"]\nbrokers = [1002]\n',
-        ["line 6, pools.b.topics: other also in pool a"],
+        ["line 6, pools.b.topics: also in pool a: other"],
     ),
     "a broker in two pools": (
         '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\n[pools.b]\ntopics = ["test_topic1"]\nbrokers = [1001]\n',
-        ["line 3, pools.a.brokers: 1001 also in pool b", "line 6, pools.b.brokers: 1001 also in pool a"],
+        ["line 3, pools.a.brokers: also in pool b: 1001", "line 6, pools.b.brokers: also in pool a: 1001"],
     ),
     "too few racks": (
         '[pools.a]\ntopics = ["other"]\nbrokers = [1001, 1004]\nreplication = 2\n',
@@ -161,6 +180,11 @@ FAULTS = {
             "line 4, instances.x: network_out is absent",
             "line 9, instances.y.brokers: broker 1 is of the type x, too",
         ],
+    ),
+    # A header of an array had line 1, and the message about fan_out excluded 0, which is a valid value.
+    "an array, and a negative fan-out": (
+        '[pools.a]\ntopics = ["other"]\nbrokers = [1001]\nfan_out = -1\n\n[[pools.b]]\n',
+        ["line 4, pools.a.fan_out: -1 is out of range. Fix: a number from 0", "line 6, pools.b: not a table"],
     ),
 }
 
@@ -205,6 +229,18 @@ def test_fit_names_the_pool_and_the_reason(directory: Directory) -> None:
     assert output == "new: pool1 16.0% (network in); with it, the others would be fuller: pool2 16.0% (network in)\n"
     missing, _, error = directory.run("pools", "fit", "new", "--pools", str(EXAMPLE))
     assert missing == 1 and "topic new does not exist. Fix: " in error
+
+
+def test_a_new_topic_needs_a_retention_and_a_name_of_its_own(directory: Directory) -> None:
+    """Without --retention, a new topic needed no storage, and one that exists was counted twice.
+
+    Both answers looked like those of a topic that fits.
+    """
+    fit = ("pools", "fit", "new", "--bytes-in", "1MB/s", "--pools", str(EXAMPLE))
+    status, _, error = directory.run(*fit)
+    assert status == 2 and "retention is not given, and --bytes-in is" in error
+    status, _, error = directory.run(*fit[:2], "other", *fit[3:], "--retention", "1")
+    assert status == 1 and "topic other exists" in error
 
 
 def test_pack_prints_what_moves_and_its_bytes(directory: Directory) -> None:

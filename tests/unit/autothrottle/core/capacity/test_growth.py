@@ -33,6 +33,14 @@ def test_a_straight_line_is_continued() -> None:
     assert result.earliest < 30 < result.latest
 
 
+def test_peaks_of_one_byte_have_a_forecast() -> None:
+    """The logarithm of 1 is 0, and the least deviation of a value was a share of the value.
+
+    Constant peaks of 1 byte/s ended in a division by zero.
+    """
+    assert exhaustion([1.0] * 30, 100) == Exhaustion(inf, inf, inf)
+
+
 def test_a_limit_that_is_reached_already_is_reached_now() -> None:
     assert exhaustion([float(day) for day in range(1, 30)], 20) == Exhaustion(0, 0, 0)
 

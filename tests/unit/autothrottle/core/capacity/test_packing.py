@@ -161,3 +161,47 @@ def test_several_new_topics_are_placed_beside_each_other() -> None:
     offers = [offer("first", 100), offer("second", 100)]
     uses = fit([load("small", 30), load("large", 60)], [], offers)
     assert [next(iter(uses[topic])) for topic in ("large", "small")] == ["first", "second"]
+
+
+def test_a_lost_broker_offers_nothing() -> None:
+    """One broker without a known storage made the offer of its whole pool unknown, and an unknown offer held all.
+
+    `pack` then moved every topic into the pool that had just lost a broker.
+    """
+    pools = Pools((Pool("a", ("x",), (1, 2, 3)), Pool("b", ("y",), (4, 5))))
+    members = membership(pools, ["x", "y"], {id: PlacementBroker(id) for id in (1, 2, 4, 5)})
+    offers = pool_offers(pools, members, {1: 100, 2: 100, 4: 100, 5: 100})
+    assert [each.amounts[STORAGE] for each in offers] == [160, 160]
+    loads = [TopicLoad("x", {STORAGE: 100}, 1, "a"), TopicLoad("y", {STORAGE: 90}, 1, "b")]
+    assert pack(loads, offers).pools == {"x": "a", "y": "b"}
+
+
+def test_a_pool_with_an_unknown_offer_is_named() -> None:
+    """A pool whose storage was unknown counted as empty. `pack` and `fit` chose it for every topic."""
+    offers = [offer("a", 100), PoolOffer("b", {}, 3)]
+    for choose in (lambda: pack([load("t", 10)], offers), lambda: fit([load("t", 10)], [], offers)):
+        with pytest.raises(Invalid, match=r"what pool b offers of storage is unknown\. Fix: "):
+            choose()
+
+
+def test_new_pools_have_names_of_their_own() -> None:
+    """A pool of the file with the name of a new one hid the load of one of them."""
+    packing = pack([load("t", 80), load("u", 80)], [offer("new1", 100)], offer("", 100))
+    assert [each.name for each in packing.offers] == ["new1", "new2"]
+    assert set(packing.pools.values()) == {"new1", "new2"}
+
+
+def test_new_pools_with_fewer_brokers_than_replicas_are_refused_at_once() -> None:
+    """Up to 1,000 pools were tried, one more at a time, which took minutes.
+
+    The error then blamed the size of the topics.
+    """
+    loads = [load(f"t{number}", 20, "a", replicas=3) for number in range(8)]
+    with pytest.raises(Invalid, match=r"topics of pool a fit into no new pool.*as many brokers as the topics have"):
+        pack(loads, [offer("a", 100)], offer("", 100, brokers=2))
+
+
+def test_a_new_pool_holds_a_topic_with_too_many_replicas_for_the_others() -> None:
+    """The error asked for a larger pool, although --new-pools was one."""
+    packing = pack([load("t", 10), load("wide", 10, replicas=4)], [offer("a", 100)], offer("", 100, brokers=4))
+    assert packing.pools == {"t": "a", "wide": "new1"}

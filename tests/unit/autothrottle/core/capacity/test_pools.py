@@ -14,6 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from autothrottle.core.capacity.pools import BrokerRule, Pool, PoolMembers, PoolPlan, Pools, membership, pool_plan
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas
+from autothrottle.core.placement.plan import Strategy
 
 BROKERS1, BROKERS2 = (1001, 1002, 1003, 1004, 1005), (1006, 1007, 1008, 1009, 1010)
 POOL1 = Pool("pool1", ("test_topic.*",), BROKERS1)
@@ -87,8 +88,8 @@ def test_a_rule_selects_brokers_by_rack_and_instance_type() -> None:
 @pytest.mark.parametrize(
     ("pools", "key", "text"),
     [
-        ([POOL1, replace(POOL2, topics=(".*",))], "topics", "test_topic1 also in pool pool1"),
-        ([POOL1, replace(POOL2, brokers=(1005, 1006))], "brokers", "1005 also in pool pool2"),
+        ([POOL1, replace(POOL2, topics=(".*",))], "topics", "also in pool pool1: test_topic1"),
+        ([POOL1, replace(POOL2, brokers=(1005, 1006))], "brokers", "also in pool pool2: 1005"),
         ([replace(POOL1, topics=("orders.*",))], "topics", "'orders.*' matches no topic"),
         ([replace(POOL1, topics=("(",))], "topics", "not a regular expression"),
         ([replace(POOL1, replication=4)], "brokers", "3 racks are fewer than 4 replicas"),
@@ -137,10 +138,39 @@ def test_replicas_of_a_lost_broker_move_only_when_a_repair_is_asked_for() -> Non
     assert repaired.lost == ()
 
 
+def test_a_pool_by_storage_waits_for_its_lost_broker() -> None:
+    """A lost broker has no free storage, and placement by storage asked for it.
+
+    One broker that restarted ended the command for all pools.
+    """
+    pool = replace(POOL2, placement=Strategy.STORAGE, replication=3)
+    brokers = {id: replace(broker, storage_free=10**6) for id, broker in CLUSTER.items() if id != 1010}
+    plan = planned(pool, PARTITIONS, brokers)
+    assert (plan.lost, plan.plan.refusals) == ((1010,), ())
+    for old, new in zip(plan.plan.old_map, plan.plan.new_map, strict=True):
+        assert {*old.replicas} < {*new.replicas} and (1010 in old.replicas or 1010 not in new.replicas)
+
+
 def test_a_pool_of_a_rule_also_waits_for_its_lost_broker() -> None:
     pool = replace(POOL2, brokers=BrokerRule(frozenset("abc")))
     brokers = {id: broker for id, broker in CLUSTER.items() if id != 1010}
     assert planned(pool, PARTITIONS, brokers).lost == (1010,)
+
+
+@pytest.mark.parametrize("ids", [(1001, 1002, 1004, 1005), (1001, 1002)])
+def test_a_lost_zone_is_no_fault_of_a_rule(ids: Sequence[int]) -> None:
+    """The brokers that a rule still selected had fewer racks than replicas, or were fewer than the replicas.
+
+    That counted as a fault of the file, so the loss of a zone stopped the repair of all pools, also with
+    --allow-fewer-racks.
+    """
+    pool = replace(POOL1, brokers=BrokerRule(frozenset("abc")), replication=3)
+    brokers = {id: CLUSTER[id] for id in ids}
+    assert not members(pool, topics=["test_topic1"], brokers=brokers).faults
+    plan = planned(pool, placed("test_topic1", (1001, 1002, 1003), replicas=3), brokers, True, len(ids) > 3)
+    assert bool(plan.plan.refusals) == (len(ids) < 3)
+    too_few = members(replace(pool, brokers=BrokerRule(frozenset("ab"))), topics=["test_topic1"])
+    assert "2 racks are fewer than 3 replicas" in too_few.faults[0].text
 
 
 def test_a_topic_that_changes_its_pool_moves_as_a_whole_and_nothing_else_does() -> None:

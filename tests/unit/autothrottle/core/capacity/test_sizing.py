@@ -107,9 +107,34 @@ def test_survivors_that_receive_the_replicas_need_storage_for_them() -> None:
     assert plan.limit is Dimension.RECOVERY
 
 
+def test_survivors_are_as_many_as_the_replicas() -> None:
+    """Three brokers were the answer for three replicas, but the two that survive cannot hold three replicas."""
+    workload = Workload(1e3, HOUR, replication=3)
+    onto = replace(GOAL, copy_target=CopyTarget.SURVIVORS)
+    assert sizing(workload, SMALL, UsableShares(), onto).brokers == 4
+    assert sizing(workload, SMALL, UsableShares(), replace(onto, loss=Loss.RACK)).brokers == 5
+
+
 def test_an_impossible_recovery_is_an_error_that_names_the_instance_type() -> None:
     with pytest.raises(Invalid, match=r"small: more than 10000 brokers .* allow a longer recovery"):
         sizing(WORKLOAD, replace(SMALL, disk=1.0), UsableShares(), GOAL)
+
+
+@pytest.mark.parametrize(
+    ("workload", "goal", "text"),
+    [
+        (replace(WORKLOAD, replication=1), GOAL, "1 replica does not survive a loss"),
+        (WORKLOAD, replace(GOAL, loss=Loss.RACK, racks=1), "the only rack cannot be lost"),
+    ],
+)
+def test_a_loss_that_takes_the_last_replica_is_an_error(workload: Workload, goal: RecoveryGoal, text: str) -> None:
+    """A single replica got a time in which it is copied, although its loss leaves nothing to copy.
+
+    The loss of the only rack was a matter of more than 10,000 brokers.
+    """
+    with pytest.raises(Invalid, match=text):
+        sizing(workload, SMALL, UsableShares(), goal)
+    assert sizing(workload, SMALL, UsableShares(), replace(goal, loss=Loss.NONE)).recovery_seconds == 0
 
 
 @given(workloads, instances, goals)
@@ -135,7 +160,7 @@ def _suffices(
     slack = 1 + 1e-6
     return (
         brokers >= workload.replication
-        and holders > 0
+        and holders >= (workload.replication if lost else 1)
         and use.storage * brokers / holders <= shares.storage * instance.storage * slack
         and use.network_in <= shares.network_in * instance.network_in * slack
         and use.network_out <= shares.network_out * instance.network_out * slack

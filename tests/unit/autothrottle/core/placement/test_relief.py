@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.core.errors import Invalid
@@ -40,6 +40,17 @@ def test_the_faster_of_equal_partitions_moves() -> None:
     assert moved(relieved([50, 50, 50], (150, 0, 0, 1000), {("t", 1): 5.0, ("t", 2): 9.0})) == [(2, 4)]
 
 
+def test_the_faster_of_equal_partitions_move_if_one_does_not_suffice() -> None:
+    """The largest partition went first, and among equal ones that was the one that grows slowest."""
+    growth = {("t", 1): 5.0, ("t", 2): 9.0}
+    assert sorted(moved(relieved([50, 50, 50, 50], (100, 0, 0, 1000), growth))) == [(1, 4), (2, 4)]
+
+
+def test_partitions_that_suffice_together_beat_a_large_one() -> None:
+    """With 100 bytes to move, 90 and then 50 bytes moved, although 90, 5 and 5 suffice."""
+    assert sorted(moved(relieved([90, 60, 50, 5, 5], (100, 0, 0, 1000)))) == [(0, 4), (3, 4), (4, 4)]
+
+
 def test_several_partitions_move_if_one_does_not_suffice() -> None:
     assert sorted(moved(relieved([40, 30, 20], (120, 0, 0, 1000)))) == [(0, 4), (1, 4), (2, 4)]
 
@@ -57,6 +68,17 @@ def test_a_broker_below_its_limit_keeps_everything() -> None:
 def test_an_unknown_broker_is_an_error() -> None:
     with pytest.raises(Invalid, match="broker 9 is unknown"):
         relieve([], [PlacementBroker(1)], 9, {}, {})
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.integers(1, 200))
+def test_no_more_bytes_move_than_the_largest_first_would_need(sizes: list[int], needed: int) -> None:
+    copied = sum(each.partition.size or 0 for each in relieved(sizes, (200 - needed, 0, 0, 5000)).relocations)
+    others, greedy = sorted(sizes), 0
+    while greedy < needed and others:
+        covering = (at for at, size in enumerate(others) if size >= needed - greedy)
+        greedy += others.pop(next(covering, -1))
+    assert min(needed, sum(sizes)) <= copied <= greedy
 
 
 @given(

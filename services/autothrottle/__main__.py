@@ -191,6 +191,10 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     try:
         options = COMMANDS[command].options
         configuration = parse(arguments, os.environ, used=options)
+        if configuration.pools and "pools" in options:
+            from autothrottle.runtime.pools_file import read_pools
+
+            read_pools(configuration.pools)
     except InvalidConfiguration as error:
         print(error, file=sys.stderr)
         return EXIT_USAGE

@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
+    from autothrottle.runtime.pools_file import FollowedPools
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +211,7 @@ class Composition:
                 yield_rules=self._yield_rules,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
+                broker_pools=self._pools.broker_pools if self._pools else dict,
                 on_failure=self.on_failure,
             ),
             PlannerSettings(
@@ -684,6 +686,17 @@ class Composition:
     @cached_property
     def _yield_rules(self) -> YieldRuleStore:
         return self._audited_map(self._shared_session, YIELD_RULES)
+
+    @cached_property
+    def _pools(self) -> FollowedPools | None:
+        """The pools file, read again when it has changed."""
+        if not self.configuration.pools:
+            return None
+        from autothrottle.runtime.pools_file import FollowedPools
+
+        pools = FollowedPools(self.configuration.pools)
+        self._sample_sources.append(pools.samples)
+        return pools
 
     def _decisions(self) -> DecisionSink | None:
         uri, spool = self.configuration.decisions, self.configuration.decisions_spool

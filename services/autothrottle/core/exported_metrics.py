@@ -61,7 +61,10 @@ def series_of(source: SampleSource, cluster: str) -> Mapping[ExportedMetric, Seq
     return series
 
 
-_SIDE = ("broker_id", "role")
+_POOL = "pool"
+"""Label of a broker that is in exactly one pool of --pools; "": it is in none or in several, or there is no file."""
+_BROKER = ("broker_id", _POOL)
+_SIDE = ("broker_id", "role", _POOL)
 
 # Every service.
 BUILD_INFO = ExportedMetric("autothrottle_build_info", "Version of the service; always 1", ("service", "version"))
@@ -72,6 +75,12 @@ LOG_DROPS = ExportedMetric(
     "autothrottle_log_lines_dropped_total",
     "Log lines of the process that were not written, because the reader of the log did not accept them",
     kind=MetricKind.COUNTER,
+)
+
+# Every service with a pools file.
+POOLS_FILE_OK = ExportedMetric(
+    "autothrottle_pools_file_ok",
+    "Whether the current file of --pools is in use; 1: yes, 0: it is faulty, and the last good one is in use",
 )
 
 # The planner.
@@ -171,10 +180,10 @@ PRODUCE_RATE = ExportedMetric(
     "By/s",
 )
 METRICS_AGE = ExportedMetric(
-    "autothrottle_metrics_age_seconds", "Age of the newest load metrics of the broker", ("broker_id",), "s"
+    "autothrottle_metrics_age_seconds", "Age of the newest load metrics of the broker", _BROKER, "s"
 )
 METRICS_FAILURES = ExportedMetric(
-    "autothrottle_metrics_failures", "Consecutive scheduled cycles without load metrics of the broker", ("broker_id",)
+    "autothrottle_metrics_failures", "Consecutive scheduled cycles without load metrics of the broker", _BROKER
 )
 
 # The queues of every planner.

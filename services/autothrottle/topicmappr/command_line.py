@@ -26,6 +26,7 @@ from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
+from autothrottle.runtime.pools_file import format_pools, read_pools, schema
 from autothrottle.topicmappr.capacity import (
     capacity_report,
     capacity_value,
@@ -89,7 +90,6 @@ from autothrottle.topicmappr.pools import (
     status_report,
     status_rows,
 )
-from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
 from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster, read_history
 from autothrottle_client.output_files import write_text

@@ -31,10 +31,10 @@ from autothrottle.core.placement.plan import Strategy, gigabytes
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.placement import PlacementCluster
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.pools_file import PoolsText
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.map_files import MapFile
 from autothrottle.topicmappr.options import ApplyOptions
-from autothrottle.topicmappr.pools_file import PoolsText
 from autothrottle.topicmappr.report import change_values, table
 
 _SHOWN_TOPICS = 10

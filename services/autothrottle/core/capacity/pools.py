@@ -137,6 +137,19 @@ def _brokers_of(pool: Pool, pools: Pools, brokers: Mapping[int, PlacementBroker]
     )
 
 
+def pool_of_brokers(pools: Pools) -> Mapping[int, str]:
+    """Return broker id -> its pool, for each broker that is in exactly one.
+
+    A rule on racks names no broker here, because only the cluster knows the racks.
+    """
+    typed = {id: PlacementBroker(id) for id in pools.instance_types}
+    names: dict[int, list[str]] = {}
+    for pool in pools.pools:
+        for id in _brokers_of(pool, pools, typed):
+            names.setdefault(id, []).append(pool.name)
+    return {id: of_broker[0] for id, of_broker in names.items() if len(of_broker) == 1}
+
+
 def _topics_in_two_pools(topics_of: Mapping[str, Sequence[str]]) -> list[Fault]:
     first: dict[str, str] = {}
     repeated: dict[tuple[str, str], list[str]] = {}

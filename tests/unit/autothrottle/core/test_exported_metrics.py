@@ -23,6 +23,7 @@ LABELS = {
     "queue",
     "broker_id",
     "role",
+    "pool",
     "user",
     "client_id",
 }

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.ports.placement import PlacementCluster
+from autothrottle.runtime.pools_file import format_pools, read_pools, schema
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.command_line import main
 from autothrottle.topicmappr.options import ApplyOptions
 from autothrottle.topicmappr.pools import derived_pools, members_of, plan_pools
-from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
 from tests.paths import ROOT
 
 EXAMPLE = ROOT / "deploy/pools.toml"

@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from autothrottle.core.capacity.pools import BrokerRule, Fault, Pool, Pools, pool_of_brokers
+from autothrottle.core.capacity.pools import BrokerRule, Fault, Pool, PoolMembers, Pools, membership, pool_of_brokers
 from autothrottle.core.capacity.sizing import InstanceType, UsableShares
 from autothrottle.core.cluster.broker_ids import MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
@@ -25,7 +25,9 @@ from autothrottle.core.exported_metrics import POOLS_FILE_OK, MetricSample
 from autothrottle.core.placement.plan import Optimization, Strategy
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import parse_quantity
+from autothrottle.ports.placement import PlacementCluster
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle_client.reloaded_files import ReloadedFiles
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
@@ -290,6 +292,18 @@ class PoolsText:
 
 def _dotted(text: str) -> list[str]:
     return [part.strip().strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", text)]
+
+
+def members_of(pools: Pools, source: PoolsText, cluster: PlacementCluster) -> PoolMembers:
+    """Return the topics and brokers of each pool in a cluster.
+
+    Raises:
+        InvalidConfiguration: the pools contradict each other or the cluster; it has one message for each fault.
+    """
+    members = membership(pools, {entry.topic for entry in cluster.partitions}, cluster.brokers, compile_pattern)
+    if members.faults:
+        raise InvalidConfiguration([source.fault(fault) for fault in members.faults])
+    return members
 
 
 class FollowedPools:

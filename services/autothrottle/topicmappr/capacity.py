@@ -11,21 +11,21 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from autothrottle.core.capacity.sizing import (
+    FACTORS,
+    CapacityPlan,
     Dimension,
     InstanceType,
     RecoveryGoal,
     Sizing,
     UsableShares,
     Workload,
-    cheapest,
-    larger_workloads,
-    sizing,
+    capacity_plan,
 )
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, matching_topics
@@ -38,9 +38,6 @@ from autothrottle.topicmappr.report import table
 from autothrottle.topicmappr.sources import measured_cluster
 from autothrottle_client.estimates import span
 
-FACTORS = (1.5, 2.0)
-"""Each input is multiplied by these, one at a time."""
-
 _COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "name": str.strip,
     "storage": lambda text: parse_quantity(text, per_second=False),
@@ -49,22 +46,6 @@ _COLUMNS: Mapping[str, Callable[[str], Any]] = {
     "disk": lambda text: parse_quantity(text, per_second=True),
     "price": lambda text: _price(text),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityPlan:
-    """The brokers that a workload needs, for each instance type."""
-
-    workload: Workload
-    sizings: tuple[Sizing, ...]
-    """In the order of the file."""
-    larger: Mapping[str, tuple[Sizing, ...]]
-    """Input -> the cheapest choice with this input at 1.5 and 2 times its value."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def cheapest(self) -> Sizing:
-        return cheapest(self.sizings)
 
 
 def plan_capacity(options: CapacityOptions, workload: Workload, instances: Sequence[InstanceType]) -> CapacityPlan:
@@ -81,15 +62,7 @@ def plan_capacity(options: CapacityOptions, workload: Workload, instances: Seque
         partitions=options.broker_partitions,
     )
     goal = RecoveryGoal(options.survive, options.racks, options.recover_onto, options.recover_within, options.max_rate)
-
-    def sized(workload: Workload) -> tuple[Sizing, ...]:
-        return tuple(sizing(workload, instance, shares, goal) for instance in instances)
-
-    workloads = {factor: larger_workloads(workload, factor) for factor in FACTORS}
-    larger = {
-        name: tuple(cheapest(sized(workloads[factor][name])) for factor in FACTORS) for name in workloads[FACTORS[0]]
-    }
-    return CapacityPlan(workload, sized(workload), larger)
+    return capacity_plan(workload, instances, shares, goal)
 
 
 def given_workload(options: CapacityOptions) -> Workload:
@@ -267,36 +240,3 @@ def _choice(sizing: Sizing) -> str:
 
 def _hours(duration: timedelta) -> str:
     return f"{duration.total_seconds() / 3600:g} h"
-
-
-def capacity_value(plan: CapacityPlan) -> dict[str, Any]:
-    """Return the plan as a JSON value; sizes are in bytes, rates in bytes per second."""
-    workload = plan.workload
-    return {
-        "workload": {
-            "peak_bytes_per_second": round(workload.peak),
-            "fan_out": workload.fan_out,
-            "replication": workload.replication,
-            "retention_seconds": workload.retention.total_seconds(),
-            "stored_bytes": round(workload.stored * workload.replication),
-            "partitions": workload.partitions,
-        },
-        "instances": [_sizing_value(sizing) for sizing in plan.sizings],
-        "cheapest": plan.cheapest.instance.name,
-        "larger": {
-            name: {f"{factor:g}": _sizing_value(sizing) for factor, sizing in zip(FACTORS, sizings, strict=True)}
-            for name, sizings in plan.larger.items()
-        },
-        "notes": list(plan.notes),
-    }
-
-
-def _sizing_value(sizing: Sizing) -> dict[str, Any]:
-    return {
-        "name": sizing.instance.name,
-        "counts": {dimension.name.lower(): count for dimension, count in sizing.counts.items()},
-        "brokers": sizing.brokers,
-        "limit": sizing.limit.name.lower(),
-        "recovery_seconds": sizing.recovery_seconds,
-        "price_per_month": sizing.price,
-    }

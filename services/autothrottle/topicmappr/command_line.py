@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from autothrottle import __version__
+from autothrottle.core.capacity.forecasts import PoolsInUse, limit_forecasts
+from autothrottle.core.capacity.packing import PoolsState, pools_state
+from autothrottle.core.capacity.pools import pool_plans
+from autothrottle.core.capacity.values import capacity_value, forecast_values, plans_value, status_rows
 from autothrottle.core.cluster.broker_ids import parse_broker_id
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
@@ -26,10 +30,9 @@ from autothrottle.runtime.command_line import described
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.runtime.output import EXIT_BROKEN_PIPE, discard_output
-from autothrottle.runtime.pools_file import format_pools, read_pools, schema
+from autothrottle.runtime.pools_file import format_pools, members_of, read_pools, schema
 from autothrottle.topicmappr.capacity import (
     capacity_report,
-    capacity_value,
     given_workload,
     measured_options,
     plan_capacity,
@@ -46,13 +49,7 @@ from autothrottle.topicmappr.commands import (
     plan_relief,
 )
 from autothrottle.topicmappr.execution import execute, submit
-from autothrottle.topicmappr.forecast import (
-    broker_forecasts,
-    forecast_report,
-    forecast_values,
-    pool_forecasts,
-    write_metrics,
-)
+from autothrottle.topicmappr.forecast import forecast_report, write_metrics
 from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
@@ -72,23 +69,16 @@ from autothrottle.topicmappr.options import (
     ScaleCommandOptions,
 )
 from autothrottle.topicmappr.pools import (
-    PoolsState,
-    application_report,
-    application_value,
     derived_pools,
     fit_report,
     fitting_pools,
     map_files_of,
-    members_of,
-    needs_storage,
     new_topic,
     packed,
     packing_report,
     packing_value,
-    plan_pools,
-    pools_state,
+    plans_report,
     status_report,
-    status_rows,
 )
 from autothrottle.topicmappr.report import files_block, report, result_value
 from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster, read_history
@@ -244,22 +234,29 @@ def _apply(arguments: Sequence[str]) -> int:
     if options.check and options.execute:
         raise InvalidConfiguration(["--check changes nothing, and --execute does. Fix: leave one out"])
     pools, source = read_pools(path)
-    with_metrics = needs_storage(pools) or options.metrics_source is MetricsSource.KAFKA
+    with_metrics = pools.need_storage or options.metrics_source is MetricsSource.KAFKA
     cluster = read_cluster(options, with_metrics, options.metrics_age)
-    application = plan_pools(options, pools, members_of(pools, source, cluster), cluster)
-    files = () if options.check or options.dry_run else map_files_of(application)
+    plans = pool_plans(
+        pools,
+        members_of(pools, source, cluster),
+        cluster.partitions,
+        cluster.brokers,
+        repair_lost=options.repair_lost,
+        allow_fewer_racks=options.allow_fewer_racks,
+    )
+    files = () if options.check or options.dry_run else map_files_of(plans)
     write_files(options.out_path, files)
     if options.json:
         names = [str(Path(options.out_path or ".") / file.name) for file in files]
-        print(json.dumps(application_value(application, names), indent=2))
+        print(json.dumps({**plans_value(plans), "files": names}, indent=2))
     else:
-        print(application_report(application))
+        print(plans_report(plans))
         if not options.check and not options.dry_run:
             print(files_block(options.out_path, files))
     if options.check:
-        return EXIT_DRIFT if application.has_drift else 0
-    status = submit(options, application.changed) if options.execute else 0
-    return EXIT_FAILED if application.is_refused else status
+        return EXIT_DRIFT if plans.has_drift else 0
+    status = submit(options, plans.changed) if options.execute else 0
+    return EXIT_FAILED if plans.is_refused else status
 
 
 def _pools(arguments: Sequence[str]) -> int:
@@ -309,7 +306,8 @@ def _pools_state(options: PoolsOptions) -> PoolsState:
         cluster, rates, _ = measured_cluster(options, options.sample)
     else:
         cluster, rates = read_cluster(options, with_metrics=True), {}
-    return pools_state(pools, members_of(pools, source, cluster), cluster, rates)
+    members = members_of(pools, source, cluster)
+    return pools_state(pools, members, cluster.partitions, cluster.storage_totals, rates)
 
 
 _POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {
@@ -325,12 +323,12 @@ def _forecast(arguments: Sequence[str]) -> int:
     options = _parse("forecast", ForecastOptions, arguments)
     if options is None:
         return 0
-    samples = read_history(options)
-    forecasts = list(broker_forecasts(samples, options.storage_share))
+    samples, in_use = read_history(options), None
     if options.pools:
         pools, source = read_pools(options.pools)
         cluster = read_cluster(options, with_metrics=False)
-        forecasts += pool_forecasts(samples, pools, members_of(pools, source, cluster), cluster)
+        in_use = PoolsInUse(pools, members_of(pools, source, cluster), cluster.replication)
+    forecasts = list(limit_forecasts(samples, options.storage_share, in_use))
     if options.prom_file:
         write_metrics(options.prom_file, options.cluster_name, forecasts, datetime.now(UTC))
     print(json.dumps(forecast_values(forecasts), indent=2) if options.json else forecast_report(forecasts))

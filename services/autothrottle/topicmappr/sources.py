@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autothrottle.core.capacity.forecasts import HistorySample
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
 from autothrottle.ports.placement import (
     ClusterSource,
-    HistorySample,
     PlacementCluster,
     StorageMetrics,
     StorageMetricsSource,
@@ -205,13 +205,13 @@ def append_history(options: FetcherOptions, metrics: StorageMetrics) -> Path:
     return append_sample(options.history, options.cluster_name, metrics, rates)
 
 
-def read_history(options: ForecastOptions) -> Sequence[HistorySample]:
+def read_history(options: ForecastOptions) -> Iterator[HistorySample]:
     """Return the samples of the history, the oldest first."""
     from autothrottle.adapters.storage_history import read_samples
 
     if not options.history:
         raise Invalid("history is not given. Fix: --history=DIR, which metricsfetcher --history=DIR fills")
-    return list(read_samples(options.history, options.cluster_name))
+    return read_samples(options.history, options.cluster_name)
 
 
 class _Connections:

@@ -32,7 +32,7 @@ from autothrottle.core.cycle.settings import PlannerSettings
 from autothrottle.core.operators.audited_maps import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
-from autothrottle.placement import PlacementServicer
+from autothrottle.placement.servicer import PlacementServicer
 from autothrottle.planner.dependencies import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer

@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
     from autothrottle.adapters.kafka_admin.log_sizes import KafkaLogSizes
     from autothrottle.adapters.kafka_admin.values import KafkaSettings
+    from autothrottle.placement.forecaster import LimitForecaster
     from autothrottle.runtime.pools_file import FollowedPools
 
 log = logging.getLogger(__name__)
@@ -265,11 +266,33 @@ class Composition:
 
     def placement(self) -> Servicer:
         """The placement service, which any admin process serves: it has no state."""
-        from autothrottle.placement import PlacementServicer
+        from autothrottle.placement.servicer import PlacementServicer
 
-        servicer = PlacementServicer(self._cluster_source(), self._storage_metrics())
+        cluster, pools = self._cluster_source(), self._pools
+        servicer = PlacementServicer(cluster, self._storage_metrics(), pools, self._forecaster(cluster, pools))
         add = placement_pb2_grpc.add_PlacementServiceServicer_to_server
         return add, servicer, "autothrottle.v1.PlacementService"
+
+    def _forecaster(self, cluster: ClusterSource, pools: FollowedPools | None) -> LimitForecaster | None:
+        """Compute forecasts until the stack closes; None: there is no history."""
+        history = self.configuration.history
+        if not history:
+            return None
+        try:
+            from autothrottle.adapters.storage_history import read_samples
+        except ImportError as error:
+            raise Invalid(
+                f"history is {history!r}, but Arrow is not installed ({error}); "
+                "install autothrottle with the extra `decisions`"
+            ) from None
+        from autothrottle.placement.forecaster import LimitForecaster
+
+        samples = partial(read_samples, history, self.configuration.cluster_name)
+        forecaster = LimitForecaster(samples, cluster, pools)
+        self._sample_sources.append(forecaster.samples)
+        self._stack.callback(forecaster.close)
+        forecaster.start()
+        return forecaster
 
     def _pause(self, seconds: float) -> None:
         if self._stack.requested.wait(seconds):

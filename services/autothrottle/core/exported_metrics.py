@@ -198,6 +198,15 @@ DECISION_LOG_DROPS = ExportedMetric(
     kind=MetricKind.COUNTER,
 )
 
+# The pools, of every admin process with a history.
+POOL_EXHAUSTION = ExportedMetric(
+    "autothrottle_pool_exhaustion_seconds",
+    "Time until the daily peak of a resource reaches the limit of the pool; resource: storage, network_in or "
+    "network_out; +Inf: not within a year; absent: unknown, or fewer than 14 days are measured",
+    (_POOL, "resource"),
+    "s",
+)
+
 # The request quotas of every process that serves the API.
 _ENTITY = ("user", "client_id")
 REQUEST_RATE = ExportedMetric(

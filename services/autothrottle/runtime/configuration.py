@@ -404,6 +404,12 @@ class Configuration:
         "/etc/autothrottle/pools.toml",
         "a readable TOML file",
     )
+    history: str = kinds.text(
+        "",
+        "Directory of the history of metricsfetcher, from which admin computes a forecast every hour; none if empty",
+        "a directory",
+        example="/var/lib/autothrottle/history",
+    )
 
     ADDRESSES: ClassVar[str] = "Addresses"
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)

@@ -101,6 +101,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "decisions-min-free": ["0", "256", "1000000"],
     "cluster-name": ["kafka", "main-2", "eu.west_1"],
     "pools": ["/etc/autothrottle/pools.toml", "pools.toml"],
+    "history": ["/var/lib/autothrottle/history", "history"],
     "api-tokens-file": ["/run/tokens", "tokens"],
     "certificate-roles": ['{"anna":"operator"}', '{"*":"service"}', "{}"],
     "api-hosts": ["a.example", "a.example,b.example", "b"],

@@ -1,4 +1,4 @@
-"""The placement service: computes plans from the current cluster. It executes nothing."""
+"""The methods of the placement service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, St
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
 from autothrottle.core.placement.steps import steps
+from autothrottle.placement.forecaster import LimitForecaster
 from autothrottle.ports.placement import ClusterSource, PlacementCluster, StorageMetricsSource
+from autothrottle.runtime.pools_file import FollowedPools
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
@@ -26,8 +28,15 @@ _SHOWN_REFUSALS = 3
 
 
 class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
-    def __init__(self, cluster: ClusterSource, metrics: StorageMetricsSource) -> None:
-        self._cluster, self._metrics = cluster, metrics
+    def __init__(
+        self,
+        cluster: ClusterSource,
+        metrics: StorageMetricsSource,
+        pools: FollowedPools | None = None,
+        forecaster: LimitForecaster | None = None,
+    ) -> None:
+        """Answer from these sources; None: methods that need it answer with an error."""
+        self._cluster, self._metrics, self._pools, self._forecaster = cluster, metrics, pools, forecaster
 
     def Rebuild(
         self, request: placement_pb2.RebuildRequest, context: grpc.ServicerContext

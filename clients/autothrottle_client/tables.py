@@ -58,7 +58,7 @@ def overrides_table(overrides: Sequence[Override]) -> str:
     """Return overrides as a table, one row each."""
     if not overrides:
         return NONE_SET
-    return _table(
+    return rows_table(
         {
             "BROKER": _target(o.broker_id),
             "RATE": format_rate(o.rate_bytes_per_second),
@@ -74,7 +74,7 @@ def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
     """Return request quotas as a table, one row each."""
     if not quotas:
         return NO_REQUEST_QUOTAS
-    return _table(
+    return rows_table(
         {"USER": _part(q.user), "CLIENT ID": _part(q.client_id), "REQUESTS PER SECOND": str(q.request_rate)}
         for q in quotas
     )
@@ -94,7 +94,7 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
     """Return audit records as a table, one row each."""
     if not records:
         return NOTHING_CHANGED
-    return _table(
+    return rows_table(
         {
             "TIME": _time(r.time),
             "BROKER": "-" if r.pause or (r.result and r.broker_id is None) else _target(r.broker_id),
@@ -131,7 +131,7 @@ def quotas_table(quotas: Sequence[Quota]) -> str:
         for key, value in asdict(quota.values).items()
         if value is not None
     )
-    return _table(rows) if quotas else NO_QUOTA
+    return rows_table(rows) if quotas else NO_QUOTA
 
 
 def _quota_value(value: float) -> str:
@@ -149,7 +149,7 @@ def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
         {"KEY": q.key, "VALUE": _quota_value(q.value), "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
         for q in quotas
     )
-    return _table(rows) if quotas else "no quota applies to this client"
+    return rows_table(rows) if quotas else "no quota applies to this client"
 
 
 def yield_rules_table(rules: Sequence[YieldRule]) -> str:
@@ -163,7 +163,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
         }
         for rule in rules
     )
-    return _table(rows) if rules else NO_YIELD_RULE
+    return rows_table(rows) if rules else NO_YIELD_RULE
 
 
 def quota_words(values: QuotaValues) -> str:
@@ -212,7 +212,7 @@ def submission_line(submission: Submission, dry_run: bool) -> str:
 
 def estimate_text(estimate: Estimate) -> str:
     """Return an estimate: a summary line, and a table with one row per link side."""
-    table = _table(
+    table = rows_table(
         {
             "BROKER": str(side.broker_id),
             "ROLE": side.role.value,
@@ -232,7 +232,7 @@ def reassignments_table(listing: Reassignments) -> str:
     """Return ongoing reassignments as a table, one row per topic."""
     if not listing.topics:
         return NO_REASSIGNMENTS
-    table = _table(
+    table = rows_table(
         {
             "TOPIC": topic.topic,
             "PARTITIONS": str(len(topic.partitions)),
@@ -277,7 +277,7 @@ def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
 
 
 def _members_table(members: Iterable[Member]) -> str:
-    return _table(
+    return rows_table(
         {
             "SERVICE": m.service,
             "ADDRESS": m.address,
@@ -336,7 +336,7 @@ def _end(time: datetime | None, eta: datetime) -> str:
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:
-    return _table(
+    return rows_table(
         {
             "BROKER": str(d.broker_id),
             "ROLE": d.role.value,
@@ -378,7 +378,7 @@ def _time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _table(rows: Iterable[Mapping[str, str]]) -> str:
+def rows_table(rows: Iterable[Mapping[str, str]]) -> str:
     """Return a table whose header is the keys of the first row; without rows, an empty text."""
     lines = list(rows)
     return _aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else ""

@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.gateway.answers import ADMIN_TIMEOUT, SUBMIT_TIMEOUT, Answer, Call, document, parameters
 
-_PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission")
+_PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission", "PlanPools", "GetPoolStatus", "GetCapacity")
 _TIMEOUTS = dict.fromkeys(("SubmitReassignment", "EstimateReassignment", *_PLANS), SUBMIT_TIMEOUT)
 """Method -> timeout, if longer than the default."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autothrottle import __version__
+from autothrottle.core.capacity.broker_tags import broker_tags
 from autothrottle.core.capacity.forecasts import PoolsInUse, limit_forecasts
 from autothrottle.core.capacity.packing import PoolsState, pools_state
 from autothrottle.core.capacity.pools import pool_plans
@@ -67,6 +68,7 @@ from autothrottle.topicmappr.options import (
     RebuildCommandOptions,
     RelieveCommandOptions,
     ScaleCommandOptions,
+    TagOptions,
 )
 from autothrottle.topicmappr.pools import (
     derived_pools,
@@ -81,7 +83,21 @@ from autothrottle.topicmappr.pools import (
     status_report,
 )
 from autothrottle.topicmappr.report import files_block, report, result_value
-from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster, read_history
+from autothrottle.topicmappr.sources import (
+    READ_TIMEOUT,
+    measured_cluster,
+    open_cordons,
+    open_host_tags,
+    read_cluster,
+    read_history,
+)
+from autothrottle.topicmappr.tagging import (
+    hosts_of_brokers,
+    require_hosts,
+    tagging_report,
+    tagging_value,
+    taggings,
+)
 from autothrottle_client.output_files import write_text
 
 EXIT_FAILED = 1
@@ -101,6 +117,7 @@ _PURPOSES = {
     "pools": "export, status, fit TOPIC... or pack: which topics are on which brokers, and how full they are",
     "capacity": "says how many brokers of which instance type a workload needs",
     "forecast": "says when brokers and pools reach their limits, from the history of metricsfetcher",
+    "tag": "writes the topics and pools of brokers as host tags to Datadog",
     "version": "prints the version",
 }
 
@@ -116,6 +133,7 @@ _EXAMPLES = {
     "pools": "fit orders --pools pools.toml --metrics-source kafka",
     "capacity": "--bytes-in 200MB/s --fan-out 3 --retention 24 --instances instances.csv",
     "forecast": "--history history --pools pools.toml",
+    "tag": "--datadog --pools pools.toml --dry-run",
 }
 
 _OLD_SPELLINGS = {"--rebuild-topics": ("rebuild", "--topics"), "-rebuild-topics": ("rebuild", "--topics")}
@@ -350,6 +368,29 @@ def _capacity(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _tag(arguments: Sequence[str]) -> int:
+    options = _parse("tag", TagOptions, arguments)
+    if options is None:
+        return 0
+    if not options.datadog:
+        raise InvalidConfiguration(["tag has no destination. Fix: topicmappr tag --datadog"])
+    pools = read_pools(options.pools) if options.pools else None
+    cluster = read_cluster(options, options.metrics_source is MetricsSource.KAFKA)
+    brokers = members_of(*pools, cluster).brokers if pools else {}
+    tags = broker_tags(cluster.partitions, brokers, options.most_topics)
+    with open_host_tags(options) as host_tags:
+        hosts = hosts_of_brokers(host_tags.fetch_tags(READ_TIMEOUT), options.broker_id_tag, options.host_tags)
+        result, problems = taggings(tags, hosts, host_tags.fetch_own_tags(READ_TIMEOUT))
+        require_hosts(result, problems)
+        changed = {tagging.host: tagging.tags.tags for tagging in result if tagging.is_changed}
+        refused = {} if options.dry_run else host_tags.replace_own_tags(changed, READ_TIMEOUT)
+    if options.json:
+        print(json.dumps(tagging_value(result, problems, refused), indent=2))
+    else:
+        print(tagging_report(result, problems, refused))
+    return EXIT_FAILED if refused else 0
+
+
 def _decommission(arguments: Sequence[str]) -> int:
     leaving, rest = _brokers_argument("decommission", arguments)
     options = _parse("decommission", DecommissionCommandOptions, rest)
@@ -473,6 +514,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "pools": _pools,
     "capacity": _capacity,
     "forecast": _forecast,
+    "tag": _tag,
 }
 
 

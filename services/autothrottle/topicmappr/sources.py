@@ -26,13 +26,21 @@ from autothrottle.ports.placement import (
 )
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.topicmappr.cluster_file import parse_cluster
-from autothrottle.topicmappr.options import ClusterOptions, FetcherOptions, FetchSource, ForecastOptions, MetricsSource
+from autothrottle.topicmappr.options import (
+    ClusterOptions,
+    FetcherOptions,
+    FetchSource,
+    ForecastOptions,
+    MetricsSource,
+    TagOptions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kazoo.client import KazooClient
 
+    from autothrottle.adapters.datadog.host_tags import DatadogHostTags
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
     from autothrottle.adapters.kafka_admin.cordons import KafkaCordons
 
@@ -110,6 +118,23 @@ def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
     with ExitStack() as stack:
         connections = _Connections(options.kafka_addr, options.kafka_client_config, options.zk_addr, stack)
         yield KafkaCordons(connections.admin())
+
+
+@contextmanager
+def open_host_tags(options: TagOptions) -> Iterator[DatadogHostTags]:
+    """Open Datadog's host tags.
+
+    Raises:
+        Invalid: a key is absent, or the address is wrong.
+    """
+    from autothrottle.adapters.datadog.host_tags import DatadogHostTags
+    from autothrottle.adapters.datadog.settings import DatadogSettings
+
+    if not (options.api_key and options.app_key):
+        raise Invalid("Datadog needs both keys. Fix: TOPICMAPPR_API_KEY and TOPICMAPPR_APP_KEY")
+    settings = DatadogSettings(options.api_key, options.app_key, options.datadog_url)
+    with closing(DatadogHostTags(settings)) as host_tags:
+        yield host_tags
 
 
 def check_age(metrics: StorageMetrics, max_age: timedelta | None, now: datetime) -> None:

@@ -54,11 +54,13 @@ from autothrottle.topicmappr.forecast import forecast_report, write_metrics
 from autothrottle.topicmappr.map_files import MapFile, map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
+    DATADOG_VARIABLES,
     IN_ENVIRONMENT,
     PREFIX,
     ApplyOptions,
     CapacityOptions,
     ClusterOptions,
+    DatadogOptions,
     DecommissionCommandOptions,
     ForecastOptions,
     MetricsSource,
@@ -193,7 +195,10 @@ def _without_old_spelling(arguments: list[str]) -> list[str]:
 
 def _parse(command: str, kind: type[T], arguments: Sequence[str]) -> T | None:
     """Return the options, or None after printing the help text."""
-    options, warnings = parse_command(kind, arguments, os.environ, PREFIX, IN_ENVIRONMENT)
+    # Datadog's variables are known, although only one command uses them.
+    foreign = frozenset() if issubclass(kind, DatadogOptions) else DATADOG_VARIABLES
+    environ = {name: text for name, text in os.environ.items() if name not in foreign}
+    options, warnings = parse_command(kind, arguments, environ, PREFIX, IN_ENVIRONMENT)
     for warning in warnings:
         print(warning, file=sys.stderr)
     if options is None:

@@ -145,6 +145,13 @@ class DatadogOptions(ClusterOptions):
 IN_ENVIRONMENT = tuple(declared_options(DatadogOptions))
 """Names of the options that may come from the environment."""
 
+DATADOG_VARIABLES = frozenset(
+    option.variable
+    for name, option in declared_options(DatadogOptions, PREFIX).items()
+    if name not in declared_options(ClusterOptions)
+)
+"""Environment variables of `tag` alone."""
+
 
 @dataclass(frozen=True)
 class OutputOptions(ClusterOptions):

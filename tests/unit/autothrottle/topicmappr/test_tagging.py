@@ -108,6 +108,8 @@ def test_an_unreadable_answer_or_a_wrong_option_writes_nothing(
     assert "broker 1 has no host. Fix: " in capsys.readouterr().err
     assert main(["tag"]) == 2
     assert "tag has no destination" in capsys.readouterr().err
+    assert main(["pools", "schema"]) == 0
+    assert capsys.readouterr().err == "", "the keys are unknown to no command"
     monkeypatch.delenv("TOPICMAPPR_APP_KEY")
     assert tag() == 1
     assert "Datadog needs both keys" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def overrides_table(overrides: Sequence[Override]) -> str:
         }
         for o in overrides
     )
-    return _table(rows, NONE_SET)
+    return rows_table(rows, NONE_SET)
 
 
 def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
@@ -74,7 +74,7 @@ def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
         {"USER": _part(q.user), "CLIENT ID": _part(q.client_id), "REQUESTS PER SECOND": str(q.request_rate)}
         for q in quotas
     )
-    return _table(rows, NO_REQUEST_QUOTAS)
+    return rows_table(rows, NO_REQUEST_QUOTAS)
 
 
 def request_quota_scope(user: str | None, client_id: str | None) -> str:
@@ -100,7 +100,7 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
         }
         for r in records
     )
-    return _table(rows, NOTHING_CHANGED)
+    return rows_table(rows, NOTHING_CHANGED)
 
 
 def _target(broker_id: int | None) -> str:
@@ -127,7 +127,7 @@ def quotas_table(quotas: Sequence[Quota]) -> str:
         for key, value in asdict(quota.values).items()
         if value is not None
     )
-    return _table(rows, NO_QUOTA)
+    return rows_table(rows, NO_QUOTA)
 
 
 def _quota_value(value: float) -> str:
@@ -145,7 +145,7 @@ def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
         {"KEY": q.key, "VALUE": _quota_value(q.value), "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
         for q in quotas
     )
-    return _table(rows, "no quota applies to this client")
+    return rows_table(rows, "no quota applies to this client")
 
 
 def yield_rules_table(rules: Sequence[YieldRule]) -> str:
@@ -159,7 +159,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
         }
         for rule in rules
     )
-    return _table(rows, NO_YIELD_RULE)
+    return rows_table(rows, NO_YIELD_RULE)
 
 
 def quota_words(values: QuotaValues) -> str:
@@ -208,7 +208,7 @@ def submission_line(submission: Submission, dry_run: bool) -> str:
 
 def estimate_text(estimate: Estimate) -> str:
     """Return an estimate: a summary line, and a table with one row per link side."""
-    table = _table(
+    table = rows_table(
         {
             "BROKER": str(side.broker_id),
             "ROLE": side.role.value,
@@ -228,7 +228,7 @@ def reassignments_table(listing: Reassignments) -> str:
     """Return ongoing reassignments as a table, one row per topic."""
     if not listing.topics:
         return NO_REASSIGNMENTS
-    table = _table(
+    table = rows_table(
         {
             "TOPIC": topic.topic,
             "PARTITIONS": str(len(topic.partitions)),
@@ -273,7 +273,7 @@ def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
 
 
 def _members_table(members: Iterable[Member]) -> str:
-    return _table(
+    return rows_table(
         {
             "SERVICE": m.service,
             "ADDRESS": m.address,
@@ -332,7 +332,7 @@ def _end(time: datetime | None, eta: datetime) -> str:
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:
-    return _table(
+    return rows_table(
         {
             "BROKER": str(d.broker_id),
             "ROLE": d.role.value,
@@ -374,7 +374,7 @@ def _time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
+def rows_table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
     """Return a table whose header is the keys of the first row; without rows, the text that says so."""
     lines = list(rows)
     return _aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else no_rows

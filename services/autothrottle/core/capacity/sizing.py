@@ -20,6 +20,9 @@ from autothrottle.core.scoring.bound import LinkSideDemand, available_rate, boun
 MOST_BROKERS = 10_000
 """Largest count that is tried."""
 
+FACTORS = (1.5, 2.0)
+"""`capacity_plan` multiplies each input by these, one at a time."""
+
 _ROUNDING = 1e-9
 """Share of a broker that counts as a rounding error."""
 
@@ -278,3 +281,38 @@ def larger_workloads(workload: Workload, factor: float) -> Mapping[str, Workload
 def cheapest(sizings: Sequence[Sizing]) -> Sizing:
     """Return the sizing with the lowest price; of equal ones, the one with the fewest brokers."""
     return min(sizings, key=lambda sizing: (sizing.price, sizing.brokers, sizing.instance.name))
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """The brokers that a workload needs, for each instance type."""
+
+    workload: Workload
+    sizings: tuple[Sizing, ...]
+    """In the order of the instance types."""
+    larger: Mapping[str, tuple[Sizing, ...]]
+    """Input -> the cheapest choice with this input at each of `FACTORS` times its value."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cheapest(self) -> Sizing:
+        return cheapest(self.sizings)
+
+
+def capacity_plan(
+    workload: Workload, instances: Sequence[InstanceType], shares: UsableShares, goal: RecoveryGoal
+) -> CapacityPlan:
+    """Return the brokers that a workload needs, also with one input at a time larger.
+
+    Raises:
+        Invalid: a number of brokers is out of range.
+    """
+
+    def sized(workload: Workload) -> tuple[Sizing, ...]:
+        return tuple(sizing(workload, instance, shares, goal) for instance in instances)
+
+    workloads = {factor: larger_workloads(workload, factor) for factor in FACTORS}
+    larger = {
+        name: tuple(cheapest(sized(workloads[factor][name])) for factor in FACTORS) for name in workloads[FACTORS[0]]
+    }
+    return CapacityPlan(workload, sized(workload), larger)

@@ -826,7 +826,7 @@ class CapacityWorkload(_message.Message):
     GROWTH_PER_MONTH_FIELD_NUMBER: _builtins.int
     MONTHS_FIELD_NUMBER: _builtins.int
     bytes_in_per_second: _builtins.float
-    """Rate at which clients produce at peak, without replication, in bytes per second, > 0."""
+    """Rate at which clients produce at peak, without replication, in bytes per second, at least 1."""
     mean_bytes_in_per_second: _builtins.float
     """The same on average, which fills the storage, at most bytes_in_per_second; 0: as at peak."""
     fan_out: _builtins.float
@@ -880,13 +880,13 @@ class CapacityInstance(_message.Message):
     name: _builtins.str
     """Its name."""
     storage_bytes: _builtins.float
-    """Storage in bytes, > 0."""
+    """Storage in bytes, at least 1."""
     network_in_bytes_per_second: _builtins.float
-    """Inbound link in bytes per second, > 0."""
+    """Inbound link in bytes per second, at least 1."""
     network_out_bytes_per_second: _builtins.float
-    """Outbound link in bytes per second, > 0."""
+    """Outbound link in bytes per second, at least 1."""
     disk_bytes_per_second: _builtins.float
-    """Throughput of its disks in bytes per second, > 0."""
+    """Throughput of its disks in bytes per second, at least 1."""
     price_per_month: _builtins.float
     """Price of one broker per month, >= 0."""
     def __init__(
@@ -909,7 +909,7 @@ Global___CapacityInstance: _TypeAlias = CapacityInstance  # noqa: Y015
 
 @_typing.final
 class CapacityShares(_message.Message):
-    """The share of each resource that may be used without a failure, in (0, 1]."""
+    """The share of each resource that may be used without a failure, in [0.001, 1]."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -959,7 +959,7 @@ class CapacityFailure(_message.Message):
     onto_survivors: _builtins.bool
     """Copy the lost replicas onto the brokers that are left, instead of onto new ones."""
     max_ratio: _builtins.float
-    """Share of the headroom that replication may take, in (0, 1]; 0: 0.9."""
+    """Share of the headroom that replication may take, in [0.001, 1]; 0: 0.9."""
     @_builtins.property
     def recover_within(self) -> _duration_pb2.Duration:
         """Time in which all replicas exist again; absent or 0: 4 hours."""

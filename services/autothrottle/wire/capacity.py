@@ -32,6 +32,7 @@ _MAX_RATE = 1e15
 """Bytes per second; larger rates were probably given in another unit."""
 
 _MAX_SIZE = 1e18
+_LEAST_SHARE = 0.001
 _MAX_RETENTION = timedelta(days=3660)
 _MAX_NAME = 100
 
@@ -98,7 +99,7 @@ def workload_from_message(message: placement_pb2.CapacityWorkload) -> Workload:
     Raises:
         Invalid: a value is out of its range.
     """
-    bytes_in = _number("bytes_in_per_second", message.bytes_in_per_second, _MAX_RATE, above=True)
+    bytes_in = _number("bytes_in_per_second", message.bytes_in_per_second, _MAX_RATE, at_least=1)
     mean = _number("mean_bytes_in_per_second", message.mean_bytes_in_per_second, _MAX_RATE)
     if mean > bytes_in:
         raise Invalid(f"mean_bytes_in_per_second {mean:g} must be at most bytes_in_per_second, which is the peak")
@@ -108,7 +109,7 @@ def workload_from_message(message: placement_pb2.CapacityWorkload) -> Workload:
         retention=_duration("retention", message.retention, _MAX_RETENTION),
         mean_bytes_in=mean or None,
         fan_out=_number("fan_out", fan_out, 10_000),
-        replication=round(_number("replication", message.replication or 3, 100, above=True)),
+        replication=round(_number("replication", message.replication or 3, 100, at_least=1)),
         partitions=round(_number("partitions", message.partitions, 2**31)),
         growth=_number("growth_per_month", message.growth_per_month, 10),
         months=_number("months", message.months, 240),
@@ -133,12 +134,12 @@ def instances_from_messages(messages: Sequence[placement_pb2.CapacityInstance]) 
 def _instance(message: placement_pb2.CapacityInstance) -> InstanceType:
     return InstanceType(
         message.name,
-        storage=_number("storage_bytes", message.storage_bytes, _MAX_SIZE, above=True),
-        network_in=_number("network_in_bytes_per_second", message.network_in_bytes_per_second, _MAX_RATE, above=True),
+        storage=_number("storage_bytes", message.storage_bytes, _MAX_SIZE, at_least=1),
+        network_in=_number("network_in_bytes_per_second", message.network_in_bytes_per_second, _MAX_RATE, at_least=1),
         network_out=_number(
-            "network_out_bytes_per_second", message.network_out_bytes_per_second, _MAX_RATE, above=True
+            "network_out_bytes_per_second", message.network_out_bytes_per_second, _MAX_RATE, at_least=1
         ),
-        disk=_number("disk_bytes_per_second", message.disk_bytes_per_second, _MAX_RATE, above=True),
+        disk=_number("disk_bytes_per_second", message.disk_bytes_per_second, _MAX_RATE, at_least=1),
         price=_number("price_per_month", message.price_per_month, 1e12),
     )
 
@@ -157,7 +158,7 @@ def shares_from_message(message: placement_pb2.CapacityShares) -> UsableShares:
         network_out=network,
         disk=_share("disk", message.disk, default.disk),
         partitions=round(
-            _number("broker_partitions", message.broker_partitions or default.partitions, 2**31, above=True)
+            _number("broker_partitions", message.broker_partitions or default.partitions, 2**31, at_least=1)
         ),
     )
 
@@ -176,21 +177,21 @@ def goal_from_message(message: placement_pb2.CapacityFailure) -> RecoveryGoal:
         within = _duration("recover_within", message.recover_within, _MAX_RETENTION)
     return RecoveryGoal(
         loss=_LOSSES[message.loss],
-        racks=round(_number("racks", message.racks or default.racks, 10_000, above=True)),
+        racks=round(_number("racks", message.racks or default.racks, 10_000, at_least=1)),
         copy_target=CopyTarget.SURVIVORS if message.onto_survivors else CopyTarget.REPLACEMENT,
         within=within,
         max_ratio=_share("max_ratio", message.max_ratio, default.max_ratio),
     )
 
 
-def _number(name: str, value: float, at_most: float, above: bool = False) -> float:
-    if not (math.isfinite(value) and 0 <= value <= at_most) or (above and not value):
-        raise Invalid(f"{name} {value:g} must be in {'(' if above else '['}0, {at_most:g}]; correct it")
+def _number(name: str, value: float, at_most: float, at_least: float = 0.0) -> float:
+    if not (math.isfinite(value) and at_least <= value <= at_most):
+        raise Invalid(f"{name} {value:g} must be in [{at_least:g}, {at_most:g}]; correct it")
     return value
 
 
 def _share(name: str, value: float, default: float) -> float:
-    return _number(name, value or default, 1.0, above=True)
+    return _number(name, value or default, 1.0, at_least=_LEAST_SHARE)
 
 
 def _duration(name: str, message: Any, at_most: timedelta) -> timedelta:

@@ -88,7 +88,11 @@ class Workload:
 
     @property
     def _factor(self) -> float:
-        return float((1 + self.growth) ** self.months)
+        try:
+            return float((1 + self.growth) ** self.months)
+        except OverflowError:
+            growth = f"growth of {self.growth:.0%} per month for {self.months:g} months"
+            raise Invalid(f"{growth} is too large; give fewer months, or a smaller growth") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,7 @@ def sizing(workload: Workload, instance: InstanceType, shares: UsableShares, goa
 
 
 def _ceiling(need: float, offer: float) -> int:
-    return max(math.ceil(need / offer - _ROUNDING), 1)
+    return max(math.ceil(min(need / offer, MOST_BROKERS + 1) - _ROUNDING), 1)
 
 
 def _first_that_recovers(

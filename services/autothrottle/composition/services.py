@@ -42,6 +42,7 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import Term
+from autothrottle.ports.services import ClusterSource
 from autothrottle.ports.state_store import RequestQuotaStore
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.access import Access, AccessInterceptor
@@ -197,10 +198,10 @@ class Composition:
         """The placement service, which any admin process serves: it has no state."""
         from autothrottle.placement.servicer import PlacementServicer
 
-        cluster, pools, forecaster = self.cluster.source(), self._pools, self._forecaster()
-        return _registration(PlacementServicer(cluster, self.cluster.storage_metrics(), pools, forecaster))
+        cluster, metrics = self.cluster.source(), self.cluster.storage_metrics()
+        return _registration(PlacementServicer(cluster, metrics, self._pools, self._forecaster(cluster)))
 
-    def _forecaster(self) -> LimitForecaster | None:
+    def _forecaster(self, cluster: ClusterSource) -> LimitForecaster | None:
         """Compute forecasts until the stack closes; None: there is no history."""
         history = self.configuration.history
         if not history:
@@ -212,7 +213,7 @@ class Composition:
         from autothrottle.placement.forecaster import LimitForecaster
 
         samples = partial(read_samples, history, self.configuration.cluster_name)
-        forecaster = LimitForecaster(samples, self.cluster.source(), self._pools)
+        forecaster = LimitForecaster(samples, cluster, self._pools)
         self._sample_sources.append(forecaster.samples)
         self._stack.callback(forecaster.close)
         forecaster.start()

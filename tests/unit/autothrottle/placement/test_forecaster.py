@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryPlacementCluster
 from autothrottle.core.capacity.forecasts import HistorySample
-from autothrottle.core.errors import Missing, Unavailable
+from autothrottle.core.errors import Incomplete, Missing, Unavailable
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.placement.forecaster import LimitForecaster
@@ -82,6 +83,12 @@ def test_a_failure_keeps_the_last_forecasts(pools: FollowedPools) -> None:
     with pytest.raises(Unavailable):
         forecaster.compute()
     assert forecaster.last() is last
+
+
+def test_a_part_of_the_cluster_makes_no_forecast(pools: FollowedPools) -> None:
+    cluster = MemoryPlacementCluster(replace(CLUSTER, problems=("topic 'odd' cannot be read",)))
+    with pytest.raises(Incomplete, match="topic 'odd' cannot be read"):
+        LimitForecaster(history, cluster, pools).compute()
 
 
 def test_without_pools_only_brokers_have_forecasts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,12 @@ def test_a_faulty_new_file_is_a_warning(front: Front, tmp_path: Path) -> None:
     (tmp_path / "pools.toml").write_text(POOLS + "faulty")
     (warning,) = plan(front).json["warnings"]
     assert "its last version is in use: Pools file: " in warning
+
+
+def test_pools_need_the_whole_cluster(front: Front) -> None:
+    front.services.placement.cluster = replace(CLUSTER, problems=("topic 'odd' cannot be read",))
+    replies = plan(front), front.ask("GET", "/v1/placement/pools/status")
+    assert {(reply.status, reply.json["message"]) for reply in replies} == {(500, "topic 'odd' cannot be read")}
 
 
 def test_faults_against_the_cluster_are_named_with_their_lines(front: Front, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.operators.audit import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.discovery import DiscoveryServicer
 from autothrottle.metrics import MetricsServicer
-from autothrottle.placement import PlacementServicer
+from autothrottle.placement.servicer import PlacementServicer
 from autothrottle.planner.calls import PlannerDependencies
 from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
@@ -118,7 +118,7 @@ class InProcessServices:
         self.placement = MemoryPlacementCluster(PlacementCluster({}, ()))
         self.storage = MemoryStorageMetrics()
         self.quotas = MemoryClientQuotas()
-        placement = PlacementServicer(self.placement, self.storage)
+        self.placement_servicer = PlacementServicer(self.placement, self.storage)
         add_placement = placement_pb2_grpc.add_PlacementServiceServicer_to_server
         quotas = QuotaServicer(
             self.quotas, self.temporary_quotas, self.yield_rules, snapshots, self.catch_ups, self.overrides
@@ -127,7 +127,7 @@ class InProcessServices:
         self._serve(
             "admin",
             admin,
-            (add_placement, placement, "autothrottle.v1.PlacementService"),
+            (add_placement, self.placement_servicer, "autothrottle.v1.PlacementService"),
             (add_quotas, quotas, "autothrottle.v1.QuotaService"),
         )
 

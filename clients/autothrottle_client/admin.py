@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
+
+from google.protobuf.message import Message
 
 from autothrottle.core.records import CatchUp, Estimate, Pause, PauseMode, Submission
 from autothrottle.messages import partitions_to_messages, refusals_from_messages, targets_to_messages, validate_reason
-from autothrottle.v1 import admin_pb2
+from autothrottle.v1 import admin_pb2, placement_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceStub
+from autothrottle.v1.placement_pb2_grpc import PlacementServiceStub
 from autothrottle_client.client import Client
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader
 from autothrottle_client.model import (
@@ -23,6 +27,13 @@ from autothrottle_client.model import (
     validate_number,
 )
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, call_placement, plan_from_message
+from autothrottle_client.pools import (
+    CapacityAnswer,
+    ForecastAnswer,
+    PoolsDifference,
+    PoolsStatus,
+    difference_from_message,
+)
 from autothrottle_client.quotas import QuotaCalls
 from autothrottle_client.reassignments import PARTITIONS_PER_REQUEST, Partition, Reassignments
 from autothrottle_client.replicas import Replica, Replicas
@@ -312,6 +323,63 @@ class AdminClient(Client[AdminServiceStub]):
         return plan_from_message(
             self._replicas.call(lambda replica, seconds: call_placement(replica, request, seconds), timeout)
         )
+
+    def plan_pools(
+        self, repair_lost: bool = False, allow_fewer_racks: bool = False, timeout: timedelta = PLAN_TIMEOUT
+    ) -> PoolsDifference:
+        """Return what differs between the server's pools file and the cluster. Changes nothing; submit its `targets`.
+
+        Args:
+            repair_lost: also move the replicas of brokers that are not in the cluster.
+            allow_fewer_racks: replicas may share a rack where the brokers leave no other choice.
+            timeout: of the call; the service reads the whole cluster.
+
+        Raises:
+            Missing: the server has no pools file.
+            Invalid: the file contradicts the cluster, or sizes or free storage are needed and unknown.
+            Incomplete: the cluster cannot be read completely.
+        """
+        request = placement_pb2.PlanPoolsRequest(repair_lost=repair_lost, allow_fewer_racks=allow_fewer_racks)
+        return difference_from_message(self._placement("PlanPools", request, timeout))
+
+    def get_pool_status(self, timeout: timedelta = PLAN_TIMEOUT) -> PoolsStatus:
+        """Return how full each pool of the server's pools file is.
+
+        Raises:
+            Missing: the server has no pools file, or no metrics are stored.
+            Invalid: the file contradicts the cluster.
+            Incomplete: the cluster cannot be read completely.
+        """
+        return from_message(
+            PoolsStatus, self._placement("GetPoolStatus", placement_pb2.GetPoolStatusRequest(), timeout)
+        )
+
+    def get_capacity(
+        self, request: placement_pb2.GetCapacityRequest, timeout: timedelta = PLAN_TIMEOUT
+    ) -> CapacityAnswer:
+        """Return how many brokers of which instance type a workload needs.
+
+        Raises:
+            Invalid: a value is out of its range, or too many brokers would be needed.
+        """
+        return from_message(CapacityAnswer, self._placement("GetCapacity", request, timeout))
+
+    def get_forecast(self, timeout: timedelta | None = None) -> ForecastAnswer:
+        """Return when brokers and pools reach their limits, as computed in the last hour.
+
+        Raises:
+            Missing: the server has no history, or it has no sample.
+        """
+        return from_message(ForecastAnswer, self._placement("GetForecast", placement_pb2.GetForecastRequest(), timeout))
+
+    def _placement(self, method: str, request: Message, timeout: timedelta | None) -> Any:
+        """Call a method of the placement service that may be repeated."""
+
+        def call(replica: Replica, seconds: float) -> Message:
+            response: Message = getattr(PlacementServiceStub(replica.channel), method)(request, timeout=seconds)
+            return response
+
+        return self._replicas.call(call, timeout)
 
     def cancel_reassignment(
         self, partitions: Collection[Partition], timeout: timedelta = SUBMIT_TIMEOUT

@@ -38,7 +38,7 @@ class ReloadedFiles(Generic[T]):
         self._paths, self._load, self._invalid = tuple(paths), load, invalid
         self._lock = threading.Lock()
         self._stamps = self._current_stamps()
-        self._value, self._generation = load(), 1
+        self._value, self._generation, self._problem = load(), 1, ""
 
     def current(self) -> tuple[T, int]:
         """Return the contents and their generation: 1, plus 1 for each change."""
@@ -49,10 +49,17 @@ class ReloadedFiles(Generic[T]):
                 self._reload()
             return self._value, self._generation
 
+    @property
+    def problem(self) -> str:
+        """Why the contents of the last check are not those of the files; "": they are."""
+        with self._lock:
+            return self._problem
+
     def _reload(self) -> None:
         try:
-            contents = self._load()
+            contents, self._problem = self._load(), ""
         except self._invalid as error:
+            self._problem = str(error)
             log.warning("%s. The previous contents stay in use", error)
             return
         if contents != self._value:

@@ -68,11 +68,12 @@ def call_placement(replica: Replica, request: PlacementRequest, seconds: float) 
 
 def plan_from_message(message: placement_pb2.PlacementPlan) -> ProposedPlacement:
     """Return the plan in a message."""
-    steps = tuple(_targets(step.partitions) for step in message.steps)
-    return from_message(ProposedPlacement, message, targets=_targets(message.partitions), steps=steps)
+    steps = tuple(partition_targets(step.partitions) for step in message.steps)
+    return from_message(ProposedPlacement, message, targets=partition_targets(message.partitions), steps=steps)
 
 
-def _targets(messages: Iterable[types_pb2.PartitionTarget]) -> dict[Partition, tuple[int, ...]]:
+def partition_targets(messages: Iterable[types_pb2.PartitionTarget]) -> dict[Partition, tuple[int, ...]]:
+    """Return partition -> its new replicas."""
     return {(target.topic, target.partition): tuple(target.replicas) for target in messages}
 
 

@@ -60,7 +60,7 @@ def overrides_table(overrides: Sequence[Override]) -> str:
         }
         for o in overrides
     )
-    return _table(rows, NONE_SET)
+    return rows_table(rows, NONE_SET)
 
 
 def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
@@ -69,7 +69,7 @@ def request_quotas_table(quotas: Sequence[RequestQuota]) -> str:
         {"USER": _part(q.user), "CLIENT ID": _part(q.client_id), "REQUESTS PER SECOND": str(q.request_rate)}
         for q in quotas
     )
-    return _table(rows, "no request quota is set")
+    return rows_table(rows, "no request quota is set")
 
 
 def request_quota_scope(user: str | None, client_id: str | None) -> str:
@@ -95,7 +95,7 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
         }
         for r in records
     )
-    return _table(rows, "no action is recorded")
+    return rows_table(rows, "no action is recorded")
 
 
 def _target(broker_id: int | None) -> str:
@@ -122,7 +122,7 @@ def quotas_table(quotas: Sequence[Quota]) -> str:
         for key, value in asdict(quota.values).items()
         if value is not None
     )
-    return _table(rows, "no client quota is set")
+    return rows_table(rows, "no client quota is set")
 
 
 def _quota_value(value: float) -> str:
@@ -140,7 +140,7 @@ def effective_quotas_table(quotas: Sequence[EffectiveQuota]) -> str:
         {"KEY": q.key, "VALUE": _quota_value(q.value), "UNIT": q.unit, "LEVEL": str(q.level), "ENTITY": str(q.entity)}
         for q in quotas
     )
-    return _table(rows, "no quota applies to this client")
+    return rows_table(rows, "no quota applies to this client")
 
 
 def yield_rules_table(rules: Sequence[YieldRule]) -> str:
@@ -154,7 +154,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
         }
         for rule in rules
     )
-    return _table(rows, "no yield rule is set")
+    return rows_table(rows, "no yield rule is set")
 
 
 def quota_words(values: QuotaValues) -> str:
@@ -198,7 +198,7 @@ def submission_line(submission: Submission, dry_run: bool) -> str:
 
 def estimate_text(estimate: Estimate) -> str:
     """Return an estimate: a summary line, and a table with one row per link side."""
-    table = _table(
+    table = rows_table(
         {
             "BROKER": str(side.broker_id),
             "ROLE": side.role.value,
@@ -218,7 +218,7 @@ def reassignments_table(listing: Reassignments) -> str:
     """Return ongoing reassignments as a table, one row per topic."""
     if not listing.topics:
         return "no partitions are being reassigned"
-    table = _table(
+    table = rows_table(
         {
             "TOPIC": topic.topic,
             "PARTITIONS": str(len(topic.partitions)),
@@ -263,7 +263,7 @@ def _failures(failures: Mapping[int, int]) -> list[tuple[str, str]]:
 
 
 def _members_table(members: Iterable[Member]) -> str:
-    return _table(
+    return rows_table(
         {
             "SERVICE": m.service,
             "ADDRESS": m.address,
@@ -322,7 +322,7 @@ def _end(time: datetime | None, eta: datetime) -> str:
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:
-    return _table(
+    return rows_table(
         {
             "BROKER": str(d.broker_id),
             "ROLE": d.role.value,
@@ -364,7 +364,7 @@ def _time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
+def rows_table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
     """Return a table whose header is the keys of the first row; without rows, the text that says so."""
     lines = list(rows)
     return _aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else no_rows

@@ -28,6 +28,7 @@ import shtab
 from autothrottle import __version__
 from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
 from autothrottle.core.request_quotas import MAX_REQUEST_RATE
+from autothrottle.core.units import parse_quantity
 from autothrottle_client import commands
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.commands import EXIT_FAILED
@@ -269,8 +270,8 @@ def _add_reassignments(command: _AddCommand) -> None:
     command("reassignments", commands.reassignments)
 
     plan = command("plan", commands.plan)
-    plan.add_argument("operation", choices=("rebuild", "rebalance", "scale", "decommission"), help="kind of plan")
-    _value(plan, "--topics", "TOPIC[,TOPIC]", _patterns, "names or regular expressions of topics", required=True)
+    plan.add_argument("operation", choices=commands.PLANS, help="kind of plan")
+    _value(plan, "--topics", "TOPIC[,TOPIC]", _patterns, "names or regular expressions of topics; needed", default=())
     _value(plan, "--topics-exclude", "TOPIC[,TOPIC]", _patterns, "topics to leave out", default=())
     _value(plan, "--brokers", "ID[,ID]", _broker_ids, _WANTED, default=())
     _value(plan, "--leaving", "ID[,ID]", _broker_ids, "brokers to decommission", default=())
@@ -286,10 +287,24 @@ def _add_reassignments(command: _AddCommand) -> None:
     _switch(plan, "--phased-reassignment", "rebuild: two steps; the first one keeps the current leaders")
     _value(plan, "--chunk-step-size", "N", int, "rebuild: several steps, each for N brokers", default=0)
     _value(plan, "--out", "FILE", str, "file for the changes, in the format of reassign; one file per step")
+    _switch(plan, "--repair-lost", "apply: also move the replicas of brokers that are not in the cluster")
+    _add_capacity(plan)
 
     catchup = command("catchup", commands.catchup)
     _value(catchup, "broker", "BROKER", _broker_id, "broker id; the broker may be down")
     _switch(catchup, "--stop", "remove the throttles; the catch-up continues without them")
+
+
+def _add_capacity(plan: argparse.ArgumentParser) -> None:
+    _value(plan, "--instances", "FILE", str, "capacity: CSV file with the instance types")
+    _value(plan, "--bytes-in", "RATE", _quantity, "capacity: rate at which clients produce at peak, like 200MB/s")
+    _value(plan, "--mean-bytes-in", "RATE", _quantity, "capacity: the same on average (default: as at peak)", default=0)
+    _value(plan, "--retention", "TIME", parse_span, "capacity: time for which records are kept, like 12h or 7d")
+    _value(plan, "--fan-out", "FACTOR", float, "capacity: bytes that consumers read for each byte produced (default 1)")
+    _value(plan, "--replication", "N", int, "capacity: replication factor (default 3)", default=0)
+    _value(plan, "--partitions", "N", int, "capacity: number of partitions, without replicas", default=0)
+    plan.add_argument("--survive", choices=commands.LOSSES, help="capacity: what may be lost (default broker)")
+    _value(plan, "--recover-within", "TIME", parse_span, "capacity: time until all replicas exist again (default 4h)")
 
 
 def _add_quotas(command: _AddCommand) -> None:
@@ -445,6 +460,10 @@ def _byte_rate(text: str) -> int:
     if text.isdigit():
         raise Invalid(f"{text[:60]!r} has no unit; give for example {text[:20]}B/s or 20MB/s")
     return UNLIMITED if text == "unlimited" else parse_rate(text, UNLIMITED)
+
+
+def _quantity(text: str) -> float:
+    return parse_quantity(text, per_second=True)
 
 
 def _limit_or_share(text: str) -> tuple[int | None, float | None]:

@@ -177,6 +177,10 @@ def _show(text: str) -> int:
 def _configured(command: str, arguments: Sequence[str]) -> int:
     options = COMMANDS[command].options
     configuration = parse(arguments, os.environ, used=options)
+    if configuration.pools and "pools" in options:
+        from autothrottle.runtime.pools_file import read_pools
+
+        read_pools(configuration.pools)
     if configuration.version or configuration.help:
         return _show(__version__ if configuration.version else help_text(command))
     configure_logs(configuration.log_format, configuration.log_level)

@@ -84,6 +84,22 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "Rebalance": {"scope": _SCOPE, "storageThreshold": 0.2, "localityScoped": True},
     "Scale": {"scope": _SCOPE, "localityScoped": True},
     "Decommission": {"scope": _SCOPE, "leaving": [1001]},
+    "PlanPools": {"repairLost": True, "allowFewerRacks": True},
+    "GetCapacity": {
+        "workload": {"bytesInPerSecond": 1e9, "fanOut": 3.0, "retention": "43200s", "replication": 3, "months": 1.0},
+        "instances": [
+            {
+                "name": "large",
+                "storageBytes": 15e12,
+                "networkInBytesPerSecond": 3e9,
+                "networkOutBytesPerSecond": 3e9,
+                "diskBytesPerSecond": 2e9,
+                "pricePerMonth": 1980.0,
+            }
+        ],
+        "shares": {"storage": 0.7, "brokerPartitions": 2000},
+        "failure": {"loss": "CAPACITY_LOSS_RACK", "racks": 3, "recoverWithin": "7200s", "ontoSurvivors": True},
+    },
     "Apply": {
         "fence": "1",
         "leaseMargin": "1s",

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +17,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from autothrottle.adapters.storage_history import append_sample
 from autothrottle.core.exported_metrics import QUOTA_RATE
+from autothrottle.ports.services import StorageMetrics
 from autothrottle_client import AdminClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import fill
@@ -30,7 +33,7 @@ from tests.monitoring import RULES, alert_queries, dashboard_queries, selectors
 from tests.system.recovery_watch import admin_backend_options
 
 MB = 1_000_000
-CLUSTER, TOPIC = "metered", "metered"
+CLUSTER, TOPIC, POOLED = "metered", "metered", "pooled"
 SIZE = 40 * MB
 """Each of two partitions takes more than 20 s at the throttle of 1.8 MB/s: 90 % of what clients leave of 4 MB/s."""
 
@@ -106,7 +109,28 @@ class Prometheus:
 
 def filled_in(query: str) -> str:
     """A query of the dashboard with the values of its variables."""
-    return query.replace("$cluster", CLUSTER).replace("$broker", ".*").replace("$__rate_interval", "10s")
+    return (
+        query.replace("$cluster", CLUSTER)
+        .replace("$broker", ".*")
+        .replace("$pool", ".+")
+        .replace("$__rate_interval", "10s")
+    )
+
+
+def pooled(cluster: KafkaCluster, directory: Path) -> dict[str, str]:
+    """The options of a process with a pool of all brokers, whose history covers 20 days."""
+    cluster.create_topic(POOLED, {0: [1001]})
+    brokers, start = range(1001, 1006), datetime.now(UTC) - timedelta(days=20)
+    (directory / "pools.toml").write_text(f'[pools.all]\ntopics = ["{POOLED}"]\nbrokers = {[*brokers]}\n')
+    for day in range(20):
+        metrics = StorageMetrics(
+            {(POOLED, 0): (10 + day) * MB},
+            dict.fromkeys(brokers, 900 * MB),
+            start + timedelta(days=day),
+            storage_total=dict.fromkeys(brokers, 1000 * MB),
+        )
+        append_sample(str(directory / "history"), CLUSTER, metrics, {POOLED: 1e3})
+    return {"pools": str(directory / "pools.toml"), "history": str(directory / "history")}
 
 
 def text(address: str) -> str:
@@ -129,7 +153,9 @@ def test_every_query_returns_data_during_a_reassignment_and_promtool_accepts_the
     with ExitStack() as stack:
         datadog = stack.enter_context(datadog_with_steady_load())
         deployment = Deployment(zookeeper.connect, datadog.url, tmp_path, options)
-        log = {"api-listen": "127.0.0.1:0", "decisions": str(tmp_path / "decisions")}
+        pools = pooled(kraft_cluster, tmp_path)
+        stack.callback(kraft_cluster.delete_topic, POOLED)
+        log = {"api-listen": "127.0.0.1:0", "decisions": str(tmp_path / "decisions"), **pools}
         run = stack.enter_context(deployment.process("run", "run", log))
         leader = address(run, "Admin API")
         # A second planner, which waits for the leadership.

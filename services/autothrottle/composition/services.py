@@ -41,6 +41,7 @@ from autothrottle.planner.loop import Planner
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import Term
+from autothrottle.ports.services import ClusterSource
 from autothrottle.ports.state_store import RequestQuotaStore
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.access import Access, AccessInterceptor
@@ -54,6 +55,8 @@ from autothrottle.runtime.tracing import Tracing, export_metrics
 
 if TYPE_CHECKING:
     from autothrottle.gateway.server import GatewayServer
+    from autothrottle.placement.forecaster import LimitForecaster
+    from autothrottle.runtime.pools_file import FollowedPools
 
 C = TypeVar("C", bound=ServiceClient[Any])
 
@@ -140,6 +143,7 @@ class Composition:
                 yield_rules=self.state.yield_rules,
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
+                broker_pools=self._pools.broker_pools if self._pools else dict,
                 on_failure=self._stack.fail,
             ),
             PlannerSettings(
@@ -191,9 +195,39 @@ class Composition:
 
     def placement(self) -> Servicer:
         """The placement service, which any admin process serves: it has no state."""
-        from autothrottle.placement import PlacementServicer
+        from autothrottle.placement.servicer import PlacementServicer
 
-        return _registration(PlacementServicer(self.cluster.source(), self.cluster.storage_metrics()))
+        cluster, metrics = self.cluster.source(), self.cluster.storage_metrics()
+        return _registration(PlacementServicer(cluster, metrics, self._pools, self._forecaster(cluster)))
+
+    def _forecaster(self, cluster: ClusterSource) -> LimitForecaster | None:
+        """Compute forecasts until the stack closes; None: there is no history."""
+        history = self.configuration.history
+        if not history:
+            return None
+        try:
+            from autothrottle.adapters.storage_history import read_samples
+        except ImportError as error:
+            raise _without_arrow("history", history, error) from None
+        from autothrottle.placement.forecaster import LimitForecaster
+
+        samples = partial(read_samples, history, self.configuration.cluster_name)
+        forecaster = LimitForecaster(samples, cluster, self._pools)
+        self._sample_sources.append(forecaster.samples)
+        self._stack.callback(forecaster.close)
+        forecaster.start()
+        return forecaster
+
+    @cached_property
+    def _pools(self) -> FollowedPools | None:
+        """The pools file, read again when it has changed."""
+        if not self.configuration.pools:
+            return None
+        from autothrottle.runtime.pools_file import FollowedPools
+
+        pools = FollowedPools(self.configuration.pools)
+        self._sample_sources.append(pools.samples)
+        return pools
 
     def _pause(self, seconds: float) -> None:
         if self._stack.requested.wait(seconds):
@@ -366,10 +400,7 @@ class Composition:
             # Imported here because it takes 0.5 s and needs an extra.
             from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
         except ImportError as error:
-            raise Invalid(
-                f"decisions is {uri!r}, but Arrow is not installed ({error}); "
-                "install autothrottle with the extra `decisions`"
-            ) from None
+            raise _without_arrow("decisions", uri, error) from None
         configured = self.configuration
         limits = LogLimits(retention=configured.decisions_retention, min_free_bytes=configured.decisions_min_free)
         decisions = DecisionLog(uri, Path(spool) if spool else None, limits)
@@ -394,6 +425,11 @@ def _registration(servicer: object) -> Servicer:
     generated = type(servicer).__bases__[0]
     add = getattr(import_module(generated.__module__), f"add_{generated.__name__}_to_server")
     return add, servicer, f"autothrottle.v1.{generated.__name__.removesuffix('Servicer')}"
+
+
+def _without_arrow(option: str, value: str, error: ImportError) -> Invalid:
+    fix = "install autothrottle with the extra `decisions`"
+    return Invalid(f"{option} is {value!r}, but Arrow is not installed ({error}); {fix}")
 
 
 def _win_election(election: ZooKeeperElection, patience: timedelta) -> Term:

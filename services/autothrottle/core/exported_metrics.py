@@ -62,7 +62,10 @@ def series_of(source: SampleSource, cluster: str) -> Mapping[ExportedMetric, Seq
     return series
 
 
-_SIDE = ("broker_id", "role")
+_POOL = "pool"
+"""Label of a broker that is in exactly one pool of --pools; "": it is in none or in several, or there is no file."""
+_BROKER = ("broker_id", _POOL)
+_SIDE = ("broker_id", "role", _POOL)
 
 # Every service.
 BUILD_INFO = ExportedMetric("autothrottle_build_info", "Version of the service; always 1", ("service", "version"))
@@ -72,6 +75,12 @@ HEALTH_CHECK = ExportedMetric(
 LOG_DROPS = ExportedMetric(
     "autothrottle_log_lines_dropped_total",
     "Log lines of the process that were not written, because the reader of the log did not accept them",
+)
+
+# Every service with a pools file.
+POOLS_FILE_OK = ExportedMetric(
+    "autothrottle_pools_file_ok",
+    "Whether the current file of --pools is in use; 1: yes, 0: it is faulty, and the last good one is in use",
 )
 
 # The planner.
@@ -151,10 +160,10 @@ PRODUCE_RATE = ExportedMetric(
     _SIDE,
 )
 METRICS_AGE = ExportedMetric(
-    "autothrottle_metrics_age_seconds", "Age of the newest load metrics of the broker", ("broker_id",)
+    "autothrottle_metrics_age_seconds", "Age of the newest load metrics of the broker", _BROKER
 )
 METRICS_FAILURES = ExportedMetric(
-    "autothrottle_metrics_failures", "Consecutive scheduled cycles without load metrics of the broker", ("broker_id",)
+    "autothrottle_metrics_failures", "Consecutive scheduled cycles without load metrics of the broker", _BROKER
 )
 
 # The queues of every planner.
@@ -166,6 +175,14 @@ QUEUE_LENGTH = ExportedMetric(
 DECISION_LOG_DROPS = ExportedMetric(
     "autothrottle_decision_log_dropped_total",
     "Cycles missing in the decision log, because the disk was full or too slow",
+)
+
+# The pools, of every admin process with a history.
+POOL_EXHAUSTION = ExportedMetric(
+    "autothrottle_pool_exhaustion_seconds",
+    "Time until the daily peak of a resource reaches the limit of the pool; resource: storage, network_in or "
+    "network_out; +Inf: not within a year; absent: unknown, or fewer than 14 days are measured",
+    (_POOL, "resource"),
 )
 
 # The request quotas of every process that serves the API.

@@ -114,6 +114,12 @@ ACCEPT = Retry(
     first=1.0,
 )
 CONNECTION_COUNT = Retry("Counting the connections of callers", "The log gets one line in a minute", first=60.0)
+FORECAST = Retry(
+    "The hourly forecast of brokers and pools",
+    "A missing history or a faulty pools file stays for a while, and the last forecast stays valid",
+    first=60.0,
+    last=3600.0,
+)
 
 RETRIES: tuple[Retry, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Retry))
 """All of them, in the order of the table."""

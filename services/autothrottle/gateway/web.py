@@ -89,7 +89,7 @@ ADMIN_TIMEOUT = timedelta(seconds=8)
 SUBMIT_TIMEOUT = timedelta(seconds=55)
 """Timeout of a submission. The planner sets the throttles, reads them back and waits a second before it submits."""
 
-_PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission")
+_PLANS = ("Rebuild", "Rebalance", "Scale", "Decommission", "PlanPools", "GetPoolStatus", "GetCapacity")
 _TIMEOUTS = dict.fromkeys(("SubmitReassignment", "EstimateReassignment", *_PLANS), SUBMIT_TIMEOUT)
 """Method -> timeout, if longer than `ADMIN_TIMEOUT`."""
 

@@ -95,6 +95,8 @@ class PlannerDependencies:
     tracer: Tracer = UNTRACED
     decisions: DecisionSink | None = None
     """The decision log; None: decisions are not logged."""
+    broker_pools: Callable[[], Mapping[int, str]] = dict
+    """Returns broker id -> the only pool that it is in, for the exported metrics."""
     on_failure: Callable[[], None] = lambda: None
     """Ends the process. The planner's thread calls it after its loop has failed and its term is given up."""
 

@@ -231,7 +231,7 @@ class Planner:
         self._observer = Observer(dependencies, settings, self._submissions, self._reader, self._watchdog, now, clock)
         self._applier = Applier(dependencies, self._submissions, self._watchdog, now, clock)
         self._reporter = Reporter(dependencies.events, settings)
-        self._metrics = PlannerMetrics(settings.interval, now, clock)
+        self._metrics = PlannerMetrics(settings.interval, now, clock, dependencies.broker_pools)
         log_settings = LogSettings(settings.cluster, settings.limits, settings.interval, settings.policy.name)
         self._journal = Journal(dependencies.decisions, log_settings)
         self._newest_event = 0

@@ -163,8 +163,14 @@ class Journal:
 class PlannerMetrics:
     """The metrics of one planner. Its thread notes cycles and writes; any thread reads samples, without waiting."""
 
-    def __init__(self, interval: timedelta, now: Callable[[], datetime], clock: Callable[[], float]) -> None:
-        self._interval, self._now, self._clock = interval, now, clock
+    def __init__(
+        self,
+        interval: timedelta,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        broker_pools: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:
+        self._interval, self._now, self._clock, self._broker_pools = interval, now, clock, broker_pools
         self._cycles = Counter({"ok": 0, "failed": 0})
         self._writes = Counter({(resource, status): 0 for resource in ResourceType for status in OutcomeStatus})
         self._succeeded_at = clock()
@@ -210,7 +216,7 @@ class PlannerMetrics:
         if fence and last is not None and last.record.term == fence:
             yield exported.CYCLE_DURATION.sample(self._duration.total_seconds())
             yield from _of_cycle(last, self._now())
-            yield from _of_brokers(last, self._now())
+            yield from _of_brokers(last, self._now(), self._broker_pools())
 
 
 def _of_cycle(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
@@ -245,17 +251,18 @@ def _invalid_resources(decision: CycleDecision) -> Mapping[str, int]:
     }
 
 
-def _of_brokers(last: CycleReport, now: datetime) -> Iterator[MetricSample]:
+def _of_brokers(last: CycleReport, now: datetime, pools: Mapping[int, str]) -> Iterator[MetricSample]:
     for decision in last.record.decisions:
-        broker_id, role = decision.broker_id, decision.role.value
+        broker_id, role, pool = decision.broker_id, decision.role.value, pools.get(decision.broker_id, "")
         for metric, value in _of_side(decision, last):
             if value is not None:
-                yield metric.sample(value, broker_id, role)
+                yield metric.sample(value, broker_id, role, pool)
     for broker_id in dict.fromkeys(decision.broker_id for decision in last.record.decisions):
-        yield exported.METRICS_FAILURES.sample(last.term.throttles.failures.get(broker_id, 0), broker_id)
+        pool = pools.get(broker_id, "")
+        yield exported.METRICS_FAILURES.sample(last.term.throttles.failures.get(broker_id, 0), broker_id, pool)
         if load := last.decision.loads.brokers.get(broker_id):
             oldest = min(load.outbound.end, load.inbound.end)
-            yield exported.METRICS_AGE.sample(_seconds(now - oldest), broker_id)
+            yield exported.METRICS_AGE.sample(_seconds(now - oldest), broker_id, pool)
 
 
 def _of_side(decision: Decision, last: CycleReport) -> Iterator[tuple[ExportedMetric, float | None]]:

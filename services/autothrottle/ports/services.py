@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -75,22 +76,6 @@ class StorageMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class HistorySample:
-    """Storage and produce rates at one time."""
-
-    time: datetime
-    """UTC."""
-    sizes: Mapping[str, int]
-    """Topic -> bytes of one replica of each of its partitions."""
-    rates: Mapping[str, float]
-    """Topic -> bytes/s that clients produce; empty: not measured."""
-    storage_free: Mapping[int, int]
-    """Broker id -> free bytes."""
-    storage_total: Mapping[int, int]
-    """Broker id -> bytes of its log directories; absent: unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class PlacementCluster:
     """The brokers and partitions of a cluster."""
 
@@ -102,6 +87,21 @@ class PlacementCluster:
     """Broker id -> bytes of its log directories; absent: unknown."""
     problems: tuple[str, ...] = ()
     """Brokers and topics that cannot be read and are absent, one sentence each."""
+
+    @property
+    def replication(self) -> Mapping[str, int]:
+        """Topic -> replicas of its last partition."""
+        return {entry.topic: len(entry.replicas) for entry in self.partitions}
+
+    @property
+    def storage_totals(self) -> Mapping[int, int]:
+        """The storage of each broker; where it is unknown, what is free and what its replicas use."""
+        used: dict[int, int] = defaultdict(int)
+        for entry in self.partitions:
+            for id in entry.replicas:
+                used[id] += entry.size or 0
+        free = {id: broker.storage_free for id, broker in self.brokers.items() if broker.storage_free is not None}
+        return {**{id: size + used[id] for id, size in free.items()}, **self.storage_total}
 
     def complete(self) -> PlacementCluster:
         """Return the cluster: a plan needs all of it.

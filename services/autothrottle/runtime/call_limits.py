@@ -50,6 +50,7 @@ LARGE_REQUESTS: Mapping[str, int] = {
     f"/autothrottle.v1.{service}/{method}": size
     for size, service, methods in (
         (SMALL_REQUEST, "PlacementService", ("Rebuild", "Rebalance", "Scale", "Decommission")),
+        (SMALL_REQUEST, "PlacementService", ("PlanPools", "GetPoolStatus", "GetCapacity")),
         (SMALL_REQUEST, "DiscoveryService", ("GetClients",)),
         (_MEDIUM_REQUEST, "AdminService", ("SubmitReassignment", "CancelReassignment", "EstimateReassignment")),
         (_MEDIUM_REQUEST, "PlannerService", ("SubmitReassignment", "CancelReassignment")),

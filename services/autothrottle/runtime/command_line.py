@@ -108,7 +108,7 @@ COMMANDS: Mapping[str, Command] = {
         "runs the control loop; one planner leads, the others wait",
         _CLIENT
         | _named(_C.RATES, _C.REMOVAL, _C.DECISIONS, "metrics-window")
-        | {"discovery-addr", "metrics-addr", "applier-addr"},
+        | {"discovery-addr", "metrics-addr", "applier-addr", "pools"},
         "--listen 127.0.0.1:4003 --zk-addr zk1:2181,zk2:2181 --min-rate 20MB",
     ),
     "applier": Command(
@@ -118,7 +118,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "admin": Command(
         "serves operators: overrides, pause, reassignments, state",
-        (_CLIENT | _KAFKA | _named(_C.RATES) | {"discovery-addr", "metrics-addr", "planner-addr"})
+        (_CLIENT | _KAFKA | _named(_C.RATES, _C.POOLS) | {"discovery-addr", "metrics-addr", "planner-addr"})
         - {"discovery-poll", "interval", "change-threshold", "failure-threshold", "finish-by", "shadow"},
         "--listen 127.0.0.1:4005 --zk-addr zk1:2181,zk2:2181",
     ),

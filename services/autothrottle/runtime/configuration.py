@@ -386,6 +386,19 @@ class Configuration:
         "1 to 100 letters, digits, '.', '_' and '-', starting with a letter or digit",
     )
 
+    POOLS: ClassVar[str] = "Pools"
+    pools: str = kinds.file(
+        "Pools of topics and brokers, reloaded on change, see docs/pools.md; none if empty",
+        "/etc/autothrottle/pools.toml",
+        "a readable TOML file",
+    )
+    history: str = kinds.text(
+        "",
+        "Directory of the history of metricsfetcher, from which admin computes a forecast every hour; none if empty",
+        "a directory",
+        example="/var/lib/autothrottle/history",
+    )
+
     ADDRESSES: ClassVar[str] = "Addresses"
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)
     grpc_listen: str = kinds.listen("127.0.0.1:0", "Listening address of the gRPC API of `autothrottle run`")

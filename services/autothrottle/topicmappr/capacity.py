@@ -1,73 +1,38 @@
 """`topicmappr capacity`: how many brokers of which instance type a workload needs, and what they cost.
 
-`plan_capacity` computes, `capacity_report` prints. The instance types come from a CSV file:
-
-    name,storage,network_in,network_out,disk,price
-    large,7.5TB,25Gbit/s,25Gbit/s,2000MB/s,990
+`plan_capacity` computes, `capacity_report` prints.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 from autothrottle.core.capacity.sizing import (
+    FACTORS,
     MOST_BROKERS,
+    CapacityPlan,
     Dimension,
     InstanceType,
     RecoveryGoal,
     Sizing,
     UsableShares,
     Workload,
-    cheapest,
-    larger_workloads,
-    sizing,
+    capacity_plan,
 )
 from autothrottle.core.errors import Invalid
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey, matching_topics
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.core.units import parse_quantity
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.options import CapacityOptions
 from autothrottle.topicmappr.report import table
 from autothrottle.topicmappr.sources import measured_cluster
+from autothrottle_client.instance_file import read_instance_file
 from autothrottle_client.texts import span
 
 DEFAULT_REPLICATION = 3
-
-FACTORS = (1.5, 2.0)
-"""Each input is multiplied by these, one at a time."""
-
-_COLUMNS: Mapping[str, Callable[[str], Any]] = {
-    "name": str.strip,
-    "storage": lambda text: parse_quantity(text, per_second=False),
-    "network_in": lambda text: parse_quantity(text, per_second=True),
-    "network_out": lambda text: parse_quantity(text, per_second=True),
-    "disk": lambda text: parse_quantity(text, per_second=True),
-    "price": lambda text: _price(text),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityPlan:
-    """The brokers that a workload needs, for each instance type."""
-
-    workload: Workload
-    sizings: tuple[Sizing, ...]
-    """In the order of the file."""
-    larger: Mapping[str, tuple[Sizing | None, ...]]
-    """Input -> the cheapest choice with this input at 1.5 and 2 times its value; None: no instance type suffices."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def cheapest(self) -> Sizing:
-        return cheapest(self.sizings)
 
 
 def plan_capacity(options: CapacityOptions, workload: Workload, instances: Sequence[InstanceType]) -> CapacityPlan:
@@ -84,26 +49,7 @@ def plan_capacity(options: CapacityOptions, workload: Workload, instances: Seque
         partitions=options.broker_partitions,
     )
     goal = RecoveryGoal(options.survive, options.racks, options.recover_onto, options.recover_within, options.max_rate)
-
-    def sized(workload: Workload) -> tuple[list[Sizing], list[str]]:
-        sizings, problems = [], []
-        for instance in instances:
-            try:
-                sizings.append(sizing(workload, instance, shares, goal))
-            except Invalid as error:
-                problems.append(str(error))
-        return sizings, problems
-
-    def choice(workload: Workload) -> Sizing | None:
-        sizings, _ = sized(workload)
-        return cheapest(sizings) if sizings else None
-
-    sizings, problems = sized(workload)
-    if not sizings:
-        raise Invalid(problems[0])
-    workloads = {factor: larger_workloads(workload, factor) for factor in FACTORS}
-    larger = {name: tuple(choice(workloads[factor][name]) for factor in FACTORS) for name in workloads[FACTORS[0]]}
-    return CapacityPlan(workload, tuple(sizings), larger, tuple(problems))
+    return capacity_plan(workload, instances, shares, goal)
 
 
 def given_workload(options: CapacityOptions) -> Workload:
@@ -196,49 +142,10 @@ def read_instances(path: str) -> tuple[InstanceType, ...]:
     Raises:
         InvalidConfiguration: the file cannot be read, or entries are invalid; it has one message for each problem.
     """
-    try:
-        lines = Path(path).read_text("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise InvalidConfiguration([f"instances {path!r} cannot be read: {error}. Fix: name a CSV file"]) from None
-    rows = [(number, row) for number, row in enumerate(csv.reader(lines), 1) if row and not row[0].startswith("#")]
-    if not rows:
-        raise InvalidConfiguration([f"{path} is empty. Fix: begin with the line {','.join(_COLUMNS)}"])
-    header = [cell.strip().lower() for cell in rows[0][1]]
-    if absent := [name for name in _COLUMNS if name not in header]:
-        where, columns = f"{path}, line {rows[0][0]}", ",".join(_COLUMNS)
-        raise InvalidConfiguration([f"{where}: no column {', '.join(absent)}. Fix: begin with the line {columns}"])
-    problems: list[str] = []
-    instances = [_instance(f"{path}, line {number}", header, row, problems) for number, row in rows[1:]]
-    names = [instance.name for instance in instances if instance]
-    problems += [f"{path}: {name!r} is there twice. Fix: name each once" for name in {*names} if names.count(name) > 1]
-    if not instances:
-        problems.append(f"{path} has no instance type. Fix: add a line for each")
+    instances, problems = read_instance_file(path)
     if problems:
         raise InvalidConfiguration(problems)
-    return tuple(instance for instance in instances if instance)
-
-
-def _instance(where: str, header: Sequence[str], row: Sequence[str], problems: list[str]) -> InstanceType | None:
-    if len(row) != len(header):
-        problems.append(f"{where} has {len(row)} values for {len(header)} columns. Fix: {','.join(_COLUMNS)}")
-        return None
-    values: dict[str, Any] = {}
-    for name, parse in _COLUMNS.items():
-        try:
-            values[name] = parse(row[header.index(name)])
-        except Invalid as error:
-            problems.append(f"{where}, column {name}: {error}")
-    return InstanceType(**values) if len(values) == len(_COLUMNS) else None
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = math.nan
-    if not 0 <= price < 1e12:
-        raise Invalid(f"{text[:60]!r} is not a price. Fix: a number >= 0, per month")
-    return price
+    return instances
 
 
 def capacity_report(plan: CapacityPlan) -> str:
@@ -283,39 +190,3 @@ def _choice(sizing: Sizing | None) -> str:
 
 def _hours(duration: timedelta) -> str:
     return f"{duration.total_seconds() / 3600:g} h"
-
-
-def capacity_value(plan: CapacityPlan) -> dict[str, Any]:
-    """Return the plan as a JSON value; sizes are in bytes, rates in bytes per second."""
-    workload = plan.workload
-    return {
-        "workload": {
-            "peak_bytes_per_second": round(workload.peak),
-            "fan_out": workload.fan_out,
-            "replication": workload.replication,
-            "retention_seconds": workload.retention.total_seconds(),
-            "stored_bytes": round(workload.stored * workload.replication),
-            "partitions": workload.partitions,
-        },
-        "instances": [_sizing_value(sizing) for sizing in plan.sizings],
-        "cheapest": plan.cheapest.instance.name,
-        "larger": {
-            name: {
-                f"{factor:g}": _sizing_value(sizing) if sizing else None
-                for factor, sizing in zip(FACTORS, sizings, strict=True)
-            }
-            for name, sizings in plan.larger.items()
-        },
-        "notes": list(plan.notes),
-    }
-
-
-def _sizing_value(sizing: Sizing) -> dict[str, Any]:
-    return {
-        "name": sizing.instance.name,
-        "counts": {dimension.name.lower(): count for dimension, count in sizing.counts.items()},
-        "brokers": sizing.brokers,
-        "limit": sizing.limit.name.lower(),
-        "recovery_seconds": sizing.recovery_seconds,
-        "price_per_month": sizing.price,
-    }

@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from autothrottle import __version__
+from autothrottle.core.capacity.broker_tags import broker_tags
+from autothrottle.core.capacity.forecasts import PoolsInUse, limit_forecasts
+from autothrottle.core.capacity.packing import PoolsState, pools_state
+from autothrottle.core.capacity.pools import pool_plans
+from autothrottle.core.capacity.values import capacity_value, forecast_values, plans_value, status_rows
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
@@ -32,9 +37,9 @@ from autothrottle.runtime.command_line import (
 )
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse_command
 from autothrottle.runtime.option_kinds import declared_options
+from autothrottle.runtime.pools_file import format_pools, members_of, read_pools, schema
 from autothrottle.topicmappr.capacity import (
     capacity_report,
-    capacity_value,
     given_workload,
     measured_options,
     plan_capacity,
@@ -51,21 +56,17 @@ from autothrottle.topicmappr.commands import (
     plan_relief,
 )
 from autothrottle.topicmappr.execution import execute, submit
-from autothrottle.topicmappr.forecast import (
-    broker_forecasts,
-    forecast_report,
-    forecast_values,
-    pool_forecasts,
-    write_metrics,
-)
+from autothrottle.topicmappr.forecast import forecast_report, write_metrics
 from autothrottle.topicmappr.map_files import map_files, write_files
 from autothrottle.topicmappr.options import (
     COMMAND_OPTIONS,
+    DATADOG_VARIABLES,
     IN_ENVIRONMENT,
     PREFIX,
     ApplyOptions,
     CapacityOptions,
     ClusterOptions,
+    DatadogOptions,
     DecommissionCommandOptions,
     ForecastOptions,
     MetricsSource,
@@ -75,29 +76,36 @@ from autothrottle.topicmappr.options import (
     RebuildCommandOptions,
     RelieveCommandOptions,
     ScaleCommandOptions,
+    TagOptions,
 )
 from autothrottle.topicmappr.pools import (
-    PoolsState,
-    application_report,
-    application_value,
     derived_pools,
     fit_report,
     fitting_pools,
     map_files_of,
-    members_of,
-    needs_storage,
     new_topic,
     packed,
     packing_report,
     packing_value,
-    plan_pools,
-    pools_state,
+    plans_report,
     status_report,
-    status_rows,
 )
-from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
 from autothrottle.topicmappr.report import files_block, report, result_value
-from autothrottle.topicmappr.sources import measured_cluster, open_cordons, read_cluster, read_history
+from autothrottle.topicmappr.sources import (
+    READ_TIMEOUT,
+    measured_cluster,
+    open_cordons,
+    open_host_tags,
+    read_cluster,
+    read_history,
+)
+from autothrottle.topicmappr.tagging import (
+    hosts_of_brokers,
+    require_hosts,
+    tagging_report,
+    tagging_value,
+    taggings,
+)
 from autothrottle_client.files import write_text
 
 EXIT_DRIFT = 3
@@ -115,6 +123,7 @@ _PURPOSES = {
     "pools": "export, status, fit TOPIC... or pack: which topics are on which brokers, and how full they are",
     "capacity": "says how many brokers of which instance type a workload needs",
     "forecast": "says when brokers and pools reach their limits, from the history of metricsfetcher",
+    "tag": "writes the topics and pools of brokers as host tags to Datadog",
     "version": "prints the version",
 }
 
@@ -130,6 +139,7 @@ _EXAMPLES = {
     "pools": "fit orders --pools pools.toml --metrics-source kafka",
     "capacity": "--bytes-in 200MB/s --fan-out 3 --retention 24 --instances instances.csv",
     "forecast": "--history history --pools pools.toml",
+    "tag": "--datadog --pools pools.toml --dry-run",
 }
 
 _ARGUMENTS = {
@@ -174,7 +184,10 @@ def _without_old_spelling(arguments: list[str]) -> list[str]:
 
 def _parse(command: str, kind: type[T], arguments: Sequence[str]) -> T | None:
     """Return the options, or None after printing the help text."""
-    options, warnings = parse_command(kind, arguments, os.environ, PREFIX, IN_ENVIRONMENT)
+    # Datadog's variables are known, although only one command uses them.
+    foreign = frozenset() if issubclass(kind, DatadogOptions) else DATADOG_VARIABLES
+    environ = {name: text for name, text in os.environ.items() if name not in foreign}
+    options, warnings = parse_command(kind, arguments, environ, PREFIX, IN_ENVIRONMENT)
     for warning in warnings:
         print(warning, file=sys.stderr)
     if options is None:
@@ -233,22 +246,29 @@ def _apply(arguments: Sequence[str]) -> int:
     if options.check and options.execute:
         raise InvalidConfiguration(["--check changes nothing, and --execute does. Fix: leave one out"])
     pools, source = read_pools(path)
-    with_metrics = needs_storage(pools) or options.metrics_source is MetricsSource.KAFKA
+    with_metrics = pools.need_storage or options.metrics_source is MetricsSource.KAFKA
     cluster = read_cluster(options, with_metrics, options.metrics_age)
-    application = plan_pools(options, pools, members_of(pools, source, cluster), cluster)
-    files = () if options.check or options.dry_run else map_files_of(application)
+    plans = pool_plans(
+        pools,
+        members_of(pools, source, cluster),
+        cluster.partitions,
+        cluster.brokers,
+        repair_lost=options.repair_lost,
+        allow_fewer_racks=options.allow_fewer_racks,
+    )
+    files = () if options.check or options.dry_run else map_files_of(plans)
     write_files(options.out_path, files)
     if options.json:
         names = [str(Path(options.out_path or ".") / file.name) for file in files]
-        print(json.dumps(application_value(application, names), indent=2))
+        print(json.dumps({**plans_value(plans), "files": names}, indent=2))
     else:
-        print(application_report(application))
+        print(plans_report(plans))
         if not options.check and not options.dry_run:
             print(files_block(options.out_path, files))
     if options.check:
-        return EXIT_DRIFT if application.has_drift else 0
-    status = submit(options, application.changed) if options.execute else 0
-    return EXIT_FAILED if application.is_refused else status
+        return EXIT_DRIFT if plans.has_drift else 0
+    status = submit(options, plans.changed) if options.execute else 0
+    return EXIT_FAILED if plans.is_refused else status
 
 
 def _pools(arguments: Sequence[str]) -> int:
@@ -300,7 +320,8 @@ def _pools_state(options: PoolsOptions) -> PoolsState:
         cluster, rates, _ = measured_cluster(options, options.sample)
     else:
         cluster, rates = read_cluster(options, with_metrics=True), {}
-    return pools_state(pools, members_of(pools, source, cluster), cluster, rates)
+    members = members_of(pools, source, cluster)
+    return pools_state(pools, members, cluster.partitions, cluster.storage_totals, rates)
 
 
 _POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {
@@ -316,12 +337,12 @@ def _forecast(arguments: Sequence[str]) -> int:
     options = _parse("forecast", ForecastOptions, arguments)
     if options is None:
         return 0
-    samples = read_history(options)
-    forecasts = list(broker_forecasts(samples, options.storage_share))
+    samples, in_use = read_history(options), None
     if options.pools:
         pools, source = read_pools(options.pools)
         cluster = read_cluster(options, with_metrics=False)
-        forecasts += pool_forecasts(samples, pools, members_of(pools, source, cluster), cluster)
+        in_use = PoolsInUse(pools, members_of(pools, source, cluster), cluster.replication)
+    forecasts = list(limit_forecasts(samples, options.storage_share, in_use))
     if options.prom_file:
         write_metrics(options.prom_file, options.cluster_name, forecasts, datetime.now(UTC))
     print(json.dumps(forecast_values(forecasts), indent=2) if options.json else forecast_report(forecasts))
@@ -342,6 +363,29 @@ def _capacity(arguments: Sequence[str]) -> int:
     plan = replace(plan, notes=(*notes, *plan.notes))
     print(json.dumps(capacity_value(plan), indent=2) if options.json else capacity_report(plan))
     return 0
+
+
+def _tag(arguments: Sequence[str]) -> int:
+    options = _parse("tag", TagOptions, arguments)
+    if options is None:
+        return 0
+    if not options.datadog:
+        raise InvalidConfiguration(["tag has no destination. Fix: topicmappr tag --datadog"])
+    pools = read_pools(options.pools) if options.pools else None
+    cluster = read_cluster(options, options.metrics_source is MetricsSource.KAFKA)
+    brokers = members_of(*pools, cluster).brokers if pools else {}
+    tags = broker_tags(cluster.partitions, brokers, options.most_topics)
+    with open_host_tags(options) as host_tags:
+        hosts = hosts_of_brokers(host_tags.fetch_tags(READ_TIMEOUT), options.broker_id_tag, options.host_tags)
+        result, problems = taggings(tags, hosts, host_tags.fetch_own_tags(READ_TIMEOUT))
+        require_hosts(result, problems)
+        changed = {tagging.host: tagging.tags.tags for tagging in result if tagging.is_changed}
+        refused = {} if options.dry_run else host_tags.replace_own_tags(changed, READ_TIMEOUT)
+    if options.json:
+        print(json.dumps(tagging_value(result, problems, refused), indent=2))
+    else:
+        print(tagging_report(result, problems, refused))
+    return EXIT_FAILED if refused else 0
 
 
 def _decommission(arguments: Sequence[str]) -> int:
@@ -460,6 +504,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "pools": _pools,
     "capacity": _capacity,
     "forecast": _forecast,
+    "tag": _tag,
 }
 
 

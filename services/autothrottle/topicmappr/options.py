@@ -111,8 +111,26 @@ class ClusterOptions:
     ignore_warns: bool = kinds.boolean("Write the map despite warnings, except lost replicas and shared racks")
 
 
-IN_ENVIRONMENT = tuple(declared_options(ClusterOptions))
+@dataclass(frozen=True)
+class DatadogOptions(ClusterOptions):
+    """How to call Datadog. Each may come from the environment."""
+
+    DATADOG: ClassVar[str] = "Datadog"
+    api_key: str = kinds.text("", "Datadog API key", example="the key", secret=True)
+    app_key: str = kinds.text("", "Datadog application key", example="the key", secret=True)
+    datadog_url: str = kinds.url("https://api.datadoghq.com", "Datadog server")
+    broker_id_tag: str = kinds.tag("broker_id", "Datadog tag with the broker id")
+
+
+IN_ENVIRONMENT = tuple(declared_options(DatadogOptions))
 """Names of the options that may come from the environment."""
+
+DATADOG_VARIABLES = frozenset(
+    option.variable
+    for name, option in declared_options(DatadogOptions, PREFIX).items()
+    if name not in declared_options(ClusterOptions)
+)
+"""Environment variables of `tag` alone."""
 
 
 @dataclass(frozen=True)
@@ -350,6 +368,19 @@ class ForecastOptions(ClusterOptions):
     json: bool = kinds.boolean("Print JSON instead of text")
 
 
+@dataclass(frozen=True)
+class TagOptions(DatadogOptions):
+    """Options of `topicmappr tag`."""
+
+    TAGS: ClassVar[str] = "Tags"
+    datadog: bool = kinds.boolean("Write the tags to Datadog")
+    pools: str = kinds.text("", "Pools file; without it, only topics are tags", "a TOML file", example="pools.toml")
+    host_tags: tuple[str, ...] = kinds.tags("Tags of the hosts of this cluster, if others have the same broker ids")
+    most_topics: int = kinds.count("50", "Topics with a tag on each host: those with the most bytes", at_least=0)
+    dry_run: bool = kinds.boolean("Print the changes and write nothing")
+    json: bool = kinds.boolean("Print JSON instead of text")
+
+
 COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "rebuild": RebuildCommandOptions,
     "rebalance": RebalanceCommandOptions,
@@ -362,6 +393,7 @@ COMMAND_OPTIONS: Mapping[str, type[ClusterOptions]] = {
     "pools": PoolsOptions,
     "capacity": CapacityOptions,
     "forecast": ForecastOptions,
+    "tag": TagOptions,
 }
 """Command -> its options."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from math import isfinite
 from typing import Any
@@ -13,117 +12,44 @@ from autothrottle.core.capacity.packing import (
     DIMENSIONS,
     Packing,
     PoolOffer,
+    PoolsState,
     TopicLoad,
     Use,
     fit,
-    fullest,
     pack,
-    pool_offers,
-    topic_loads,
     total,
-    use_of,
 )
-from autothrottle.core.capacity.pools import Pool, PoolMembers, PoolPlan, Pools, membership, pool_plan
+from autothrottle.core.capacity.pools import Pool, PoolPlan, PoolPlans
 from autothrottle.core.capacity.sizing import Dimension, Workload, broker_use
+from autothrottle.core.capacity.values import plan_messages
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.core.placement.partition_map import PartitionMap, PartitionReplicas, TopicPartitionKey, changes
-from autothrottle.core.placement.plan import Strategy, gigabytes
+from autothrottle.core.placement.partition_map import changes
+from autothrottle.core.placement.plan import gigabytes
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.ports.services import PlacementCluster
-from autothrottle.runtime.configuration_reader import InvalidConfiguration
-from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.topicmappr.map_files import MapFile
-from autothrottle.topicmappr.options import ApplyOptions
-from autothrottle.topicmappr.pools_file import PoolsText
-from autothrottle.topicmappr.report import change_values, table
+from autothrottle.topicmappr.report import table
 
 _SHOWN_TOPICS = 10
 _SHOWN_REFUSALS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
-    """What differs between the pools and the cluster."""
-
-    plans: tuple[PoolPlan, ...]
-    """In the order of the file."""
-    unpooled: tuple[str, ...]
-    """Topics that are in no pool."""
-
-    @property
-    def changed(self) -> PartitionMap:
-        """The partitions to reassign: those of all pools that are not refused."""
-        return tuple(entry for plan in self.plans if not plan.plan.refusals for entry in plan.changed)
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a pool cannot be made as its file says."""
-        return any(plan.plan.refusals for plan in self.plans)
-
-    @property
-    def has_drift(self) -> bool:
-        """Whether the cluster is not as the file says."""
-        return self.is_refused or any(plan.changed or plan.lost for plan in self.plans)
-
-
-def members_of(pools: Pools, source: PoolsText, cluster: PlacementCluster) -> PoolMembers:
-    """Return the topics and brokers of each pool.
-
-    Raises:
-        InvalidConfiguration: the pools contradict each other or the cluster; it has one message for each fault.
-    """
-    members = membership(pools, {entry.topic for entry in cluster.partitions}, cluster.brokers, compile_pattern)
-    if members.faults:
-        raise InvalidConfiguration([source.fault(fault) for fault in members.faults])
-    return members
-
-
-def needs_storage(pools: Pools) -> bool:
-    """Return whether the plans need sizes and free storage."""
-    return any(pool.placement is Strategy.STORAGE for pool in pools.pools)
-
-
-def plan_pools(options: ApplyOptions, pools: Pools, members: PoolMembers, cluster: PlacementCluster) -> Application:
-    """Return what differs between the pools and the cluster.
-
-    Raises:
-        Invalid: placement by storage, and sizes or free storage are unknown.
-    """
-    pool_of = {topic: name for name, topics in members.topics.items() for topic in topics}
-    partitions: dict[str, list[PartitionReplicas]] = defaultdict(list)
-    for entry in cluster.partitions:
-        if entry.topic in pool_of:
-            partitions[pool_of[entry.topic]].append(entry)
-    plans = tuple(
-        pool_plan(
-            pool,
-            members.brokers[pool.name],
-            partitions[pool.name],
-            cluster.brokers,
-            repair_lost=options.repair_lost,
-            allow_fewer_racks=options.allow_fewer_racks,
-        )
-        for pool in pools.pools
-    )
-    return Application(plans, members.unpooled)
-
-
-def map_files_of(application: Application) -> tuple[MapFile, ...]:
+def map_files_of(plans: PoolPlans) -> tuple[MapFile, ...]:
     """Return a file for each pool with changes."""
     return tuple(
         MapFile(f"{plan.pool.name}.json", plan.changed)
-        for plan in application.plans
+        for plan in plans.plans
         if plan.changed and not plan.plan.refusals
     )
 
 
-def application_report(application: Application) -> str:
+def plans_report(plans: PoolPlans) -> str:
     """Return what differs as text."""
-    lines = [line for plan in application.plans for line in _pool_lines(plan)]
-    if application.unpooled:
-        count = len(application.unpooled)
+    lines = [line for plan in plans.plans for line in _pool_lines(plan)]
+    if plans.unpooled:
+        count = len(plans.unpooled)
         more = f" and {count - _SHOWN_TOPICS} more" if count > _SHOWN_TOPICS else ""
-        lines.append(f"In no pool: {', '.join(application.unpooled[:_SHOWN_TOPICS])}{more}")
+        lines.append(f"In no pool: {', '.join(plans.unpooled[:_SHOWN_TOPICS])}{more}")
     return "\n".join(map(escape_unprintable, lines))
 
 
@@ -139,7 +65,7 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
         more = f"; and {len(refusals) - _SHOWN_REFUSALS} more" if len(refusals) > _SHOWN_REFUSALS else ""
         state = f"refused: {'; '.join(refusals[:_SHOWN_REFUSALS])}{more}"
     yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
-    for message in _messages(plan):
+    for message in plan_messages(plan):
         yield f"  {message}"
     if not plan.plan.refusals:
         for old, new, notes in changes(plan.plan.old_map, plan.plan.new_map):
@@ -149,41 +75,6 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
 
 def _ids(replicas: Sequence[int]) -> str:
     return f"[{' '.join(map(str, replicas))}]"
-
-
-def _messages(plan: PoolPlan) -> Iterator[str]:
-    if plan.lost:
-        yield (
-            f"Brokers {', '.join(map(str, plan.lost))} are not in the cluster, and their replicas stay. Fix: wait for "
-            "them, replace them in the file, or give --repair-lost"
-        )
-    yield from (message for message in plan.selection.messages if plan.changed or "not found" in message)
-    for affinity in plan.plan.affinities:
-        yield f"Substitution affinity: {affinity.leaving} -> {affinity.substitute}"
-    yield from plan.notes
-    yield from (f"WARN: {warning}" for warning in plan.plan.warnings if warning not in plan.plan.refusals)
-
-
-def application_value(application: Application, files: Sequence[str]) -> dict[str, Any]:
-    """Return what differs as a JSON value."""
-    return {
-        "drift": application.has_drift,
-        "pools": [
-            {
-                "name": plan.pool.name,
-                "owner": plan.pool.owner,
-                "partitions": len(plan.plan.new_map),
-                "changes": change_values(plan.plan),
-                "copied_bytes": plan.plan.copied_bytes,
-                "lost_brokers": list(plan.lost),
-                "refusals": list(plan.plan.refusals),
-                "messages": list(_messages(plan)),
-            }
-            for plan in application.plans
-        ],
-        "topics_in_no_pool": list(application.unpooled),
-        "files": list(files),
-    }
 
 
 def derived_pools(cluster: PlacementCluster) -> tuple[Pool, ...]:
@@ -224,32 +115,6 @@ def derived_pools(cluster: PlacementCluster) -> tuple[Pool, ...]:
     return tuple(pools)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolsState:
-    """What the pools hold and what they may hold."""
-
-    offers: tuple[PoolOffer, ...]
-    loads: tuple[TopicLoad, ...]
-
-
-def pools_state(
-    pools: Pools, members: PoolMembers, cluster: PlacementCluster, rates: Mapping[TopicPartitionKey, float]
-) -> PoolsState:
-    """Return loads and offers; rates empty: the use of the network is unknown."""
-    offers = pool_offers(pools, members, _storage_totals(cluster))
-    return PoolsState(offers, topic_loads(cluster.partitions, rates, members, pools.pools))
-
-
-def _storage_totals(cluster: PlacementCluster) -> Mapping[int, int]:
-    """Return the storage of each broker; where it is unknown, what is free and what its replicas use."""
-    used: dict[int, int] = defaultdict(int)
-    for entry in cluster.partitions:
-        for id in entry.replicas:
-            used[id] += entry.size or 0
-    known = {id: broker.storage_free for id, broker in cluster.brokers.items() if broker.storage_free is not None}
-    return {**{id: free + used[id] for id, free in known.items()}, **cluster.storage_total}
-
-
 def new_topic(topic: str, bytes_in: float, retention: timedelta, replication: int, fan_out: float) -> TopicLoad:
     """Return the load of a topic that does not exist yet.
 
@@ -265,20 +130,6 @@ def new_topic(topic: str, bytes_in: float, retention: timedelta, replication: in
     return TopicLoad(
         topic, dict(zip(DIMENSIONS, (use.storage, use.network_in, use.network_out), strict=True)), replication
     )
-
-
-def status_rows(state: PoolsState) -> Iterator[Mapping[str, Any]]:
-    """Return the use of each pool: share of its limits by dimension, and the dimension that limits it."""
-    for offer in state.offers:
-        load = total(load.amounts for load in state.loads if load.pool == offer.name)
-        uses = use_of(load, offer.amounts)
-        yield {
-            "pool": offer.name,
-            "brokers": offer.brokers,
-            "topics": sum(load.pool == offer.name for load in state.loads),
-            **{_key(dimension): uses.get(dimension) for dimension in DIMENSIONS},
-            "limit": fullest(load, offer.amounts).dimension.value if uses else None,
-        }
 
 
 def _key(dimension: Dimension) -> str:

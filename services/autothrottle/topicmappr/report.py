@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from autothrottle.core.capacity.values import change_values
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import PlacementPlan, PlacementStatistics, StorageSpread, explain
@@ -219,22 +220,6 @@ def result_value(result: Result, files: Sequence[str], explained: bool) -> dict[
     if explained:
         value["reasons"] = [explanation._asdict() for explanation in explain(plan)]
     return value
-
-
-def change_values(plan: PlacementPlan) -> list[dict[str, Any]]:
-    """Return the changed partitions of a plan as a JSON value."""
-    return [
-        {
-            "topic": old.topic,
-            "partition": old.partition,
-            "before": list(old.replicas),
-            "after": list(new.replicas),
-            "notes": list(notes),
-            "bytes": (old.size or 0) * len(set(new.replicas) - set(old.replicas)),
-        }
-        for old, new, notes in changes(plan.old_map, plan.new_map)
-        if old.replicas != new.replicas
-    ]
 
 
 def _statistics_value(statistics: PlacementStatistics) -> dict[str, Any]:

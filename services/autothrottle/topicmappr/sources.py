@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autothrottle.core.capacity.forecasts import HistorySample
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import PartitionReplicas, TopicPartitionKey
 from autothrottle.ports.services import (
     ClusterSource,
-    HistorySample,
     PlacementCluster,
     StorageMetrics,
     StorageMetricsSource,
@@ -27,13 +27,21 @@ from autothrottle.ports.services import (
 )
 from autothrottle.runtime.configuration import KafkaBackend
 from autothrottle.topicmappr.cluster_file import parse_cluster
-from autothrottle.topicmappr.options import ClusterOptions, FetcherOptions, FetchSource, ForecastOptions, MetricsSource
+from autothrottle.topicmappr.options import (
+    ClusterOptions,
+    FetcherOptions,
+    FetchSource,
+    ForecastOptions,
+    MetricsSource,
+    TagOptions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kazoo.client import KazooClient
 
+    from autothrottle.adapters.datadog.host_tags import DatadogHostTags
     from autothrottle.adapters.kafka_admin.client import KafkaAdmin
     from autothrottle.adapters.kafka_admin.placement import KafkaCordons
 
@@ -110,6 +118,23 @@ def open_cordons(options: ClusterOptions) -> Iterator[KafkaCordons]:
         raise Invalid("--cluster-file names an offline cluster, whose brokers cannot be cordoned; leave it out")
     with ExitStack() as stack:
         yield KafkaCordons(_Connections(options, stack).admin)
+
+
+@contextmanager
+def open_host_tags(options: TagOptions) -> Iterator[DatadogHostTags]:
+    """Open Datadog's host tags.
+
+    Raises:
+        Invalid: a key is absent, or the address is wrong.
+    """
+    from autothrottle.adapters.datadog.client import DatadogSettings
+    from autothrottle.adapters.datadog.host_tags import DatadogHostTags
+
+    if not (options.api_key and options.app_key):
+        raise Invalid("Datadog needs both keys. Fix: TOPICMAPPR_API_KEY and TOPICMAPPR_APP_KEY")
+    settings = DatadogSettings(options.api_key, options.app_key, options.datadog_url)
+    with closing(DatadogHostTags(settings)) as host_tags:
+        yield host_tags
 
 
 def check_age(metrics: StorageMetrics, max_age: timedelta | None, now: datetime) -> None:
@@ -199,13 +224,13 @@ def append_history(options: FetcherOptions, metrics: StorageMetrics) -> Path:
     return append_sample(options.history, options.cluster_name, metrics, rates)
 
 
-def read_history(options: ForecastOptions) -> Sequence[HistorySample]:
+def read_history(options: ForecastOptions) -> Iterator[HistorySample]:
     """Return the samples of the history, the oldest first."""
     from autothrottle.adapters.storage_history import read_samples
 
     if not options.history:
         raise Invalid("history is not given. Fix: --history=DIR, which metricsfetcher --history=DIR fills")
-    return list(read_samples(options.history, options.cluster_name))
+    return read_samples(options.history, options.cluster_name)
 
 
 class _Connections:

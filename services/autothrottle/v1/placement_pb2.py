@@ -25,15 +25,19 @@ _sym_db = _symbol_database.Default()
 from autothrottle.v1 import access_pb2 as autothrottle_dot_v1_dot_access__pb2
 from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61utothrottle/v1/placement.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1cgoogle/api/annotations.proto\"I\n\x0ePlacementScope\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x16\n\x0etopics_exclude\x18\x02 \x03(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x03(\x05\"\x97\x03\n\x0eRebuildRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x34\n\x08strategy\x18\x02 \x01(\x0e\x32\".autothrottle.v1.PlacementStrategy\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x1a\n\x12replication_factor\x18\x04 \x01(\x05\x12\x1b\n\x13optimize_leadership\x18\x05 \x01(\x08\x12\x0f\n\x07minimal\x18\x06 \x01(\x08\x12\x1d\n\x15partition_size_factor\x18\x07 \x01(\x01\x12\x1d\n\x15substitution_affinity\x18\x08 \x01(\x08\x12!\n\x19leader_evacuation_brokers\x18\t \x03(\x05\x12 \n\x18leader_evacuation_topics\x18\n \x03(\t\x12\x0e\n\x06phased\x18\x0b \x01(\x08\x12\x18\n\x10\x62rokers_per_step\x18\x0c \x01(\x05\x12\x19\n\x11\x61llow_fewer_racks\x18\r \x01(\x08\"?\n\x0fRebuildResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"\x91\x01\n\x10RebalanceRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x19\n\x11storage_threshold\x18\x02 \x01(\x01\x12\x17\n\x0flocality_scoped\x18\x03 \x01(\x08\x12\x19\n\x11\x61llow_fewer_racks\x18\x04 \x01(\x08\"A\n\x11RebalanceResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"r\n\x0cScaleRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x17\n\x0flocality_scoped\x18\x02 \x01(\x08\x12\x19\n\x11\x61llow_fewer_racks\x18\x03 \x01(\x08\"=\n\rScaleResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"q\n\x13\x44\x65\x63ommissionRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x0f\n\x07leaving\x18\x02 \x03(\x05\x12\x19\n\x11\x61llow_fewer_racks\x18\x03 \x01(\x08\"D\n\x14\x44\x65\x63ommissionResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"\xd7\x02\n\rPlacementPlan\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x1c\n\x14unchanged_partitions\x18\x02 \x01(\x05\x12\x14\n\x0c\x63opied_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62ound_bytes\x18\x04 \x01(\x03\x12\x31\n\x06\x62\x65\x66ore\x18\x05 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x30\n\x05\x61\x66ter\x18\x06 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x10\n\x08warnings\x18\x07 \x03(\t\x12-\n\x05steps\x18\x08 \x03(\x0b\x32\x1e.autothrottle.v1.PlacementStep\x12\r\n\x05notes\x18\t \x03(\t\x12\x12\n\nmove_ratio\x18\n \x01(\x01\"E\n\rPlacementStep\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\"\xc5\x01\n\x10PlacementFigures\x12\x15\n\rleader_spread\x18\x01 \x01(\x05\x12\x16\n\x0ereplica_spread\x18\x02 \x01(\x05\x12!\n\x14storage_range_spread\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\'\n\x1astorage_standard_deviation\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x17\n\x15_storage_range_spreadB\x1d\n\x1b_storage_standard_deviation*u\n\x11PlacementStrategy\x12\"\n\x1ePLACEMENT_STRATEGY_UNSPECIFIED\x10\x00\x12\x1c\n\x18PLACEMENT_STRATEGY_COUNT\x10\x01\x12\x1e\n\x1aPLACEMENT_STRATEGY_STORAGE\x10\x02\x32\xf7\x03\n\x10PlacementService\x12r\n\x07Rebuild\x12\x1f.autothrottle.v1.RebuildRequest\x1a .autothrottle.v1.RebuildResponse\"$\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1a\"\x15/v1/placement/rebuild:\x01*\x12z\n\tRebalance\x12!.autothrottle.v1.RebalanceRequest\x1a\".autothrottle.v1.RebalanceResponse\"&\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/placement/rebalance:\x01*\x12j\n\x05Scale\x12\x1d.autothrottle.v1.ScaleRequest\x1a\x1e.autothrottle.v1.ScaleResponse\"\"\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x18\"\x13/v1/placement/scale:\x01*\x12\x86\x01\n\x0c\x44\x65\x63ommission\x12$.autothrottle.v1.DecommissionRequest\x1a%.autothrottle.v1.DecommissionResponse\")\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1f\"\x1a/v1/placement/decommission:\x01*b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61utothrottle/v1/placement.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"I\n\x0ePlacementScope\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x16\n\x0etopics_exclude\x18\x02 \x03(\t\x12\x0f\n\x07\x62rokers\x18\x03 \x03(\x05\"\x97\x03\n\x0eRebuildRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x34\n\x08strategy\x18\x02 \x01(\x0e\x32\".autothrottle.v1.PlacementStrategy\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\x12\x1a\n\x12replication_factor\x18\x04 \x01(\x05\x12\x1b\n\x13optimize_leadership\x18\x05 \x01(\x08\x12\x0f\n\x07minimal\x18\x06 \x01(\x08\x12\x1d\n\x15partition_size_factor\x18\x07 \x01(\x01\x12\x1d\n\x15substitution_affinity\x18\x08 \x01(\x08\x12!\n\x19leader_evacuation_brokers\x18\t \x03(\x05\x12 \n\x18leader_evacuation_topics\x18\n \x03(\t\x12\x0e\n\x06phased\x18\x0b \x01(\x08\x12\x18\n\x10\x62rokers_per_step\x18\x0c \x01(\x05\x12\x19\n\x11\x61llow_fewer_racks\x18\r \x01(\x08\"?\n\x0fRebuildResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"\x91\x01\n\x10RebalanceRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x19\n\x11storage_threshold\x18\x02 \x01(\x01\x12\x17\n\x0flocality_scoped\x18\x03 \x01(\x08\x12\x19\n\x11\x61llow_fewer_racks\x18\x04 \x01(\x08\"A\n\x11RebalanceResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"r\n\x0cScaleRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x17\n\x0flocality_scoped\x18\x02 \x01(\x08\x12\x19\n\x11\x61llow_fewer_racks\x18\x03 \x01(\x08\"=\n\rScaleResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"q\n\x13\x44\x65\x63ommissionRequest\x12.\n\x05scope\x18\x01 \x01(\x0b\x32\x1f.autothrottle.v1.PlacementScope\x12\x0f\n\x07leaving\x18\x02 \x03(\x05\x12\x19\n\x11\x61llow_fewer_racks\x18\x03 \x01(\x08\"D\n\x14\x44\x65\x63ommissionResponse\x12,\n\x04plan\x18\x01 \x01(\x0b\x32\x1e.autothrottle.v1.PlacementPlan\"\xd7\x02\n\rPlacementPlan\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x1c\n\x14unchanged_partitions\x18\x02 \x01(\x05\x12\x14\n\x0c\x63opied_bytes\x18\x03 \x01(\x03\x12\x13\n\x0b\x62ound_bytes\x18\x04 \x01(\x03\x12\x31\n\x06\x62\x65\x66ore\x18\x05 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x30\n\x05\x61\x66ter\x18\x06 \x01(\x0b\x32!.autothrottle.v1.PlacementFigures\x12\x10\n\x08warnings\x18\x07 \x03(\t\x12-\n\x05steps\x18\x08 \x03(\x0b\x32\x1e.autothrottle.v1.PlacementStep\x12\r\n\x05notes\x18\t \x03(\t\x12\x12\n\nmove_ratio\x18\n \x01(\x01\"E\n\rPlacementStep\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\"\xc5\x01\n\x10PlacementFigures\x12\x15\n\rleader_spread\x18\x01 \x01(\x05\x12\x16\n\x0ereplica_spread\x18\x02 \x01(\x05\x12!\n\x14storage_range_spread\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\'\n\x1astorage_standard_deviation\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x17\n\x15_storage_range_spreadB\x1d\n\x1b_storage_standard_deviation\"B\n\x10PlanPoolsRequest\x12\x13\n\x0brepair_lost\x18\x01 \x01(\x08\x12\x19\n\x11\x61llow_fewer_racks\x18\x02 \x01(\x08\"\xb5\x01\n\x11PlanPoolsResponse\x12\r\n\x05\x64rift\x18\x01 \x01(\x08\x12.\n\x05pools\x18\x02 \x03(\x0b\x32\x1f.autothrottle.v1.PoolDifference\x12\x34\n\npartitions\x18\x03 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x19\n\x11topics_in_no_pool\x18\x04 \x03(\t\x12\x10\n\x08warnings\x18\x05 \x03(\t\"\xb3\x01\n\x0ePoolDifference\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x18\n\x10total_partitions\x18\x03 \x01(\x05\x12\x1a\n\x12\x63hanged_partitions\x18\x04 \x01(\x05\x12\x14\n\x0c\x63opied_bytes\x18\x05 \x01(\x03\x12\x14\n\x0clost_brokers\x18\x06 \x03(\x05\x12\x10\n\x08refusals\x18\x07 \x03(\t\x12\x10\n\x08messages\x18\x08 \x03(\t\"\x16\n\x14GetPoolStatusRequest\"U\n\x15GetPoolStatusResponse\x12*\n\x05pools\x18\x01 \x03(\x0b\x32\x1b.autothrottle.v1.PoolStatus\x12\x10\n\x08warnings\x18\x02 \x03(\t\"\xfe\x01\n\nPoolStatus\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x0f\n\x07\x62rokers\x18\x02 \x01(\x05\x12\x0e\n\x06topics\x18\x03 \x01(\x05\x12\x14\n\x07storage\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cpeak_storage\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x1c\n\x0fpeak_network_in\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x1d\n\x10peak_network_out\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05limit\x18\x08 \x01(\tB\n\n\x08_storageB\x0f\n\r_peak_storageB\x12\n\x10_peak_network_inB\x13\n\x11_peak_network_out\"\xe3\x01\n\x12GetCapacityRequest\x12\x33\n\x08workload\x18\x01 \x01(\x0b\x32!.autothrottle.v1.CapacityWorkload\x12\x34\n\tinstances\x18\x02 \x03(\x0b\x32!.autothrottle.v1.CapacityInstance\x12/\n\x06shares\x18\x03 \x01(\x0b\x32\x1f.autothrottle.v1.CapacityShares\x12\x31\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32 .autothrottle.v1.CapacityFailure\"\xf4\x01\n\x10\x43\x61pacityWorkload\x12\x1b\n\x13\x62ytes_in_per_second\x18\x01 \x01(\x01\x12 \n\x18mean_bytes_in_per_second\x18\x02 \x01(\x01\x12\x14\n\x07\x66\x61n_out\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12,\n\tretention\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0breplication\x18\x05 \x01(\x05\x12\x12\n\npartitions\x18\x06 \x01(\x05\x12\x18\n\x10growth_per_month\x18\x07 \x01(\x01\x12\x0e\n\x06months\x18\x08 \x01(\x01\x42\n\n\x08_fan_out\"\xba\x01\n\x10\x43\x61pacityInstance\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rstorage_bytes\x18\x02 \x01(\x01\x12#\n\x1bnetwork_in_bytes_per_second\x18\x03 \x01(\x01\x12$\n\x1cnetwork_out_bytes_per_second\x18\x04 \x01(\x01\x12\x1d\n\x15\x64isk_bytes_per_second\x18\x05 \x01(\x01\x12\x17\n\x0fprice_per_month\x18\x06 \x01(\x01\"[\n\x0e\x43\x61pacityShares\x12\x0f\n\x07storage\x18\x01 \x01(\x01\x12\x0f\n\x07network\x18\x02 \x01(\x01\x12\x0c\n\x04\x64isk\x18\x03 \x01(\x01\x12\x19\n\x11\x62roker_partitions\x18\x04 \x01(\x05\"\xab\x01\n\x0f\x43\x61pacityFailure\x12+\n\x04loss\x18\x01 \x01(\x0e\x32\x1d.autothrottle.v1.CapacityLoss\x12\r\n\x05racks\x18\x02 \x01(\x05\x12\x31\n\x0erecover_within\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x16\n\x0eonto_survivors\x18\x04 \x01(\x08\x12\x11\n\tmax_ratio\x18\x05 \x01(\x01\"\xb1\x01\n\x13GetCapacityResponse\x12\x32\n\tinstances\x18\x01 \x03(\x0b\x32\x1f.autothrottle.v1.CapacitySizing\x12\x10\n\x08\x63heapest\x18\x02 \x01(\t\x12/\n\x06larger\x18\x03 \x03(\x0b\x32\x1f.autothrottle.v1.CapacityChoice\x12\x14\n\x0cstored_bytes\x18\x04 \x01(\x01\x12\r\n\x05notes\x18\x05 \x03(\t\"\xdd\x01\n\x0e\x43\x61pacitySizing\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x62rokers\x18\x02 \x01(\x05\x12;\n\x06\x63ounts\x18\x03 \x03(\x0b\x32+.autothrottle.v1.CapacitySizing.CountsEntry\x12\r\n\x05limit\x18\x04 \x01(\t\x12\x18\n\x10recovery_seconds\x18\x05 \x01(\x01\x12\x17\n\x0fprice_per_month\x18\x06 \x01(\x01\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"`\n\x0e\x43\x61pacityChoice\x12\r\n\x05input\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61\x63tor\x18\x02 \x01(\x01\x12/\n\x06sizing\x18\x03 \x01(\x0b\x32\x1f.autothrottle.v1.CapacitySizing\"\x14\n\x12GetForecastRequest\"\x7f\n\x13GetForecastResponse\x12\x30\n\x0c\x63ompute_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\tforecasts\x18\x02 \x03(\x0b\x32#.autothrottle.v1.ExhaustionForecast\"\xb1\x01\n\x12\x45xhaustionForecast\x12\x16\n\tbroker_id\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x0b\n\x03use\x18\x04 \x01(\x01\x12\x15\n\rlimit_reached\x18\x05 \x01(\t\x12\x10\n\x08\x65\x61rliest\x18\x06 \x01(\t\x12\x0e\n\x06latest\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\tB\x0c\n\n_broker_id*u\n\x11PlacementStrategy\x12\"\n\x1ePLACEMENT_STRATEGY_UNSPECIFIED\x10\x00\x12\x1c\n\x18PLACEMENT_STRATEGY_COUNT\x10\x01\x12\x1e\n\x1aPLACEMENT_STRATEGY_STORAGE\x10\x02*w\n\x0c\x43\x61pacityLoss\x12\x1d\n\x19\x43\x41PACITY_LOSS_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43\x41PACITY_LOSS_NONE\x10\x01\x12\x18\n\x14\x43\x41PACITY_LOSS_BROKER\x10\x02\x12\x16\n\x12\x43\x41PACITY_LOSS_RACK\x10\x03\x32\xf7\x07\n\x10PlacementService\x12r\n\x07Rebuild\x12\x1f.autothrottle.v1.RebuildRequest\x1a .autothrottle.v1.RebuildResponse\"$\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1a\"\x15/v1/placement/rebuild:\x01*\x12z\n\tRebalance\x12!.autothrottle.v1.RebalanceRequest\x1a\".autothrottle.v1.RebalanceResponse\"&\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/placement/rebalance:\x01*\x12j\n\x05Scale\x12\x1d.autothrottle.v1.ScaleRequest\x1a\x1e.autothrottle.v1.ScaleResponse\"\"\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x18\"\x13/v1/placement/scale:\x01*\x12\x86\x01\n\x0c\x44\x65\x63ommission\x12$.autothrottle.v1.DecommissionRequest\x1a%.autothrottle.v1.DecommissionResponse\")\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1f\"\x1a/v1/placement/decommission:\x01*\x12v\n\tPlanPools\x12!.autothrottle.v1.PlanPoolsRequest\x1a\".autothrottle.v1.PlanPoolsResponse\"\"\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x18\"\x13/v1/placement/pools:\x01*\x12\x86\x01\n\rGetPoolStatus\x12%.autothrottle.v1.GetPoolStatusRequest\x1a&.autothrottle.v1.GetPoolStatusResponse\"&\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/placement/pools/status\x12\x7f\n\x0bGetCapacity\x12#.autothrottle.v1.GetCapacityRequest\x1a$.autothrottle.v1.GetCapacityResponse\"%\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x1b\"\x16/v1/placement/capacity:\x01*\x12|\n\x0bGetForecast\x12#.autothrottle.v1.GetForecastRequest\x1a$.autothrottle.v1.GetForecastResponse\"\"\xd8\xce\x18\x01\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/placement/forecastb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'autothrottle.v1.placement_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CAPACITYSIZING_COUNTSENTRY']._loaded_options = None
+  _globals['_CAPACITYSIZING_COUNTSENTRY']._serialized_options = b'8\001'
   _globals['_PLACEMENTSERVICE'].methods_by_name['Rebuild']._loaded_options = None
   _globals['_PLACEMENTSERVICE'].methods_by_name['Rebuild']._serialized_options = b'\330\316\030\001\202\323\344\223\002\032\"\025/v1/placement/rebuild:\001*'
   _globals['_PLACEMENTSERVICE'].methods_by_name['Rebalance']._loaded_options = None
@@ -42,32 +46,78 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLACEMENTSERVICE'].methods_by_name['Scale']._serialized_options = b'\330\316\030\001\202\323\344\223\002\030\"\023/v1/placement/scale:\001*'
   _globals['_PLACEMENTSERVICE'].methods_by_name['Decommission']._loaded_options = None
   _globals['_PLACEMENTSERVICE'].methods_by_name['Decommission']._serialized_options = b'\330\316\030\001\202\323\344\223\002\037\"\032/v1/placement/decommission:\001*'
-  _globals['_PLACEMENTSTRATEGY']._serialized_start=1887
-  _globals['_PLACEMENTSTRATEGY']._serialized_end=2004
-  _globals['_PLACEMENTSCOPE']._serialized_start=141
-  _globals['_PLACEMENTSCOPE']._serialized_end=214
-  _globals['_REBUILDREQUEST']._serialized_start=217
-  _globals['_REBUILDREQUEST']._serialized_end=624
-  _globals['_REBUILDRESPONSE']._serialized_start=626
-  _globals['_REBUILDRESPONSE']._serialized_end=689
-  _globals['_REBALANCEREQUEST']._serialized_start=692
-  _globals['_REBALANCEREQUEST']._serialized_end=837
-  _globals['_REBALANCERESPONSE']._serialized_start=839
-  _globals['_REBALANCERESPONSE']._serialized_end=904
-  _globals['_SCALEREQUEST']._serialized_start=906
-  _globals['_SCALEREQUEST']._serialized_end=1020
-  _globals['_SCALERESPONSE']._serialized_start=1022
-  _globals['_SCALERESPONSE']._serialized_end=1083
-  _globals['_DECOMMISSIONREQUEST']._serialized_start=1085
-  _globals['_DECOMMISSIONREQUEST']._serialized_end=1198
-  _globals['_DECOMMISSIONRESPONSE']._serialized_start=1200
-  _globals['_DECOMMISSIONRESPONSE']._serialized_end=1268
-  _globals['_PLACEMENTPLAN']._serialized_start=1271
-  _globals['_PLACEMENTPLAN']._serialized_end=1614
-  _globals['_PLACEMENTSTEP']._serialized_start=1616
-  _globals['_PLACEMENTSTEP']._serialized_end=1685
-  _globals['_PLACEMENTFIGURES']._serialized_start=1688
-  _globals['_PLACEMENTFIGURES']._serialized_end=1885
-  _globals['_PLACEMENTSERVICE']._serialized_start=2007
-  _globals['_PLACEMENTSERVICE']._serialized_end=2510
+  _globals['_PLACEMENTSERVICE'].methods_by_name['PlanPools']._loaded_options = None
+  _globals['_PLACEMENTSERVICE'].methods_by_name['PlanPools']._serialized_options = b'\330\316\030\001\202\323\344\223\002\030\"\023/v1/placement/pools:\001*'
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetPoolStatus']._loaded_options = None
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetPoolStatus']._serialized_options = b'\330\316\030\001\202\323\344\223\002\034\022\032/v1/placement/pools/status'
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetCapacity']._loaded_options = None
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetCapacity']._serialized_options = b'\330\316\030\001\202\323\344\223\002\033\"\026/v1/placement/capacity:\001*'
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetForecast']._loaded_options = None
+  _globals['_PLACEMENTSERVICE'].methods_by_name['GetForecast']._serialized_options = b'\330\316\030\001\202\323\344\223\002\030\022\026/v1/placement/forecast'
+  _globals['_PLACEMENTSTRATEGY']._serialized_start=4520
+  _globals['_PLACEMENTSTRATEGY']._serialized_end=4637
+  _globals['_CAPACITYLOSS']._serialized_start=4639
+  _globals['_CAPACITYLOSS']._serialized_end=4758
+  _globals['_PLACEMENTSCOPE']._serialized_start=206
+  _globals['_PLACEMENTSCOPE']._serialized_end=279
+  _globals['_REBUILDREQUEST']._serialized_start=282
+  _globals['_REBUILDREQUEST']._serialized_end=689
+  _globals['_REBUILDRESPONSE']._serialized_start=691
+  _globals['_REBUILDRESPONSE']._serialized_end=754
+  _globals['_REBALANCEREQUEST']._serialized_start=757
+  _globals['_REBALANCEREQUEST']._serialized_end=902
+  _globals['_REBALANCERESPONSE']._serialized_start=904
+  _globals['_REBALANCERESPONSE']._serialized_end=969
+  _globals['_SCALEREQUEST']._serialized_start=971
+  _globals['_SCALEREQUEST']._serialized_end=1085
+  _globals['_SCALERESPONSE']._serialized_start=1087
+  _globals['_SCALERESPONSE']._serialized_end=1148
+  _globals['_DECOMMISSIONREQUEST']._serialized_start=1150
+  _globals['_DECOMMISSIONREQUEST']._serialized_end=1263
+  _globals['_DECOMMISSIONRESPONSE']._serialized_start=1265
+  _globals['_DECOMMISSIONRESPONSE']._serialized_end=1333
+  _globals['_PLACEMENTPLAN']._serialized_start=1336
+  _globals['_PLACEMENTPLAN']._serialized_end=1679
+  _globals['_PLACEMENTSTEP']._serialized_start=1681
+  _globals['_PLACEMENTSTEP']._serialized_end=1750
+  _globals['_PLACEMENTFIGURES']._serialized_start=1753
+  _globals['_PLACEMENTFIGURES']._serialized_end=1950
+  _globals['_PLANPOOLSREQUEST']._serialized_start=1952
+  _globals['_PLANPOOLSREQUEST']._serialized_end=2018
+  _globals['_PLANPOOLSRESPONSE']._serialized_start=2021
+  _globals['_PLANPOOLSRESPONSE']._serialized_end=2202
+  _globals['_POOLDIFFERENCE']._serialized_start=2205
+  _globals['_POOLDIFFERENCE']._serialized_end=2384
+  _globals['_GETPOOLSTATUSREQUEST']._serialized_start=2386
+  _globals['_GETPOOLSTATUSREQUEST']._serialized_end=2408
+  _globals['_GETPOOLSTATUSRESPONSE']._serialized_start=2410
+  _globals['_GETPOOLSTATUSRESPONSE']._serialized_end=2495
+  _globals['_POOLSTATUS']._serialized_start=2498
+  _globals['_POOLSTATUS']._serialized_end=2752
+  _globals['_GETCAPACITYREQUEST']._serialized_start=2755
+  _globals['_GETCAPACITYREQUEST']._serialized_end=2982
+  _globals['_CAPACITYWORKLOAD']._serialized_start=2985
+  _globals['_CAPACITYWORKLOAD']._serialized_end=3229
+  _globals['_CAPACITYINSTANCE']._serialized_start=3232
+  _globals['_CAPACITYINSTANCE']._serialized_end=3418
+  _globals['_CAPACITYSHARES']._serialized_start=3420
+  _globals['_CAPACITYSHARES']._serialized_end=3511
+  _globals['_CAPACITYFAILURE']._serialized_start=3514
+  _globals['_CAPACITYFAILURE']._serialized_end=3685
+  _globals['_GETCAPACITYRESPONSE']._serialized_start=3688
+  _globals['_GETCAPACITYRESPONSE']._serialized_end=3865
+  _globals['_CAPACITYSIZING']._serialized_start=3868
+  _globals['_CAPACITYSIZING']._serialized_end=4089
+  _globals['_CAPACITYSIZING_COUNTSENTRY']._serialized_start=4044
+  _globals['_CAPACITYSIZING_COUNTSENTRY']._serialized_end=4089
+  _globals['_CAPACITYCHOICE']._serialized_start=4091
+  _globals['_CAPACITYCHOICE']._serialized_end=4187
+  _globals['_GETFORECASTREQUEST']._serialized_start=4189
+  _globals['_GETFORECASTREQUEST']._serialized_end=4209
+  _globals['_GETFORECASTRESPONSE']._serialized_start=4211
+  _globals['_GETFORECASTRESPONSE']._serialized_end=4338
+  _globals['_EXHAUSTIONFORECAST']._serialized_start=4341
+  _globals['_EXHAUSTIONFORECAST']._serialized_end=4518
+  _globals['_PLACEMENTSERVICE']._serialized_start=4761
+  _globals['_PLACEMENTSERVICE']._serialized_end=5776
 # @@protoc_insertion_point(module_scope)

@@ -6,7 +6,9 @@ isort:skip_file
 from autothrottle.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -43,6 +45,34 @@ PLACEMENT_STRATEGY_COUNT: PlacementStrategy.ValueType  # 1
 PLACEMENT_STRATEGY_STORAGE: PlacementStrategy.ValueType  # 2
 """The free storage."""
 Global___PlacementStrategy: _TypeAlias = PlacementStrategy  # noqa: Y015
+
+class _CapacityLoss:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CapacityLossEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CapacityLoss.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CAPACITY_LOSS_UNSPECIFIED: _CapacityLoss.ValueType  # 0
+    """Not set: one broker."""
+    CAPACITY_LOSS_NONE: _CapacityLoss.ValueType  # 1
+    """Nothing."""
+    CAPACITY_LOSS_BROKER: _CapacityLoss.ValueType  # 2
+    """One broker."""
+    CAPACITY_LOSS_RACK: _CapacityLoss.ValueType  # 3
+    """One rack."""
+
+class CapacityLoss(_CapacityLoss, metaclass=_CapacityLossEnumTypeWrapper):
+    """What may be lost while clients are served."""
+
+CAPACITY_LOSS_UNSPECIFIED: CapacityLoss.ValueType  # 0
+"""Not set: one broker."""
+CAPACITY_LOSS_NONE: CapacityLoss.ValueType  # 1
+"""Nothing."""
+CAPACITY_LOSS_BROKER: CapacityLoss.ValueType  # 2
+"""One broker."""
+CAPACITY_LOSS_RACK: CapacityLoss.ValueType  # 3
+"""One rack."""
+Global___CapacityLoss: _TypeAlias = CapacityLoss  # noqa: Y015
 
 @_typing.final
 class PlacementScope(_message.Message):
@@ -498,3 +528,696 @@ class PlacementFigures(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__storage_standard_deviation) -> _WhichOneofReturnType__storage_standard_deviation | None: ...
 
 Global___PlacementFigures: _TypeAlias = PlacementFigures  # noqa: Y015
+
+@_typing.final
+class PlanPoolsRequest(_message.Message):
+    """A request for what differs between pools and the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPAIR_LOST_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_RACKS_FIELD_NUMBER: _builtins.int
+    repair_lost: _builtins.bool
+    """Also move the replicas of brokers that are not in the cluster."""
+    allow_fewer_racks: _builtins.bool
+    """As for RebuildRequest."""
+    def __init__(
+        self,
+        *,
+        repair_lost: _builtins.bool = ...,
+        allow_fewer_racks: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_fewer_racks", b"allow_fewer_racks", "repair_lost", b"repair_lost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanPoolsRequest: _TypeAlias = PlanPoolsRequest  # noqa: Y015
+
+@_typing.final
+class PlanPoolsResponse(_message.Message):
+    """What differs between pools and the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRIFT_FIELD_NUMBER: _builtins.int
+    POOLS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TOPICS_IN_NO_POOL_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    drift: _builtins.bool
+    """Whether anything differs."""
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolDifference]:
+        """Each pool, in the order of the file."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionTarget]:
+        """The new replicas of each partition that changes, of all pools that are not refused. Submit them to apply the file."""
+
+    @_builtins.property
+    def topics_in_no_pool(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Topics that are in no pool; nothing touches them."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sentences for the operator, for example that the file was changed and is faulty, so that its last version is in use."""
+
+    def __init__(
+        self,
+        *,
+        drift: _builtins.bool = ...,
+        pools: _abc.Iterable[Global___PoolDifference] | None = ...,
+        partitions: _abc.Iterable[_types_pb2.PartitionTarget] | None = ...,
+        topics_in_no_pool: _abc.Iterable[_builtins.str] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drift", b"drift", "partitions", b"partitions", "pools", b"pools", "topics_in_no_pool", b"topics_in_no_pool", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanPoolsResponse: _TypeAlias = PlanPoolsResponse  # noqa: Y015
+
+@_typing.final
+class PoolDifference(_message.Message):
+    """What differs between a pool and the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    TOTAL_PARTITIONS_FIELD_NUMBER: _builtins.int
+    CHANGED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    COPIED_BYTES_FIELD_NUMBER: _builtins.int
+    LOST_BROKERS_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the pool."""
+    owner: _builtins.str
+    """Its owner, as in the file."""
+    total_partitions: _builtins.int
+    """Number of its partitions."""
+    changed_partitions: _builtins.int
+    """Number of those that change."""
+    copied_bytes: _builtins.int
+    """Bytes that brokers have to copy; partitions of unknown size count as 0."""
+    @_builtins.property
+    def lost_brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Brokers that are not in the cluster, and whose replicas stay without repair_lost."""
+
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why the pool cannot be made as its file says. Empty: it can."""
+
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sentences about the brokers and the plan."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        total_partitions: _builtins.int = ...,
+        changed_partitions: _builtins.int = ...,
+        copied_bytes: _builtins.int = ...,
+        lost_brokers: _abc.Iterable[_builtins.int] | None = ...,
+        refusals: _abc.Iterable[_builtins.str] | None = ...,
+        messages: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_partitions", b"changed_partitions", "copied_bytes", b"copied_bytes", "lost_brokers", b"lost_brokers", "messages", b"messages", "name", b"name", "owner", b"owner", "refusals", b"refusals", "total_partitions", b"total_partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolDifference: _TypeAlias = PoolDifference  # noqa: Y015
+
+@_typing.final
+class GetPoolStatusRequest(_message.Message):
+    """A request for the use of the pools."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPoolStatusRequest: _TypeAlias = GetPoolStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetPoolStatusResponse(_message.Message):
+    """The use of the pools."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOLS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolStatus]:
+        """Each pool, in the order of the file."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As for PlanPoolsResponse."""
+
+    def __init__(
+        self,
+        *,
+        pools: _abc.Iterable[Global___PoolStatus] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pools", b"pools", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPoolStatusResponse: _TypeAlias = GetPoolStatusResponse  # noqa: Y015
+
+@_typing.final
+class PoolStatus(_message.Message):
+    """How full a pool is. 1 is what its limits allow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    STORAGE_FIELD_NUMBER: _builtins.int
+    PEAK_STORAGE_FIELD_NUMBER: _builtins.int
+    PEAK_NETWORK_IN_FIELD_NUMBER: _builtins.int
+    PEAK_NETWORK_OUT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    """Name of the pool."""
+    brokers: _builtins.int
+    """Number of its brokers."""
+    topics: _builtins.int
+    """Number of its topics."""
+    storage: _builtins.float
+    """Use of its storage now. Absent: unknown."""
+    peak_storage: _builtins.float
+    """Highest use of its storage on the last recorded day. Absent: unknown, or the server has no history."""
+    peak_network_in: _builtins.float
+    """Highest use of the inbound links on that day. Absent: as for peak_storage, or produce rates are not recorded."""
+    peak_network_out: _builtins.float
+    """The same for the outbound links."""
+    limit: _builtins.str
+    """The fullest resource: storage, network_in or network_out. Empty: unknown."""
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        brokers: _builtins.int = ...,
+        topics: _builtins.int = ...,
+        storage: _builtins.float | None = ...,
+        peak_storage: _builtins.float | None = ...,
+        peak_network_in: _builtins.float | None = ...,
+        peak_network_out: _builtins.float | None = ...,
+        limit: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_peak_network_in", b"_peak_network_in", "_peak_network_out", b"_peak_network_out", "_peak_storage", b"_peak_storage", "_storage", b"_storage", "peak_network_in", b"peak_network_in", "peak_network_out", b"peak_network_out", "peak_storage", b"peak_storage", "storage", b"storage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_peak_network_in", b"_peak_network_in", "_peak_network_out", b"_peak_network_out", "_peak_storage", b"_peak_storage", "_storage", b"_storage", "brokers", b"brokers", "limit", b"limit", "peak_network_in", b"peak_network_in", "peak_network_out", b"peak_network_out", "peak_storage", b"peak_storage", "pool", b"pool", "storage", b"storage", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__peak_network_in: _TypeAlias = _typing.Literal["peak_network_in"]  # noqa: Y015
+    _WhichOneofArgType__peak_network_in: _TypeAlias = _typing.Literal["_peak_network_in", b"_peak_network_in"]  # noqa: Y015
+    _WhichOneofReturnType__peak_network_out: _TypeAlias = _typing.Literal["peak_network_out"]  # noqa: Y015
+    _WhichOneofArgType__peak_network_out: _TypeAlias = _typing.Literal["_peak_network_out", b"_peak_network_out"]  # noqa: Y015
+    _WhichOneofReturnType__peak_storage: _TypeAlias = _typing.Literal["peak_storage"]  # noqa: Y015
+    _WhichOneofArgType__peak_storage: _TypeAlias = _typing.Literal["_peak_storage", b"_peak_storage"]  # noqa: Y015
+    _WhichOneofReturnType__storage: _TypeAlias = _typing.Literal["storage"]  # noqa: Y015
+    _WhichOneofArgType__storage: _TypeAlias = _typing.Literal["_storage", b"_storage"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_network_in) -> _WhichOneofReturnType__peak_network_in | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_network_out) -> _WhichOneofReturnType__peak_network_out | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__peak_storage) -> _WhichOneofReturnType__peak_storage | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__storage) -> _WhichOneofReturnType__storage | None: ...
+
+Global___PoolStatus: _TypeAlias = PoolStatus  # noqa: Y015
+
+@_typing.final
+class GetCapacityRequest(_message.Message):
+    """A request for the brokers that a workload needs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def workload(self) -> Global___CapacityWorkload:
+        """The data that clients write and read."""
+
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___CapacityInstance]:
+        """1 to 20 instance types with different names."""
+
+    @_builtins.property
+    def shares(self) -> Global___CapacityShares:
+        """What may be used without a failure. Absent: defaults."""
+
+    @_builtins.property
+    def failure(self) -> Global___CapacityFailure:
+        """The failure that the brokers survive. Absent: defaults."""
+
+    def __init__(
+        self,
+        *,
+        workload: Global___CapacityWorkload | None = ...,
+        instances: _abc.Iterable[Global___CapacityInstance] | None = ...,
+        shares: Global___CapacityShares | None = ...,
+        failure: Global___CapacityFailure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "shares", b"shares", "workload", b"workload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "instances", b"instances", "shares", b"shares", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCapacityRequest: _TypeAlias = GetCapacityRequest  # noqa: Y015
+
+@_typing.final
+class CapacityWorkload(_message.Message):
+    """The data that clients write and read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_IN_PER_SECOND_FIELD_NUMBER: _builtins.int
+    MEAN_BYTES_IN_PER_SECOND_FIELD_NUMBER: _builtins.int
+    FAN_OUT_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
+    REPLICATION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    GROWTH_PER_MONTH_FIELD_NUMBER: _builtins.int
+    MONTHS_FIELD_NUMBER: _builtins.int
+    bytes_in_per_second: _builtins.float
+    """Rate at which clients produce at peak, without replication, in bytes per second, at least 1."""
+    mean_bytes_in_per_second: _builtins.float
+    """The same on average, which fills the storage, at most bytes_in_per_second; 0: as at peak."""
+    fan_out: _builtins.float
+    """Bytes that consumers read for each byte produced, in [0, 10000]. Absent: 1."""
+    replication: _builtins.int
+    """Replication factor, in [1, 100]; 0: 3."""
+    partitions: _builtins.int
+    """Number of partitions, without replicas, at least 0; 0: no limit."""
+    growth_per_month: _builtins.float
+    """Growth of what is produced in one month, as a share, in [0, 10]."""
+    months: _builtins.float
+    """Time for which the brokers shall suffice, in months, in [0, 240]."""
+    @_builtins.property
+    def retention(self) -> _duration_pb2.Duration:
+        """Time for which records are kept, > 0 and at most 10 years."""
+
+    def __init__(
+        self,
+        *,
+        bytes_in_per_second: _builtins.float = ...,
+        mean_bytes_in_per_second: _builtins.float = ...,
+        fan_out: _builtins.float | None = ...,
+        retention: _duration_pb2.Duration | None = ...,
+        replication: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        growth_per_month: _builtins.float = ...,
+        months: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fan_out", b"_fan_out", "fan_out", b"fan_out", "retention", b"retention"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fan_out", b"_fan_out", "bytes_in_per_second", b"bytes_in_per_second", "fan_out", b"fan_out", "growth_per_month", b"growth_per_month", "mean_bytes_in_per_second", b"mean_bytes_in_per_second", "months", b"months", "partitions", b"partitions", "replication", b"replication", "retention", b"retention"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fan_out: _TypeAlias = _typing.Literal["fan_out"]  # noqa: Y015
+    _WhichOneofArgType__fan_out: _TypeAlias = _typing.Literal["_fan_out", b"_fan_out"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fan_out) -> _WhichOneofReturnType__fan_out | None: ...
+
+Global___CapacityWorkload: _TypeAlias = CapacityWorkload  # noqa: Y015
+
+@_typing.final
+class CapacityInstance(_message.Message):
+    """What one broker of an instance type offers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STORAGE_BYTES_FIELD_NUMBER: _builtins.int
+    NETWORK_IN_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    NETWORK_OUT_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    PRICE_PER_MONTH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    storage_bytes: _builtins.float
+    """Storage in bytes, at least 1."""
+    network_in_bytes_per_second: _builtins.float
+    """Inbound link in bytes per second, at least 1."""
+    network_out_bytes_per_second: _builtins.float
+    """Outbound link in bytes per second, at least 1."""
+    disk_bytes_per_second: _builtins.float
+    """Throughput of its disks in bytes per second, at least 1."""
+    price_per_month: _builtins.float
+    """Price of one broker per month, >= 0."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        storage_bytes: _builtins.float = ...,
+        network_in_bytes_per_second: _builtins.float = ...,
+        network_out_bytes_per_second: _builtins.float = ...,
+        disk_bytes_per_second: _builtins.float = ...,
+        price_per_month: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_bytes_per_second", b"disk_bytes_per_second", "name", b"name", "network_in_bytes_per_second", b"network_in_bytes_per_second", "network_out_bytes_per_second", b"network_out_bytes_per_second", "price_per_month", b"price_per_month", "storage_bytes", b"storage_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapacityInstance: _TypeAlias = CapacityInstance  # noqa: Y015
+
+@_typing.final
+class CapacityShares(_message.Message):
+    """The share of each resource that may be used without a failure, in [0.001, 1]."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORAGE_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    BROKER_PARTITIONS_FIELD_NUMBER: _builtins.int
+    storage: _builtins.float
+    """Of the storage; 0: 0.8."""
+    network: _builtins.float
+    """Of each direction of the link; 0: 0.8."""
+    disk: _builtins.float
+    """Of the throughput of the disks; 0: 0.8."""
+    broker_partitions: _builtins.int
+    """Largest number of replicas on one broker, at least 0; 0: 4000."""
+    def __init__(
+        self,
+        *,
+        storage: _builtins.float = ...,
+        network: _builtins.float = ...,
+        disk: _builtins.float = ...,
+        broker_partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_partitions", b"broker_partitions", "disk", b"disk", "network", b"network", "storage", b"storage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapacityShares: _TypeAlias = CapacityShares  # noqa: Y015
+
+@_typing.final
+class CapacityFailure(_message.Message):
+    """A failure that the brokers survive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOSS_FIELD_NUMBER: _builtins.int
+    RACKS_FIELD_NUMBER: _builtins.int
+    RECOVER_WITHIN_FIELD_NUMBER: _builtins.int
+    ONTO_SURVIVORS_FIELD_NUMBER: _builtins.int
+    MAX_RATIO_FIELD_NUMBER: _builtins.int
+    loss: Global___CapacityLoss.ValueType
+    """What is lost."""
+    racks: _builtins.int
+    """Number of racks, at least 0; 0: 3."""
+    onto_survivors: _builtins.bool
+    """Copy the lost replicas onto the brokers that are left, instead of onto new ones."""
+    max_ratio: _builtins.float
+    """Share of the headroom that replication may take, in [0.001, 1]; 0: 0.9."""
+    @_builtins.property
+    def recover_within(self) -> _duration_pb2.Duration:
+        """Time in which all replicas exist again; absent or 0: 4 hours."""
+
+    def __init__(
+        self,
+        *,
+        loss: Global___CapacityLoss.ValueType = ...,
+        racks: _builtins.int = ...,
+        recover_within: _duration_pb2.Duration | None = ...,
+        onto_survivors: _builtins.bool = ...,
+        max_ratio: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recover_within", b"recover_within"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loss", b"loss", "max_ratio", b"max_ratio", "onto_survivors", b"onto_survivors", "racks", b"racks", "recover_within", b"recover_within"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapacityFailure: _TypeAlias = CapacityFailure  # noqa: Y015
+
+@_typing.final
+class GetCapacityResponse(_message.Message):
+    """The brokers that a workload needs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    CHEAPEST_FIELD_NUMBER: _builtins.int
+    LARGER_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    cheapest: _builtins.str
+    """Name of the instance type that costs least."""
+    stored_bytes: _builtins.float
+    """Bytes of all replicas, after the growth."""
+    @_builtins.property
+    def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___CapacitySizing]:
+        """For each instance type of the request that suffices, in its order."""
+
+    @_builtins.property
+    def larger(self) -> _containers.RepeatedCompositeFieldContainer[Global___CapacityChoice]:
+        """The cheapest choice if one input is larger, for each input and factor; absent: no instance type suffices."""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Instance types that are absent because too many brokers would be needed, one sentence each."""
+
+    def __init__(
+        self,
+        *,
+        instances: _abc.Iterable[Global___CapacitySizing] | None = ...,
+        cheapest: _builtins.str = ...,
+        larger: _abc.Iterable[Global___CapacityChoice] | None = ...,
+        stored_bytes: _builtins.float = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cheapest", b"cheapest", "instances", b"instances", "larger", b"larger", "notes", b"notes", "stored_bytes", b"stored_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCapacityResponse: _TypeAlias = GetCapacityResponse  # noqa: Y015
+
+@_typing.final
+class CapacitySizing(_message.Message):
+    """The brokers of one instance type that a workload needs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CountsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    RECOVERY_SECONDS_FIELD_NUMBER: _builtins.int
+    PRICE_PER_MONTH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the instance type."""
+    brokers: _builtins.int
+    """Number of brokers."""
+    limit: _builtins.str
+    """The resource that needs the most brokers."""
+    recovery_seconds: _builtins.float
+    """Time in seconds until all replicas exist again after the loss; 0: no loss is planned for."""
+    price_per_month: _builtins.float
+    """Price of all brokers per month."""
+    @_builtins.property
+    def counts(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Resource -> the brokers that it alone needs: storage, network_in, network_out, disk, partitions, replication,
+        recovery.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        brokers: _builtins.int = ...,
+        counts: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        limit: _builtins.str = ...,
+        recovery_seconds: _builtins.float = ...,
+        price_per_month: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "counts", b"counts", "limit", b"limit", "name", b"name", "price_per_month", b"price_per_month", "recovery_seconds", b"recovery_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapacitySizing: _TypeAlias = CapacitySizing  # noqa: Y015
+
+@_typing.final
+class CapacityChoice(_message.Message):
+    """The cheapest choice if one input is larger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: _builtins.int
+    FACTOR_FIELD_NUMBER: _builtins.int
+    SIZING_FIELD_NUMBER: _builtins.int
+    input: _builtins.str
+    """The input: bytes-in, fan-out, retention, replication, partitions or growth."""
+    factor: _builtins.float
+    """Factor by which it is larger."""
+    @_builtins.property
+    def sizing(self) -> Global___CapacitySizing:
+        """The brokers."""
+
+    def __init__(
+        self,
+        *,
+        input: _builtins.str = ...,
+        factor: _builtins.float = ...,
+        sizing: Global___CapacitySizing | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sizing", b"sizing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["factor", b"factor", "input", b"input", "sizing", b"sizing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapacityChoice: _TypeAlias = CapacityChoice  # noqa: Y015
+
+@_typing.final
+class GetForecastRequest(_message.Message):
+    """A request for the last forecast."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetForecastRequest: _TypeAlias = GetForecastRequest  # noqa: Y015
+
+@_typing.final
+class GetForecastResponse(_message.Message):
+    """When brokers and pools reach their limits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTE_TIME_FIELD_NUMBER: _builtins.int
+    FORECASTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def compute_time(self) -> _timestamp_pb2.Timestamp:
+        """When the forecast was computed."""
+
+    @_builtins.property
+    def forecasts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExhaustionForecast]:
+        """For each broker, then for each pool and resource."""
+
+    def __init__(
+        self,
+        *,
+        compute_time: _timestamp_pb2.Timestamp | None = ...,
+        forecasts: _abc.Iterable[Global___ExhaustionForecast] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute_time", b"compute_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_time", b"compute_time", "forecasts", b"forecasts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetForecastResponse: _TypeAlias = GetForecastResponse  # noqa: Y015
+
+@_typing.final
+class ExhaustionForecast(_message.Message):
+    """When a resource of a broker or pool reaches its limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    LIMIT_REACHED_FIELD_NUMBER: _builtins.int
+    EARLIEST_FIELD_NUMBER: _builtins.int
+    LATEST_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """Id of the broker. Absent: it is about a pool."""
+    pool: _builtins.str
+    """Name of the pool. Empty: it is about a broker."""
+    resource: _builtins.str
+    """The resource: storage, network_in or network_out."""
+    use: _builtins.float
+    """Highest use on the last recorded day; 1 is the limit."""
+    limit_reached: _builtins.str
+    """The day on which the limit is reached, as YYYY-MM-DD in UTC. Empty: not within a year, or there is no forecast."""
+    earliest: _builtins.str
+    """The earliest day of an interval that contains this day with a probability of 80 %. Empty: as for limit_reached."""
+    latest: _builtins.str
+    """The latest day of this interval."""
+    problem: _builtins.str
+    """Why there is no forecast. Empty: there is one."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int | None = ...,
+        pool: _builtins.str = ...,
+        resource: _builtins.str = ...,
+        use: _builtins.float = ...,
+        limit_reached: _builtins.str = ...,
+        earliest: _builtins.str = ...,
+        latest: _builtins.str = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id", "broker_id", b"broker_id", "earliest", b"earliest", "latest", b"latest", "limit_reached", b"limit_reached", "pool", b"pool", "problem", b"problem", "resource", b"resource", "use", b"use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__broker_id: _TypeAlias = _typing.Literal["broker_id"]  # noqa: Y015
+    _WhichOneofArgType__broker_id: _TypeAlias = _typing.Literal["_broker_id", b"_broker_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_id) -> _WhichOneofReturnType__broker_id | None: ...
+
+Global___ExhaustionForecast: _TypeAlias = ExhaustionForecast  # noqa: Y015

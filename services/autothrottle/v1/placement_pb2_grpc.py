@@ -33,7 +33,9 @@ class PlacementServiceStub:
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
-    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely. Methods about pools: NOT_FOUND without --pools,
+    INVALID_ARGUMENT when the pools file contradicts the cluster, with a message for each fault. GetForecast: NOT_FOUND
+    without --history, or while the history has no sample.
     """
 
     def __init__(self, channel):
@@ -62,6 +64,26 @@ class PlacementServiceStub:
                 request_serializer=autothrottle_dot_v1_dot_placement__pb2.DecommissionRequest.SerializeToString,
                 response_deserializer=autothrottle_dot_v1_dot_placement__pb2.DecommissionResponse.FromString,
                 _registered_method=True)
+        self.PlanPools = channel.unary_unary(
+                '/autothrottle.v1.PlacementService/PlanPools',
+                request_serializer=autothrottle_dot_v1_dot_placement__pb2.PlanPoolsRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_placement__pb2.PlanPoolsResponse.FromString,
+                _registered_method=True)
+        self.GetPoolStatus = channel.unary_unary(
+                '/autothrottle.v1.PlacementService/GetPoolStatus',
+                request_serializer=autothrottle_dot_v1_dot_placement__pb2.GetPoolStatusRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_placement__pb2.GetPoolStatusResponse.FromString,
+                _registered_method=True)
+        self.GetCapacity = channel.unary_unary(
+                '/autothrottle.v1.PlacementService/GetCapacity',
+                request_serializer=autothrottle_dot_v1_dot_placement__pb2.GetCapacityRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_placement__pb2.GetCapacityResponse.FromString,
+                _registered_method=True)
+        self.GetForecast = channel.unary_unary(
+                '/autothrottle.v1.PlacementService/GetForecast',
+                request_serializer=autothrottle_dot_v1_dot_placement__pb2.GetForecastRequest.SerializeToString,
+                response_deserializer=autothrottle_dot_v1_dot_placement__pb2.GetForecastResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer:
@@ -72,7 +94,9 @@ class PlacementServiceServicer:
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
-    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely. Methods about pools: NOT_FOUND without --pools,
+    INVALID_ARGUMENT when the pools file contradicts the cluster, with a message for each fault. GetForecast: NOT_FOUND
+    without --history, or while the history has no sample.
     """
 
     def Rebuild(self, request, context):
@@ -103,6 +127,34 @@ class PlacementServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanPools(self, request, context):
+        """Says what differs between the pools file of the server and the cluster. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPoolStatus(self, request, context):
+        """Says how full each pool of the pools file is. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCapacity(self, request, context):
+        """Says how many brokers of which instance type a workload needs. It reads no cluster. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetForecast(self, request, context):
+        """Says when brokers and pools reach their limits, as computed from the history in the last hour. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +178,26 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     request_deserializer=autothrottle_dot_v1_dot_placement__pb2.DecommissionRequest.FromString,
                     response_serializer=autothrottle_dot_v1_dot_placement__pb2.DecommissionResponse.SerializeToString,
             ),
+            'PlanPools': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanPools,
+                    request_deserializer=autothrottle_dot_v1_dot_placement__pb2.PlanPoolsRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_placement__pb2.PlanPoolsResponse.SerializeToString,
+            ),
+            'GetPoolStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPoolStatus,
+                    request_deserializer=autothrottle_dot_v1_dot_placement__pb2.GetPoolStatusRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_placement__pb2.GetPoolStatusResponse.SerializeToString,
+            ),
+            'GetCapacity': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCapacity,
+                    request_deserializer=autothrottle_dot_v1_dot_placement__pb2.GetCapacityRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_placement__pb2.GetCapacityResponse.SerializeToString,
+            ),
+            'GetForecast': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetForecast,
+                    request_deserializer=autothrottle_dot_v1_dot_placement__pb2.GetForecastRequest.FromString,
+                    response_serializer=autothrottle_dot_v1_dot_placement__pb2.GetForecastResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'autothrottle.v1.PlacementService', rpc_method_handlers)
@@ -142,7 +214,9 @@ class PlacementService:
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
-    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely. Methods about pools: NOT_FOUND without --pools,
+    INVALID_ARGUMENT when the pools file contradicts the cluster, with a message for each fault. GetForecast: NOT_FOUND
+    without --history, or while the history has no sample.
     """
 
     @staticmethod
@@ -243,6 +317,114 @@ class PlacementService:
             '/autothrottle.v1.PlacementService/Decommission',
             autothrottle_dot_v1_dot_placement__pb2.DecommissionRequest.SerializeToString,
             autothrottle_dot_v1_dot_placement__pb2.DecommissionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanPools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.PlacementService/PlanPools',
+            autothrottle_dot_v1_dot_placement__pb2.PlanPoolsRequest.SerializeToString,
+            autothrottle_dot_v1_dot_placement__pb2.PlanPoolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPoolStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.PlacementService/GetPoolStatus',
+            autothrottle_dot_v1_dot_placement__pb2.GetPoolStatusRequest.SerializeToString,
+            autothrottle_dot_v1_dot_placement__pb2.GetPoolStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCapacity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.PlacementService/GetCapacity',
+            autothrottle_dot_v1_dot_placement__pb2.GetCapacityRequest.SerializeToString,
+            autothrottle_dot_v1_dot_placement__pb2.GetCapacityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetForecast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/autothrottle.v1.PlacementService/GetForecast',
+            autothrottle_dot_v1_dot_placement__pb2.GetForecastRequest.SerializeToString,
+            autothrottle_dot_v1_dot_placement__pb2.GetForecastResponse.FromString,
             options,
             channel_credentials,
             insecure,

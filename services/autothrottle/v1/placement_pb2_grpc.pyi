@@ -34,7 +34,9 @@ class PlacementServiceStub:
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
-    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely. Methods about pools: NOT_FOUND without --pools,
+    INVALID_ARGUMENT when the pools file contradicts the cluster, with a message for each fault. GetForecast: NOT_FOUND
+    without --history, or while the history has no sample.
     """
 
     @_typing.overload
@@ -49,6 +51,14 @@ class PlacementServiceStub:
     """Evens out the free storage over the old and new brokers. Idempotent."""
     Decommission: _grpc.UnaryUnaryMultiCallable[_placement_pb2.DecommissionRequest, _placement_pb2.DecommissionResponse]
     """Moves all replicas of the topics away from some brokers, and no others. Idempotent."""
+    PlanPools: _grpc.UnaryUnaryMultiCallable[_placement_pb2.PlanPoolsRequest, _placement_pb2.PlanPoolsResponse]
+    """Says what differs between the pools file of the server and the cluster. Idempotent."""
+    GetPoolStatus: _grpc.UnaryUnaryMultiCallable[_placement_pb2.GetPoolStatusRequest, _placement_pb2.GetPoolStatusResponse]
+    """Says how full each pool of the pools file is. Idempotent."""
+    GetCapacity: _grpc.UnaryUnaryMultiCallable[_placement_pb2.GetCapacityRequest, _placement_pb2.GetCapacityResponse]
+    """Says how many brokers of which instance type a workload needs. It reads no cluster. Idempotent."""
+    GetForecast: _grpc.UnaryUnaryMultiCallable[_placement_pb2.GetForecastRequest, _placement_pb2.GetForecastResponse]
+    """Says when brokers and pools reach their limits, as computed from the history in the last hour. Idempotent."""
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -59,7 +69,9 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
-    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely. Methods about pools: NOT_FOUND without --pools,
+    INVALID_ARGUMENT when the pools file contradicts the cluster, with a message for each fault. GetForecast: NOT_FOUND
+    without --history, or while the history has no sample.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -71,6 +83,14 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     """Evens out the free storage over the old and new brokers. Idempotent."""
     Decommission: _aio.UnaryUnaryMultiCallable[_placement_pb2.DecommissionRequest, _placement_pb2.DecommissionResponse]  # type: ignore[assignment]
     """Moves all replicas of the topics away from some brokers, and no others. Idempotent."""
+    PlanPools: _aio.UnaryUnaryMultiCallable[_placement_pb2.PlanPoolsRequest, _placement_pb2.PlanPoolsResponse]  # type: ignore[assignment]
+    """Says what differs between the pools file of the server and the cluster. Idempotent."""
+    GetPoolStatus: _aio.UnaryUnaryMultiCallable[_placement_pb2.GetPoolStatusRequest, _placement_pb2.GetPoolStatusResponse]  # type: ignore[assignment]
+    """Says how full each pool of the pools file is. Idempotent."""
+    GetCapacity: _aio.UnaryUnaryMultiCallable[_placement_pb2.GetCapacityRequest, _placement_pb2.GetCapacityResponse]  # type: ignore[assignment]
+    """Says how many brokers of which instance type a workload needs. It reads no cluster. Idempotent."""
+    GetForecast: _aio.UnaryUnaryMultiCallable[_placement_pb2.GetForecastRequest, _placement_pb2.GetForecastResponse]  # type: ignore[assignment]
+    """Says when brokers and pools reach their limits, as computed from the history in the last hour. Idempotent."""
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     """Computes where replicas go. It changes nothing: submit a plan's partitions with AdminService.SubmitReassignment.
@@ -80,7 +100,9 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Errors of all methods: INVALID_ARGUMENT when the request is wrong, partition sizes or free storage are unknown, the
     plan would lose replicas, or replicas would share a rack; NOT_FOUND when no topic matches, or no metrics are stored;
-    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely.
+    UNAVAILABLE; DATA_LOSS when the cluster cannot be read completely. Methods about pools: NOT_FOUND without --pools,
+    INVALID_ARGUMENT when the pools file contradicts the cluster, with a message for each fault. GetForecast: NOT_FOUND
+    without --history, or while the history has no sample.
     """
 
     @_abc_1.abstractmethod
@@ -114,5 +136,37 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_placement_pb2.DecommissionResponse, _abc.Awaitable[_placement_pb2.DecommissionResponse]]:
         """Moves all replicas of the topics away from some brokers, and no others. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def PlanPools(
+        self,
+        request: _placement_pb2.PlanPoolsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.PlanPoolsResponse, _abc.Awaitable[_placement_pb2.PlanPoolsResponse]]:
+        """Says what differs between the pools file of the server and the cluster. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def GetPoolStatus(
+        self,
+        request: _placement_pb2.GetPoolStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.GetPoolStatusResponse, _abc.Awaitable[_placement_pb2.GetPoolStatusResponse]]:
+        """Says how full each pool of the pools file is. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def GetCapacity(
+        self,
+        request: _placement_pb2.GetCapacityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.GetCapacityResponse, _abc.Awaitable[_placement_pb2.GetCapacityResponse]]:
+        """Says how many brokers of which instance type a workload needs. It reads no cluster. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def GetForecast(
+        self,
+        request: _placement_pb2.GetForecastRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_placement_pb2.GetForecastResponse, _abc.Awaitable[_placement_pb2.GetForecastResponse]]:
+        """Says when brokers and pools reach their limits, as computed from the history in the last hour. Idempotent."""
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -165,6 +165,7 @@ class DatadogEmulator(EmulatorServer):
         self._lock = threading.Lock()
         self._hosts: dict[str, Host] = {}
         self._counters: dict[int, CumulativeCounters] = {}
+        self._written_tags: dict[str, dict[str, tuple[str, ...]]] = {}
         self._faults: list[_ActiveFault] = []
         self._rate_limit: _RateLimit | None = None
         self._healed = threading.Event()
@@ -265,11 +266,32 @@ class DatadogEmulator(EmulatorServer):
         """Wait for `heal`, at most `seconds`; return whether it happened."""
         return self._healed.wait(seconds)
 
-    def tags_by_host(self, host: str) -> tuple[str, ...] | None:
-        """Return the tags of a host; None: unknown host."""
+    def tags_by_host(self, host: str, source: str = "") -> tuple[str, ...] | None:
+        """Return the tags of a host; `source`: only those that were written with it; None: unknown host."""
         with self._lock:
-            tagged_host = self._hosts.get(host)
-            return None if tagged_host is None else tagged_host.tags
+            if host not in self._hosts:
+                return None
+            written = self._written_tags.get(host, {})
+            if source:
+                return written.get(source, ())
+            return tuple(dict.fromkeys((*self._hosts[host].tags, *(tag for tags in written.values() for tag in tags))))
+
+    def hosts_by_tag(self, source: str = "") -> dict[str, list[str]]:
+        """Return tag -> the hosts that have it; `source`: only tags that were written with it."""
+        hosts: dict[str, list[str]] = {}
+        for host in list(self._hosts):
+            for tag in self.tags_by_host(host, source) or ():
+                hosts.setdefault(tag, []).append(host)
+        return hosts
+
+    def write_tags(self, host: str, source: str, tags: Sequence[str]) -> tuple[str, ...] | None:
+        """Replace the tags of a source, as Datadog does: in lower case, cut to 200 characters; None: unknown host."""
+        with self._lock:
+            if host not in self._hosts:
+                return None
+            stored = tuple(str(tag).lower()[:200] for tag in tags)
+            self._written_tags.setdefault(host, {})[source] = stored
+            return stored
 
     def series(self, query: str, rollup_seconds: int, start: float, end: float) -> list[dict[str, Any]]:
         """Return the series of a query in Datadog's format: one per host that has a point."""
@@ -305,6 +327,9 @@ class _DatadogRoutes(EmulatorRoutes):
         self._serve(b"")
 
     def do_POST(self) -> None:
+        self._serve(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+    def do_PUT(self) -> None:
         self._serve(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
     def _serve(self, body: bytes) -> None:
@@ -345,8 +370,14 @@ class _DatadogRoutes(EmulatorRoutes):
             return 200, {"valid": True}
         if route == ("GET", "/api/v1/query"):
             return self._query(query)
-        if self.command == "GET" and path.startswith("/api/v1/tags/hosts/"):
-            return self._tags(unquote(path.removeprefix("/api/v1/tags/hosts/")))
+        if route == ("GET", "/api/v1/tags/hosts"):
+            return 200, {"tags": self.server.hosts_by_tag(query.get("source", ""))}
+        if path.startswith("/api/v1/tags/hosts/"):
+            host = unquote(path.removeprefix("/api/v1/tags/hosts/"))
+            if self.command == "PUT":
+                return self._put_tags(host, query.get("source", "users"), body)
+            if self.command == "GET":
+                return self._tags(host)
         if route == ("POST", "/api/v1/events"):
             return self._event(body)
         return 404, {"errors": ["Not found"]}
@@ -381,6 +412,16 @@ class _DatadogRoutes(EmulatorRoutes):
         if tags is None:
             return 404, {"errors": [f"Could not find {host}"]}
         return 200, {"host": host, "tags": list(tags)}
+
+    def _put_tags(self, host: str, source: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        try:
+            tags = json.loads(body)["tags"]
+        except (KeyError, TypeError, ValueError):
+            return 400, {"errors": ["The parameter 'tags' is required"]}
+        stored = self.server.write_tags(host, source, tags)
+        if stored is None:
+            return 404, {"errors": [f"Could not find {host}"]}
+        return 201, {"host": host, "tags": list(stored)}
 
     def _event(self, body: bytes) -> tuple[int, dict[str, Any]]:
         try:

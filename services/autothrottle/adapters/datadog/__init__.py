@@ -14,6 +14,7 @@ No call outlives its deadline (`adapters/http`). Keys travel only in headers, an
 contains one.
 
 The type to know is `DatadogMetrics` (`metrics`). `client` makes calls that end at their deadline.
+`host_tags` writes the topics and pools of brokers as tags of their hosts, for topicmappr.
 `series` parses the responses, and `load_reading` combines them by broker.
 """
 

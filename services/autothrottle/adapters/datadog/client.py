@@ -148,7 +148,7 @@ class DatadogClient(HttpClient):
     ) -> BaseHTTPResponse:
         """Send a request of the official client."""
         query = f"?{urlencode(query_params)}" if query_params else ""
-        return self.send(url + query, headers, json.dumps(body).encode() if method == "POST" else None)
+        return self.send(url + query, headers, None if method == "GET" else json.dumps(body).encode(), method)
 
     def call(
         self,

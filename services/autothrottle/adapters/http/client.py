@@ -228,11 +228,20 @@ class HttpClient:
         self._threads.shutdown(wait=True)
         self._pools.clear()
 
-    def send(self, url: str, headers: Mapping[str, str], body: bytes | None = None) -> BaseHTTPResponse:
-        """Send a GET request, or a POST request with a body, from within a call; return the unread response."""
+    def send(
+        self, url: str, headers: Mapping[str, str], body: bytes | None = None, method: str = ""
+    ) -> BaseHTTPResponse:
+        """Send a request from within a call; return the unread response.
+
+        Args:
+            url: with its query.
+            headers: names and values.
+            body: None: there is none.
+            method: of HTTP; "": GET without a body, POST with one.
+        """
         seconds = Exchange.current().seconds_left()
         return self._pools.request(
-            "GET" if body is None else "POST",
+            method or ("GET" if body is None else "POST"),
             url,
             body=body,
             headers=headers,

@@ -30,7 +30,8 @@ _WHOLE_DAY = 1 / 4
 """Variance of a date that is a whole day."""
 _RIDGE = 1e-9
 """Keeps the products invertible if a day of the week was never measured."""
-_MOST_HISTORY = 180
+MOST_HISTORY = 180
+"""Days of the past that count."""
 _JUMP_SIGMAS = 5.0
 """A level that jumps by more than this many standard deviations begins a new trend."""
 
@@ -58,7 +59,7 @@ def exhaustion(peaks: Sequence[float | None], limit: float) -> Exhaustion:
     Raises:
         Invalid: fewer than `LEAST_DAYS` days are measured.
     """
-    peaks = peaks[-_MOST_HISTORY:]
+    peaks = peaks[-MOST_HISTORY:]
     days = [day for day, peak in enumerate(peaks) if peak is not None and peak >= 1]
     if len(days) < LEAST_DAYS:
         raise Invalid(f"{len(days)} days are measured, and a trend needs {LEAST_DAYS}. Fix: wait for more samples")

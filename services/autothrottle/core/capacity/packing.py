@@ -51,6 +51,14 @@ class PoolOffer:
     brokers: int
 
 
+@dataclass(frozen=True, slots=True)
+class PoolsState:
+    """What the pools hold and what they may hold."""
+
+    offers: tuple[PoolOffer, ...]
+    loads: tuple[TopicLoad, ...]
+
+
 class Use(NamedTuple):
     """How much of an offer a load uses."""
 
@@ -133,6 +141,18 @@ def pool_offers(pools: Pools, members: PoolMembers, storage_total: Mapping[int, 
         }
         offers.append(PoolOffer(pool.name, amounts, len(ids)))
     return tuple(offers)
+
+
+def pools_state(
+    pools: Pools,
+    members: PoolMembers,
+    partitions: Iterable[PartitionReplicas],
+    storage_total: Mapping[int, int],
+    rates: Mapping[TopicPartitionKey, float],
+) -> PoolsState:
+    """Return loads and offers; rates empty: the use of the network is unknown."""
+    offers = pool_offers(pools, members, storage_total)
+    return PoolsState(offers, topic_loads(partitions, rates, members, pools.pools))
 
 
 def _offer(pools: Pools, id: int, storage_total: Mapping[int, int]) -> Amounts:

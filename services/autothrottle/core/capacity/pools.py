@@ -68,6 +68,11 @@ class Pools:
     instance_types: Mapping[int, str] = field(default_factory=dict)
     """Broker id -> key of `instances`; absent: unknown."""
 
+    @property
+    def need_storage(self) -> bool:
+        """Whether plans need sizes and free storage."""
+        return any(pool.placement is Strategy.STORAGE for pool in self.pools)
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -135,6 +140,19 @@ def _brokers_of(pool: Pool, pools: Pools, brokers: Mapping[int, PlacementBroker]
         if (not rule.racks or broker.rack in rule.racks)
         and (not rule.instance_types or pools.instance_types.get(broker.id) in rule.instance_types)
     )
+
+
+def pool_of_brokers(pools: Pools) -> Mapping[int, str]:
+    """Return broker id -> its pool, for each broker that is in exactly one.
+
+    A rule on racks names no broker here, because only the cluster knows the racks.
+    """
+    typed = {id: PlacementBroker(id) for id in pools.instance_types}
+    names: dict[int, list[str]] = {}
+    for pool in pools.pools:
+        for id in _brokers_of(pool, pools, typed):
+            names.setdefault(id, []).append(pool.name)
+    return {id: of_broker[0] for id, of_broker in names.items() if len(of_broker) == 1}
 
 
 def _topics_in_two_pools(topics_of: Mapping[str, Sequence[str]]) -> list[Fault]:
@@ -208,6 +226,64 @@ class PoolPlan:
     def changed(self) -> PartitionMap:
         """The partitions that change, as they shall be."""
         return without_no_ops(self.plan.old_map, self.plan.new_map)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlans:
+    """What differs between all pools and the cluster."""
+
+    plans: tuple[PoolPlan, ...]
+    """In the order of the file."""
+    unpooled: tuple[str, ...]
+    """Topics that are in no pool."""
+
+    @property
+    def changed(self) -> PartitionMap:
+        """The partitions to reassign: those of all pools that are not refused."""
+        return tuple(entry for plan in self.plans if not plan.plan.refusals for entry in plan.changed)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a pool cannot be made as its file says."""
+        return any(plan.plan.refusals for plan in self.plans)
+
+    @property
+    def has_drift(self) -> bool:
+        """Whether the cluster is not as the file says."""
+        return self.is_refused or any(plan.changed or plan.lost for plan in self.plans)
+
+
+def pool_plans(
+    pools: Pools,
+    members: PoolMembers,
+    partitions: Iterable[PartitionReplicas],
+    brokers: Mapping[int, PlacementBroker],
+    *,
+    repair_lost: bool = False,
+    allow_fewer_racks: bool = False,
+) -> PoolPlans:
+    """Return what differs between the pools and the cluster; `pool_plan` has the arguments.
+
+    Raises:
+        Invalid: placement by storage, and sizes or free storage are unknown.
+    """
+    pool_of = {topic: name for name, topics in members.topics.items() for topic in topics}
+    of_pool: dict[str, list[PartitionReplicas]] = {pool.name: [] for pool in pools.pools}
+    for entry in partitions:
+        if entry.topic in pool_of:
+            of_pool[pool_of[entry.topic]].append(entry)
+    plans = tuple(
+        pool_plan(
+            pool,
+            members.brokers[pool.name],
+            of_pool[pool.name],
+            brokers,
+            repair_lost=repair_lost,
+            allow_fewer_racks=allow_fewer_racks,
+        )
+        for pool in pools.pools
+    )
+    return PoolPlans(plans, members.unpooled)
 
 
 def pool_plan(

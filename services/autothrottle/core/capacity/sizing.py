@@ -20,6 +20,9 @@ from autothrottle.core.scoring.score import LinkSideDemand, available_rate, boun
 MOST_BROKERS = 10_000
 """Largest count that is tried."""
 
+FACTORS = (1.5, 2.0)
+"""`capacity_plan` multiplies each input by these, one at a time."""
+
 _ROUNDING = 1e-9
 """Share of a broker that counts as a rounding error."""
 
@@ -85,7 +88,11 @@ class Workload:
 
     @property
     def _factor(self) -> float:
-        return float((1 + self.growth) ** self.months)
+        try:
+            return float((1 + self.growth) ** self.months)
+        except OverflowError:
+            growth = f"growth of {self.growth:.0%} per month for {self.months:g} months"
+            raise Invalid(f"{growth} is too large; give fewer months, or a smaller growth") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +253,7 @@ def sizing(workload: Workload, instance: InstanceType, shares: UsableShares, goa
 
 
 def _ceiling(need: float, offer: float) -> int:
-    return max(math.ceil(need / offer - _ROUNDING), 1)
+    return max(math.ceil(min(need / offer, MOST_BROKERS + 1) - _ROUNDING), 1)
 
 
 def _first_that_recovers(
@@ -286,3 +293,49 @@ def larger_workloads(workload: Workload, factor: float) -> Mapping[str, Workload
 def cheapest(sizings: Sequence[Sizing]) -> Sizing:
     """Return the sizing with the lowest price; of equal ones, the one with the fewest brokers."""
     return min(sizings, key=lambda sizing: (sizing.price, sizing.brokers, sizing.instance.name))
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """The brokers that a workload needs, for each instance type."""
+
+    workload: Workload
+    sizings: tuple[Sizing, ...]
+    """In the order of the instance types, without those of which too many would be needed."""
+    larger: Mapping[str, tuple[Sizing | None, ...]]
+    """Input -> the cheapest choice with this input at each of `FACTORS` times its value; None: no type suffices."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cheapest(self) -> Sizing:
+        return cheapest(self.sizings)
+
+
+def capacity_plan(
+    workload: Workload, instances: Sequence[InstanceType], shares: UsableShares, goal: RecoveryGoal
+) -> CapacityPlan:
+    """Return the brokers that a workload needs, also with one input at a time larger.
+
+    Raises:
+        Invalid: no instance type suffices.
+    """
+
+    def sized(workload: Workload) -> tuple[list[Sizing], list[str]]:
+        sizings, problems = [], []
+        for instance in instances:
+            try:
+                sizings.append(sizing(workload, instance, shares, goal))
+            except Invalid as error:
+                problems.append(str(error))
+        return sizings, problems
+
+    def choice(workload: Workload) -> Sizing | None:
+        sizings, _ = sized(workload)
+        return cheapest(sizings) if sizings else None
+
+    sizings, problems = sized(workload)
+    if not sizings:
+        raise Invalid(problems[0])
+    workloads = {factor: larger_workloads(workload, factor) for factor in FACTORS}
+    larger = {name: tuple(choice(workloads[factor][name]) for factor in FACTORS) for name in workloads[FACTORS[0]]}
+    return CapacityPlan(workload, tuple(sizings), larger, tuple(problems))

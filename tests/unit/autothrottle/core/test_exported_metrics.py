@@ -21,6 +21,7 @@ LABELS = {
     "queue",
     "broker_id",
     "role",
+    "pool",
     "user",
     "client_id",
 }

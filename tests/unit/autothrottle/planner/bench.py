@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
@@ -87,6 +88,7 @@ class Bench:
         decisions: DecisionSink | None = None,
     ) -> None:
         self.seconds = 0.0
+        self.broker_pools: Mapping[int, str] = {}
         self.clock_change = timedelta()
         self.real_time, self.tracer, self.decisions = real_time, tracer, decisions
         self._begin = datetime.now(UTC) if real_time else NOON
@@ -139,6 +141,7 @@ class Bench:
             yield_rules=self.yield_rules,
             tracer=self.tracer,
             decisions=self.decisions,
+            broker_pools=lambda: self.broker_pools,
         )
 
     def __enter__(self) -> Bench:

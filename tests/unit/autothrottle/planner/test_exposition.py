@@ -14,7 +14,7 @@ from autothrottle.core.traffic.loads import Utilization
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import ADDRESS, Bench
 
-SIDES = {("1001", "leader"), ("1003", "follower")}
+SIDES = {("1001", "leader", ""), ("1003", "follower", "")}
 GB = 1_000_000_000
 
 
@@ -46,17 +46,25 @@ def test_each_link_side_in_a_reassignment_has_its_rates(bench: Bench) -> None:
     bench.cycle()
     found = {name: of_sides(bench, name) for name in ("throttle", "headroom", "capacity", "utilization")}
     assert found == {
-        "throttle": {("1001", "leader"): 72, ("1003", "follower"): 81},
-        "headroom": {("1001", "leader"): 72, ("1003", "follower"): 81},
+        "throttle": {("1001", "leader", ""): 72, ("1003", "follower", ""): 81},
+        "headroom": {("1001", "leader", ""): 72, ("1003", "follower", ""): 81},
         "capacity": dict.fromkeys(SIDES, 100),
-        "utilization": {("1001", "leader"): 20, ("1003", "follower"): 10},
+        "utilization": {("1001", "leader", ""): 20, ("1003", "follower", ""): 10},
     }
     metrics = exported(bench)
-    assert metrics["metrics_age_seconds"] == {("1001",): 60, ("1003",): 60}
-    assert metrics["metrics_failures"] == {("1001",): 0, ("1003",): 0}
+    assert metrics["metrics_age_seconds"] == {("1001", ""): 60, ("1003", ""): 60}
+    assert metrics["metrics_failures"] == {("1001", ""): 0, ("1003", ""): 0}
     assert metrics["config_writes_total"]["brokers", "applied"] == 2
     assert metrics["config_writes_total"]["topics", "applied"] == 1
     assert metrics["reassigning_topics"] == {(): 1}
+
+
+def test_a_broker_in_exactly_one_pool_has_its_name(bench: Bench) -> None:
+    bench.broker_pools = {1003: "orders"}
+    bench.begin_reassignment()
+    bench.cycle()
+    assert {*of_sides(bench, "throttle")} == {("1001", "leader", ""), ("1003", "follower", "orders")}
+    assert {*exported(bench)["metrics_failures"]} == {("1001", ""), ("1003", "orders")}
 
 
 def test_throttle_that_is_not_in_force_is_exported_and_posted_once(bench: Bench) -> None:
@@ -71,7 +79,7 @@ def test_throttle_that_is_not_in_force_is_exported_and_posted_once(bench: Bench)
     record = bench.cycle()
     metrics = exported(bench)
     assert metrics["ineffective_throttles"] == {(): 1}
-    assert metrics["throttled_replication_bytes_per_second"] == {("1003", "follower"): mb(110)}
+    assert metrics["throttled_replication_bytes_per_second"] == {("1003", "follower", ""): mb(110)}
     (finding,) = [text for text in record.findings if "not in force" in text]
     bench.cycle()
     bench.planner.stop()
@@ -138,7 +146,7 @@ def test_bytes_left_eta_and_produce_rates_are_exported_when_log_sizes_are_read(b
     for _ in range(3):
         bench.cluster.grow(1001, "t1", 0, 1 * GB)
         bench.cycle(after=20)
-    assert exported(bench)["produce_bytes_per_second"]["1003", "follower"] > 0
+    assert exported(bench)["produce_bytes_per_second"]["1003", "follower", ""] > 0
 
 
 def test_an_override_and_a_pause_are_exported(bench: Bench) -> None:
@@ -147,8 +155,8 @@ def test_an_override_and_a_pause_are_exported(bench: Bench) -> None:
     bench.cycle()
     metrics = exported(bench)
     assert metrics["overrides"] == {("cluster",): 0, ("broker",): 1} and metrics["paused"] == {(): 0}
-    assert "1003" not in {broker_id for broker_id, _ in metrics["headroom_bytes_per_second"]}
-    assert metrics["capacity_bytes_per_second"]["1003", "follower"] == mb(100), "known under an override, too"
+    assert "1003" not in {broker_id for broker_id, *_ in metrics["headroom_bytes_per_second"]}
+    assert metrics["capacity_bytes_per_second"]["1003", "follower", ""] == mb(100), "known under an override, too"
 
 
 def test_failures_count_the_cycles_without_metrics(bench: Bench) -> None:
@@ -156,7 +164,7 @@ def test_failures_count_the_cycles_without_metrics(bench: Bench) -> None:
     bench.metrics.lose(1003, "no series")
     bench.cycle()
     bench.cycle()
-    assert exported(bench)["metrics_failures"] == {("1001",): 0, ("1003",): 2}
+    assert exported(bench)["metrics_failures"] == {("1001", ""): 0, ("1003", ""): 2}
 
 
 def test_a_shadow_planner_exports_the_current_throttles() -> None:

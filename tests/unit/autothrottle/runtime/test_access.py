@@ -43,7 +43,19 @@ from tests.paths import CERTIFICATES
 VIEWER = {
     *("ListOverrides", "GetOverride", "ListAuditRecords", "GetClusterState", "ListReassignments"),
     *("EstimateReassignment", "GetState", "WatchCycles", "Check", "Watch", "List", "ServerReflectionInfo"),
-    *("Rebuild", "Rebalance", "Scale", "Decommission", "ListRequestQuotas", "ListQuotas", "DescribeQuota"),
+    *(
+        "Rebuild",
+        "Rebalance",
+        "Scale",
+        "Decommission",
+        "PlanPools",
+        "GetPoolStatus",
+        "GetCapacity",
+        "GetForecast",
+        "ListRequestQuotas",
+        "ListQuotas",
+        "DescribeQuota",
+    ),
     "ListYieldRules",
 }
 OPERATOR = {

@@ -100,6 +100,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "decisions-retention": ["0", "1", "365"],
     "decisions-min-free": ["0", "256", "1000000"],
     "cluster-name": ["kafka", "main-2", "eu.west_1"],
+    "pools": ["/etc/autothrottle/pools.toml", "pools.toml"],
+    "history": ["/var/lib/autothrottle/history", "history"],
     "api-tokens-file": ["/run/tokens", "tokens"],
     "certificate-roles": ['{"anna":"operator"}', '{"*":"service"}', "{}"],
     "api-hosts": ["a.example", "a.example,b.example", "b"],

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autothrottle.core.capacity.pools import pool_plans
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.ports.services import PlacementCluster
+from autothrottle.runtime.pools_file import format_pools, members_of, read_pools, schema
 from autothrottle.topicmappr.cluster_file import format_cluster
 from autothrottle.topicmappr.command_line import main
-from autothrottle.topicmappr.options import ApplyOptions
-from autothrottle.topicmappr.pools import derived_pools, members_of, plan_pools
-from autothrottle.topicmappr.pools_file import format_pools, read_pools, schema
+from autothrottle.topicmappr.pools import derived_pools
 from tests.paths import ROOT
 
 EXAMPLE = ROOT / "deploy/pools.toml"
@@ -285,4 +285,4 @@ def test_any_cluster_equals_its_exported_pools(
     pools, source = read_pools(str(path))
     members = members_of(pools, source, cluster)
     assert members.unpooled == ()
-    assert not plan_pools(ApplyOptions(), pools, members, cluster).has_drift
+    assert not pool_plans(pools, members, cluster.partitions, cluster.brokers).has_drift

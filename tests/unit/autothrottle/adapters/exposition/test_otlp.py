@@ -75,11 +75,12 @@ def labels(point: NumberDataPoint) -> dict[str, str]:
 def test_a_collector_receives_gauges_counters_units_and_labels(
     collector: MetricsCollector, exporting: Callable[[list[MetricSample]], None]
 ) -> None:
-    exporting([THROTTLE.sample(80e6, 1001, "leader"), CYCLES.sample(7, "ok")])
+    exporting([THROTTLE.sample(80e6, 1001, "leader", "orders"), CYCLES.sample(7, "ok")])
     eventually(lambda: collector.metrics)
     throttle, cycles = collector.metrics[THROTTLE.name], collector.metrics[CYCLES.name]
     assert (collector.service, throttle.unit) == ("autothrottle-planner", "By/s")
-    assert labels(throttle.gauge.data_points[0]) == {"cluster": "main", "broker_id": "1001", "role": "leader"}
+    side = {"cluster": "main", "broker_id": "1001", "role": "leader", "pool": "orders"}
+    assert labels(throttle.gauge.data_points[0]) == side
     assert throttle.gauge.data_points[0].as_double == 80e6
     assert cycles.sum.is_monotonic and cycles.sum.data_points[0].as_double == 7
     assert cycles.sum.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -89,7 +90,7 @@ def test_brokers_beyond_the_limit_of_the_sdk_are_exported_and_those_that_leave_a
     collector: MetricsCollector, exporting: Callable[[list[MetricSample]], None]
 ) -> None:
     """The SDK's instruments would keep 2,000 sets of labels, also those of brokers that have left."""
-    samples = [THROTTLE.sample(1, broker_id, "leader") for broker_id in range(2500)]
+    samples = [THROTTLE.sample(1, broker_id, "leader", "") for broker_id in range(2500)]
     exporting(samples)
     eventually(lambda: collector.metrics and len(collector.metrics[THROTTLE.name].gauge.data_points) == 2500)
     del samples[1:]

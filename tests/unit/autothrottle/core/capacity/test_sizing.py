@@ -244,3 +244,9 @@ def test_the_promised_copy_time_is_confirmed_by_a_simulation(workload: Workload,
     plan = sizing(workload, instance, UsableShares(), GOAL)
     seconds = VirtualRecovery(scenario(workload, instance, plan.brokers)).run()
     assert seconds == pytest.approx(plan.recovery_seconds, rel=0.05)
+
+
+def test_a_growth_beyond_all_numbers_is_refused() -> None:
+    workload = Workload(1e6, timedelta(hours=1), growth=20.0, months=240)
+    with pytest.raises(Invalid, match="growth of 2000% per month for 240 months is too large"):
+        _ = workload.peak

@@ -12,7 +12,6 @@ import pytest
 from autothrottle.core.placement.brokers import PlacementBroker
 from autothrottle.core.placement.partition_map import PartitionReplicas
 from autothrottle.ports.services import PlacementCluster, StorageMetrics
-from autothrottle.v1 import placement_pb2
 from autothrottle.wire.placement import MAX_BROKERS
 from autothrottle_client.reassignments import parse_reassignment
 from autothrottle_client.throttlectl import main
@@ -149,11 +148,6 @@ def test_the_size_factor_leaves_room_for_growth(front: Front) -> None:
 def test_an_unreachable_cluster_is_unavailable(front: Front) -> None:
     front.services.placement.unavailable(True)
     assert ask(front, "rebuild", scope={"topics": ["t"], "brokers": [1001]}).status == 503
-
-
-def test_every_method_takes_a_scope() -> None:
-    (service,) = placement_pb2.DESCRIPTOR.services_by_name.values()
-    assert all("scope" in method.input_type.fields_by_name for method in service.methods)
 
 
 def throttlectl(front: Front, *arguments: str) -> int:

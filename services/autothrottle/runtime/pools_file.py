@@ -17,14 +17,18 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from autothrottle.core.capacity.pools import BrokerRule, Fault, Pool, Pools
+from autothrottle.core.capacity.pools import BrokerRule, Fault, Pool, PoolMembers, Pools, membership, pool_of_brokers
 from autothrottle.core.capacity.sizing import InstanceType, UsableShares
 from autothrottle.core.cluster.configs import MAX_BROKER_ID
 from autothrottle.core.errors import Invalid
+from autothrottle.core.exported_metrics import POOLS_FILE_OK, MetricSample
 from autothrottle.core.placement.plan import Optimization, Strategy
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import parse_quantity
+from autothrottle.ports.services import PlacementCluster
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.regular_expressions import compile_pattern
+from autothrottle_client.files import ReloadedFiles
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
@@ -256,11 +260,12 @@ def _tables(tables: Any, kind: str, source: PoolsText, problems: list[str]) -> I
         yield name, values
 
 
+@dataclass(frozen=True, slots=True)
 class PoolsText:
     """The text of a pools file: where its keys are."""
 
-    def __init__(self, path: str, text: str) -> None:
-        self._path, self._lines = path, text.splitlines()
+    path: str
+    text: str
 
     def fault(self, fault: Fault) -> str:
         """Return the message of a fault, with its line."""
@@ -268,13 +273,13 @@ class PoolsText:
 
     def problem(self, keys: Sequence[str], text: str) -> str:
         """Return a message about a key, with its line."""
-        return escape_unprintable(f"{self._path}, line {self._line(keys)}, {'.'.join(keys)}: {text}")
+        return escape_unprintable(f"{self.path}, line {self._line(keys)}, {'.'.join(keys)}: {text}")
 
     def _line(self, keys: Sequence[str]) -> int:
         """Return the first line of the longest prefix of the keys that the text has; 1: it has none."""
         table: list[str] = []
         prefixes = [(0, -1)]
-        for number, line in enumerate(self._lines, 1):
+        for number, line in enumerate(self.text.splitlines(), 1):
             if header := re.match(r"\s*\[\[?([^\[\]]+)\]", line):
                 path = table = _dotted(header[1])
             elif key := re.match(r"\s*([^=#\[\]]+?)\s*=", line):
@@ -288,6 +293,60 @@ class PoolsText:
 
 def _dotted(text: str) -> list[str]:
     return [part.strip().strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", text)]
+
+
+def members_of(pools: Pools, source: PoolsText, cluster: PlacementCluster) -> PoolMembers:
+    """Return the topics and brokers of each pool in a cluster.
+
+    Raises:
+        InvalidConfiguration: the pools contradict each other or the cluster; it has one message for each fault.
+    """
+    members = membership(pools, {entry.topic for entry in cluster.partitions}, cluster.brokers, compile_pattern)
+    if members.faults:
+        raise InvalidConfiguration([source.fault(fault) for fault in members.faults])
+    return members
+
+
+class FollowedPools:
+    """The pools of a file that may change while the process runs. Thread-safe.
+
+    While the changed file is faulty, the last good one counts.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Read the file.
+
+        Raises:
+            Invalid: it is faulty.
+        """
+        self._files = ReloadedFiles((path,), lambda: _read_followed(path), Invalid)
+
+    def current(self) -> tuple[Pools, PoolsText]:
+        """Return the pools, and the text of their file."""
+        pools, source, _ = self._files.current()[0]
+        return pools, source
+
+    def broker_pools(self) -> Mapping[int, str]:
+        """Return broker id -> the only pool that it is in, see `pool_of_brokers`."""
+        return self._files.current()[0][2]
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the file since its last change; "": nothing."""
+        return self._files.problem
+
+    def samples(self) -> Iterator[MetricSample]:
+        """Return whether the current file is in use."""
+        self._files.current()
+        yield POOLS_FILE_OK.sample(not self.problem)
+
+
+def _read_followed(path: str) -> tuple[Pools, PoolsText, Mapping[int, str]]:
+    try:
+        pools, source = read_pools(path)
+    except InvalidConfiguration as error:
+        raise Invalid(f"Pools file: {'; '.join(error.problems)}") from None
+    return pools, source, pool_of_brokers(pools)
 
 
 def schema() -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The placement service: computes plans from the current cluster. It executes nothing."""
+"""The methods of the placement service."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 
 import grpc
 
+from autothrottle.core.capacity.forecasts import LimitForecast
+from autothrottle.core.capacity.packing import pools_state
+from autothrottle.core.capacity.pools import PoolMembers, Pools, pool_plans
+from autothrottle.core.capacity.sizing import capacity_plan
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing
 from autothrottle.core.placement.brokers import ALL_REGISTERED, BrokerSelection, select_brokers
 from autothrottle.core.placement.leadership import leadership_evacuation
@@ -14,10 +18,23 @@ from autothrottle.core.placement.partition_map import PartitionMap, matching_top
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy, steps
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.placement.forecaster import LimitForecaster
 from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
+from autothrottle.runtime.pools_file import FollowedPools, members_of
 from autothrottle.runtime.regular_expressions import compile_pattern
 from autothrottle.runtime.server import time_left
 from autothrottle.v1 import placement_pb2, placement_pb2_grpc
+from autothrottle.wire.capacity import (
+    capacity_to_message,
+    forecasts_to_message,
+    goal_from_message,
+    instances_from_messages,
+    plans_to_message,
+    shares_from_message,
+    status_to_message,
+    workload_from_message,
+)
 from autothrottle.wire.common import validate_fields
 from autothrottle.wire.placement import brokers_of_scope, plan_to_message, rebalance_options, rebuild_options
 
@@ -56,8 +73,15 @@ class _Planning:
 
 
 class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
-    def __init__(self, cluster: ClusterSource, metrics: StorageMetricsSource) -> None:
-        self._cluster, self._metrics = cluster, metrics
+    def __init__(
+        self,
+        cluster: ClusterSource,
+        metrics: StorageMetricsSource,
+        pools: FollowedPools | None = None,
+        forecaster: LimitForecaster | None = None,
+    ) -> None:
+        """Answer from these sources; None: methods that need it answer with an error."""
+        self._cluster, self._metrics, self.pools, self.forecaster = cluster, metrics, pools, forecaster
 
     def Rebuild(
         self, request: placement_pb2.RebuildRequest, context: grpc.ServicerContext
@@ -101,6 +125,76 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         plan = decommission(planning.partitions, planning.selection.brokers, request.leaving, options)
         return placement_pb2.DecommissionResponse(plan=planning.message(plan))
 
+    def PlanPools(
+        self, request: placement_pb2.PlanPoolsRequest, context: grpc.ServicerContext
+    ) -> placement_pb2.PlanPoolsResponse:
+        validate_fields(request)
+        pools, members, cluster = self._fetch_pools(context, with_metrics=False)
+        plans = pool_plans(
+            pools,
+            members,
+            cluster.partitions,
+            cluster.brokers,
+            repair_lost=request.repair_lost,
+            allow_fewer_racks=request.allow_fewer_racks,
+        )
+        return plans_to_message(plans, self._pools_warnings())
+
+    def GetPoolStatus(
+        self, request: placement_pb2.GetPoolStatusRequest, context: grpc.ServicerContext
+    ) -> placement_pb2.GetPoolStatusResponse:
+        validate_fields(request)
+        pools, members, cluster = self._fetch_pools(context, with_metrics=True)
+        state = pools_state(pools, members, cluster.partitions, cluster.storage_totals, rates={})
+        warnings = self._pools_warnings()
+        forecasts: Sequence[LimitForecast] = ()
+        if self.forecaster:
+            try:
+                forecasts = self.forecaster.last().forecasts
+            except AutothrottleError as error:
+                warnings.append(f"no recorded peak: {error}")
+        return status_to_message(state, forecasts, warnings)
+
+    def GetCapacity(
+        self, request: placement_pb2.GetCapacityRequest, context: grpc.ServicerContext
+    ) -> placement_pb2.GetCapacityResponse:
+        validate_fields(request)
+        workload, instances = workload_from_message(request.workload), instances_from_messages(request.instances)
+        shares, goal = shares_from_message(request.shares), goal_from_message(request.failure)
+        return capacity_to_message(capacity_plan(workload, instances, shares, goal))
+
+    def GetForecast(
+        self, request: placement_pb2.GetForecastRequest, context: grpc.ServicerContext
+    ) -> placement_pb2.GetForecastResponse:
+        validate_fields(request)
+        if self.forecaster is None:
+            raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
+        last = self.forecaster.last()
+        return forecasts_to_message(last.forecasts, last.time)
+
+    def _fetch_pools(
+        self, context: grpc.ServicerContext, with_metrics: bool
+    ) -> tuple[Pools, PoolMembers, PlacementCluster]:
+        """Return the pools of the server's file, their members and the cluster.
+
+        Raises:
+            Missing: the server has no pools file.
+            Invalid: the pools contradict the cluster.
+        """
+        if self.pools is None:
+            raise Missing("the server has no pools file. Fix: start admin with --pools=pools.toml")
+        pools, source = self.pools.current()
+        cluster = self._cluster.fetch_cluster(time_left(context)).complete()
+        cluster = self._with_storage(cluster, context, with_metrics or pools.need_storage or None)
+        try:
+            return pools, members_of(pools, source, cluster), cluster
+        except InvalidConfiguration as error:
+            raise Invalid(f"the server's pools file: {'; '.join(error.problems)}") from None
+
+    def _pools_warnings(self) -> list[str]:
+        problem = self.pools.problem if self.pools else ""
+        return [f"the changed pools file is faulty, and its last version is in use: {problem}"] if problem else []
+
     def _planning(
         self,
         scope: placement_pb2.PlacementScope,
@@ -114,14 +208,21 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         topics = frozenset(matching_topics(names, scope.topics, scope.topics_exclude, compile_pattern))
         if not topics:
             raise Missing(f"no topic matches {', '.join(scope.topics)[:200]}; the cluster has {len(names)} topics")
+        cluster = self._with_storage(cluster, context, with_metrics)
+        partitions = tuple(partition for partition in cluster.partitions if partition.topic in topics)
+        return _Planning(scope, cluster, partitions, select_brokers(partitions, broker_ids, cluster.brokers))
+
+    def _with_storage(
+        self, cluster: PlacementCluster, context: grpc.ServicerContext, with_metrics: bool | None
+    ) -> PlacementCluster:
+        """Return the cluster with sizes and free storage; `with_metrics` None: if there are any."""
         if with_metrics is not False:
             try:
-                cluster = cluster.with_storage(self._metrics.fetch_storage_metrics(time_left(context)))
+                return cluster.with_storage(self._metrics.fetch_storage_metrics(time_left(context)))
             except AutothrottleError:
                 if with_metrics:
                     raise
-        partitions = tuple(partition for partition in cluster.partitions if partition.topic in topics)
-        return _Planning(scope, cluster, partitions, select_brokers(partitions, broker_ids, cluster.brokers))
+        return cluster
 
 
 def _unmatched(field: str, patterns: Sequence[str], topics: Collection[str]) -> list[str]:

@@ -1,0 +1,139 @@
+"""When brokers and pools reach their limits, from samples of storage and produce rates.
+
+The function to know is `limit_forecasts`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from math import inf, isfinite
+
+from autothrottle.core.capacity.growth import Exhaustion, exhaustion
+from autothrottle.core.capacity.packing import pool_offers
+from autothrottle.core.capacity.pools import PoolMembers, Pools
+from autothrottle.core.capacity.sizing import Dimension
+from autothrottle.core.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySample:
+    """Storage and produce rates at one time."""
+
+    time: datetime
+    """UTC."""
+    sizes: Mapping[str, int]
+    """Topic -> bytes of one replica of each of its partitions."""
+    rates: Mapping[str, float]
+    """Topic -> bytes/s that clients produce; empty: not measured."""
+    storage_free: Mapping[int, int]
+    """Broker id -> free bytes."""
+    storage_total: Mapping[int, int]
+    """Broker id -> bytes of its log directories; absent: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsInUse:
+    """The pools of a cluster, with what their loads depend on."""
+
+    pools: Pools
+    members: PoolMembers
+    replication: Mapping[str, int]
+    """Topic -> its replication factor; absent: 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitForecast:
+    """When a resource of a broker or pool reaches its limit."""
+
+    kind: str
+    """`broker` or `pool`."""
+    name: str
+    dimension: Dimension
+    use: float
+    """Last daily peak as a share of the limit."""
+    last: date
+    """The day of this peak."""
+    exhaustion: Exhaustion | None
+    problem: str = ""
+    """Why there is no forecast."""
+
+    def day(self, days: float) -> date | None:
+        """Return the day that is some days after the last peak; None: not within a year."""
+        return self.last + timedelta(days=round(days)) if isfinite(days) else None
+
+    def seconds(self, now: datetime) -> float | None:
+        """Return the time until the limit is reached, >= 0; inf: not within a year, None: there is no forecast."""
+        if self.exhaustion is None:
+            return None
+        midnight = datetime.combine(self.last, datetime.min.time(), UTC)
+        return max(self.exhaustion.days * 86_400 - (now - midnight).total_seconds(), 0.0)
+
+
+@dataclass(slots=True)
+class _DailyPeaks:
+    """The largest value of each day."""
+
+    peaks: dict[date, float] = field(default_factory=dict)
+
+    def add(self, day: date, value: float) -> None:
+        self.peaks[day] = max(self.peaks.get(day, value), value)
+
+    def forecast(self, kind: str, name: str, dimension: Dimension, limit: float) -> LimitForecast:
+        last = max(self.peaks)
+        days = (last - min(self.peaks)).days + 1
+        series = [self.peaks.get(last - timedelta(days=back)) for back in range(days - 1, -1, -1)]
+        use = self.peaks[last] / limit if limit else inf
+        try:
+            return LimitForecast(kind, name, dimension, use, last, exhaustion(series, limit))
+        except Invalid as error:
+            return LimitForecast(kind, name, dimension, use, last, None, str(error))
+
+
+def limit_forecasts(
+    samples: Iterable[HistorySample], storage_share: float, pools: PoolsInUse | None = None
+) -> Iterator[LimitForecast]:
+    """Return when each broker and each pool reaches its limits.
+
+    It reads each sample once. A broker without a known total, and a dimension of a pool without an offer or a load,
+    have no forecast.
+
+    Args:
+        samples: the oldest first.
+        storage_share: share of a broker's storage that may be used, in (0, 1].
+        pools: None: only brokers have forecasts.
+    """
+    used: dict[int, _DailyPeaks] = defaultdict(_DailyPeaks)
+    loads: dict[tuple[str, Dimension], _DailyPeaks] = defaultdict(_DailyPeaks)
+    # A broker that is down in the last sample keeps its storage in its pool, and has no forecast of its own.
+    totals: dict[int, int] = {}
+    last_totals: Mapping[int, int] = {}
+    for sample in samples:
+        day, last_totals = sample.time.astimezone(UTC).date(), sample.storage_total
+        totals |= last_totals
+        for id, free in sample.storage_free.items():
+            used[id].add(day, -float(free))
+        for key, load in _pool_loads(sample, pools) if pools else ():
+            loads[key].add(day, load)
+    for id, total in sorted(last_totals.items()):
+        if id in used:
+            peaks = {day: total + free for day, free in used[id].peaks.items()}
+            yield _DailyPeaks(peaks).forecast("broker", str(id), Dimension.STORAGE, storage_share * total)
+    for offer in pool_offers(pools.pools, pools.members, totals) if pools else ():
+        for dimension, limit in offer.amounts.items():
+            if (offer.name, dimension) in loads:
+                yield loads[offer.name, dimension].forecast("pool", offer.name, dimension, limit)
+
+
+def _pool_loads(sample: HistorySample, pools: PoolsInUse) -> Iterator[tuple[tuple[str, Dimension], float]]:
+    factors = pools.replication
+    for pool in pools.pools.pools:
+        topics: Sequence[str] = pools.members.topics[pool.name]
+        stored = sum(sample.sizes.get(topic, 0) * factors.get(topic, 1) for topic in topics)
+        yield (pool.name, Dimension.STORAGE), float(stored)
+        if sample.rates:
+            rates = [(sample.rates.get(topic, 0.0), factors.get(topic, 1)) for topic in topics]
+            yield (pool.name, Dimension.NETWORK_IN), sum(rate * factor for rate, factor in rates)
+            yield (pool.name, Dimension.NETWORK_OUT), sum(rate * (factor - 1 + pool.fan_out) for rate, factor in rates)

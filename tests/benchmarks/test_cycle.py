@@ -61,6 +61,9 @@ INTERVAL_SECONDS = 600
 """Long enough that only the benchmark starts cycles, apart from the first one of a term."""
 
 REST_SECONDS = 4.0
+REST_OF_LARGE_START_SECONDS = 22.0
+"""The planner asks for a cycle 20 s after it has throttled a part of a large start."""
+LARGE_START = 150_000
 YIELD_RULES, YIELDING, YIELD_LIMIT = 100, 1_000, 20 * MEGABYTE
 PATIENCE_SECONDS = 90.0
 RPC = timedelta(seconds=10)
@@ -183,8 +186,11 @@ class RunningServices:
 
     def _wait_for_rest(self) -> None:
         """Wait until cycles stop. A cycle during a load change would decide on a mixture of old and new loads."""
+        size = self._cluster.size
+        is_large = size.topics * size.partitions_per_topic >= LARGE_START
+        rest = REST_OF_LARGE_START_SECONDS if is_large else REST_SECONDS
         last, since = self.last_cycle(), time.monotonic()
-        while time.monotonic() - since < REST_SECONDS:
+        while time.monotonic() - since < rest:
             time.sleep(0.1)
             if (cycle := self.last_cycle()) != last:
                 last, since = cycle, time.monotonic()

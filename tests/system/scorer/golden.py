@@ -66,8 +66,8 @@ def scenario(
             for partition, leader in enumerate(LEADERS)
         ],
     )
-    settings = replace(SETTINGS, limits=limits)
-    return replace(plain, settings=settings, begin=BEGIN.replace(day=day), **changes)  # type: ignore[arg-type]
+    defaults = {"settings": replace(SETTINGS, limits=limits), "begin": BEGIN.replace(day=day)}
+    return replace(plain, **(defaults | changes))  # type: ignore[arg-type]
 
 
 DULL = limits(max_tx_ratio=0.5, max_rx_ratio=0.5, change_threshold=0.3)

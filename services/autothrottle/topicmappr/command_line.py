@@ -82,6 +82,7 @@ from autothrottle.topicmappr.pools import (
     derived_pools,
     fit_report,
     fitting_pools,
+    last_peaks,
     map_files_of,
     new_topic,
     packed,
@@ -292,7 +293,11 @@ def _print_derived_pools(options: PoolsOptions, topics: Sequence[str]) -> None:
 
 
 def _print_status(options: PoolsOptions, topics: Sequence[str]) -> None:
-    rows = list(status_rows(_pools_state(options)))
+    state, in_use = _pools_state(options)
+    rows = [dict(row) for row in status_rows(state)]
+    if options.history:
+        forecasts = list(limit_forecasts(read_history(options), 1.0, in_use))
+        rows = [row | {"peaks": last_peaks(forecasts, row["pool"])} for row in rows]
     print(json.dumps(rows, indent=2) if options.json else status_report(rows))
 
 
@@ -303,25 +308,26 @@ def _print_fit(options: PoolsOptions, topics: Sequence[str]) -> None:
             raise InvalidConfiguration(["retention is not given, and --bytes-in is. Fix: --retention=24 (hours)"])
         load = options.bytes_in, options.retention, options.replication, options.fan_out
         new = [new_topic(topic, *load) for topic in topics]
-    uses = fitting_pools(_pools_state(options), () if new else topics, new)
+    uses = fitting_pools(_pools_state(options)[0], () if new else topics, new)
     value = {topic: {name: use.ratio for name, use in pools.items()} for topic, pools in uses.items()}
     print(json.dumps(value, indent=2) if options.json else fit_report(uses))
 
 
 def _print_packing(options: PoolsOptions, topics: Sequence[str]) -> None:
-    state = _pools_state(options)
+    state, _ = _pools_state(options)
     value = packing_value(state, packed(state, options.new_pools))
     print(json.dumps(value, indent=2) if options.json else packing_report(value))
 
 
-def _pools_state(options: PoolsOptions) -> PoolsState:
+def _pools_state(options: PoolsOptions) -> tuple[PoolsState, PoolsInUse]:
     pools, source = read_pools(options.pools)
     if options.sample:
         cluster, rates, _ = measured_cluster(options, options.sample)
     else:
         cluster, rates = read_cluster(options, with_metrics=True), {}
     members = members_of(pools, source, cluster)
-    return pools_state(pools, members, cluster.partitions, cluster.storage_totals, rates)
+    state = pools_state(pools, members, cluster.partitions, cluster.storage_totals, rates)
+    return state, PoolsInUse(pools, members, cluster.replication)
 
 
 _POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {

@@ -315,6 +315,10 @@ class CapacityOptions(ClusterOptions):
     json: bool = kinds.boolean("Print JSON instead of text")
 
 
+def _cluster_name() -> str:
+    return kinds.text("kafka", "Name of the cluster in the history", example="main")
+
+
 @dataclass(frozen=True)
 class ApplyOptions(OutputOptions):
     """Options of `topicmappr apply`; the pools file is its argument."""
@@ -333,6 +337,10 @@ class PoolsOptions(ClusterOptions):
     POOLS: ClassVar[str] = "Pools"
     pools: str = kinds.text("pools.toml", "Pools file", "a TOML file", example="pools.toml")
     sample: timedelta = kinds.seconds("0", "Time in which the growth of the logs is measured; 0: it is not", at_least=0)
+    history: str = kinds.text(
+        "", "status: also print the peaks of the last day in this history", "a directory", example="history"
+    )
+    cluster_name: str = _cluster_name()
     new_pools: int = kinds.count("0", "pack: brokers of each pool to add until the limits hold; 0: none", at_least=0)
     json: bool = kinds.boolean("Print JSON instead of text")
 
@@ -341,10 +349,6 @@ class PoolsOptions(ClusterOptions):
     retention: timedelta = _hours("0", "Time for which its records are kept")
     replication: int = kinds.number("3", "Its replication factor", "", int, at_least=1, at_most=100, whole=True)
     fan_out: float = kinds.number("1", "Bytes that consumers read for each byte produced", "", float, at_most=10_000)
-
-
-def _cluster_name() -> str:
-    return kinds.text("kafka", "Name of the cluster in the history", example="main")
 
 
 def _history() -> str:

@@ -33,6 +33,7 @@ from autothrottle.topicmappr.options import (
     FetchSource,
     ForecastOptions,
     MetricsSource,
+    PoolsOptions,
     TagOptions,
 )
 
@@ -224,7 +225,7 @@ def append_history(options: FetcherOptions, metrics: StorageMetrics) -> Path:
     return append_sample(options.history, options.cluster_name, metrics, rates)
 
 
-def read_history(options: ForecastOptions) -> Iterator[HistorySample]:
+def read_history(options: ForecastOptions | PoolsOptions) -> Iterator[HistorySample]:
     """Return the samples of the history, the oldest first."""
     from autothrottle.adapters.storage_history import read_samples
 

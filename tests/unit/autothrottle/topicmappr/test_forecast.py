@@ -124,6 +124,13 @@ def test_brokers_and_pools_have_dates(history: Path, capsys: pytest.CaptureFixtu
     assert lines[-1].split()[:4] == ["broker", "2", "storage", "12.5%"] and "not within a year" in lines[-1]
 
 
+def test_the_status_of_pools_has_the_peaks_of_the_last_day(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("--pools", str(history / "pools.toml"), "--cluster-file", str(history / "cluster.json"))
+    assert main(("pools", "status", *files, "--history", str(history), "--cluster-name", "main")) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split("  ")[-1].strip() == "storage" and "0.0%, peak 71.2%" in row and "unknown, peak 114.0%" in row
+
+
 def test_a_short_history_says_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     append_sample(str(tmp_path), "main", *sample(0, 0, 30))
     assert main(("forecast", "--history", str(tmp_path), "--cluster-name", "main")) == 0

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from autothrottle.core.capacity.sizing import InstanceType, UsableShares
 from autothrottle.core.errors import Invalid
@@ -211,9 +212,9 @@ def _names(values: Iterable[object]) -> str:
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PoolPlan:
-    """What differs between a pool and the cluster."""
+    """What differs between a pool and the cluster. The class has no slots, so that `changed` is computed once."""
 
     pool: Pool
     selection: BrokerSelection
@@ -222,7 +223,7 @@ class PoolPlan:
     """Brokers that the cluster does not know, and whose replicas stay because a repair was not asked for."""
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def changed(self) -> PartitionMap:
         """The partitions that change, as they shall be."""
         return without_no_ops(self.plan.old_map, self.plan.new_map)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from autothrottle.core.texts import excerpt
 from autothrottle.v1 import placement_pb2
 from autothrottle_client.model import from_message
 from autothrottle_client.placement import partition_targets
@@ -143,8 +144,7 @@ def difference_text(difference: PoolsDifference) -> str:
     """Return a line for each pool, the sentences about it, and the topics in no pool."""
     lines = [line for pool in difference.pools for line in _pool_lines(pool)]
     if topics := difference.topics_in_no_pool:
-        more = f" and {len(topics) - _SHOWN_TOPICS} more" if len(topics) > _SHOWN_TOPICS else ""
-        lines.append(f"in no pool: {', '.join(topics[:_SHOWN_TOPICS])}{more}")
+        lines.append(f"in no pool: {excerpt(topics, _SHOWN_TOPICS)}")
     return "\n".join(lines)
 
 

@@ -26,10 +26,10 @@ from autothrottle.core.capacity.values import plan_messages
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.core.placement.partition_map import changes
 from autothrottle.core.placement.plan import gigabytes
-from autothrottle.core.texts import escape_unprintable
+from autothrottle.core.texts import escape_unprintable, excerpt
 from autothrottle.ports.services import PlacementCluster
 from autothrottle.topicmappr.map_files import MapFile
-from autothrottle.topicmappr.report import table
+from autothrottle.topicmappr.report import change_line, table
 
 _SHOWN_TOPICS = 10
 _SHOWN_REFUSALS = 3
@@ -48,9 +48,7 @@ def plans_report(plans: PoolPlans) -> str:
     """Return what differs as text."""
     lines = [line for plan in plans.plans for line in _pool_lines(plan)]
     if plans.unpooled:
-        count = len(plans.unpooled)
-        more = f" and {count - _SHOWN_TOPICS} more" if count > _SHOWN_TOPICS else ""
-        lines.append(f"In no pool: {', '.join(plans.unpooled[:_SHOWN_TOPICS])}{more}")
+        lines.append(f"In no pool: {excerpt(plans.unpooled, _SHOWN_TOPICS)}")
     return "\n".join(map(escape_unprintable, lines))
 
 
@@ -69,13 +67,9 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
     for message in plan_messages(plan):
         yield f"  {message}"
     if not plan.plan.refusals:
-        for old, new, notes in changes(plan.plan.old_map, plan.plan.new_map):
-            if old.replicas != new.replicas:
-                yield f"  {new.topic} p{new.partition}: {_ids(old.replicas)} -> {_ids(new.replicas)} {', '.join(notes)}"
-
-
-def _ids(replicas: Sequence[int]) -> str:
-    return f"[{' '.join(map(str, replicas))}]"
+        for change in changes(plan.plan.old_map, plan.plan.new_map):
+            if change.old.replicas != change.new.replicas:
+                yield f"  {change_line(change)}"
 
 
 def derived_pools(cluster: PlacementCluster) -> tuple[Pool, ...]:

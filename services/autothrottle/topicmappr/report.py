@@ -8,7 +8,7 @@ from typing import Any
 
 from autothrottle.core.capacity.values import change_values
 from autothrottle.core.placement.brokers import PlacementBroker
-from autothrottle.core.placement.partition_map import changes
+from autothrottle.core.placement.partition_map import MapChange, changes
 from autothrottle.core.placement.plan import PlacementPlan, PlacementStatistics, StorageSpread, explain
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.topicmappr.commands import Result
@@ -35,7 +35,8 @@ def report(options: PlanningOptions, result: Result) -> str:
         blocks += _rebalance_blocks(options, result)
     else:
         blocks.append(_section("Action:", result.actions))
-    blocks.append(_section("Partition map changes:", _changes(result.plan)))
+    changed = map(change_line, changes(result.plan.old_map, result.plan.new_map))
+    blocks.append(_section("Partition map changes:", changed))
     copies, total = result.plan.partitions_to_copy, result.total_partitions
     blocks.append(f"MoveRatio: {result.move_ratio:.3f} ({copies} of {total} partitions have replicas to copy)")
     blocks.append(_section("Broker distribution:", _distribution(result.plan)))
@@ -123,11 +124,10 @@ def _parameters(options: RebalanceCommandOptions | ScaleCommandOptions, plan: Pl
     yield f"Bytes to copy: {_gigabytes(plan.copied_bytes)} (equal storage needs {_gigabytes(plan.bound_bytes)})"
 
 
-def _changes(plan: PlacementPlan) -> Iterator[str]:
-    for old, new, notes in changes(plan.old_map, plan.new_map):
-        yield (
-            f"{old.topic} p{old.partition}: {_replicas(old.replicas)} -> {_replicas(new.replicas)} {', '.join(notes)}"
-        )
+def change_line(change: MapChange) -> str:
+    """Return a partition before and after a plan, with notes."""
+    old, new, notes = change
+    return f"{old.topic} p{old.partition}: {_replicas(old.replicas)} -> {_replicas(new.replicas)} {', '.join(notes)}"
 
 
 def _replicas(replicas: Iterable[int]) -> str:

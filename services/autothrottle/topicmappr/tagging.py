@@ -9,7 +9,7 @@ from typing import Any
 
 from autothrottle.core.capacity.broker_tags import BrokerTags
 from autothrottle.core.errors import Invalid
-from autothrottle.core.texts import escape_unprintable
+from autothrottle.core.texts import escape_unprintable, excerpt
 
 _SHOWN = 20
 
@@ -107,9 +107,8 @@ def tagging_report(result: Sequence[HostTagging], problems: Sequence[str], refus
 
 def _lines(tagging: HostTagging) -> Iterator[str]:
     words = [*(f"+{tag}" for tag in tagging.added), *(f"-{tag}" for tag in tagging.removed)]
-    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
     if words:
-        yield f"{tagging.host} (broker {tagging.broker_id}): {' '.join(words[:_SHOWN])}{more}"
+        yield f"{tagging.host} (broker {tagging.broker_id}): {excerpt(words, _SHOWN, ' ')}"
     if count := tagging.tags.topics_left_out:
         yield f"{tagging.host} (broker {tagging.broker_id}): {count} topics have no tag, see --most-topics"
 

@@ -24,6 +24,7 @@ from autothrottle.core.placement.partition_map import (
 )
 from autothrottle.core.placement.plan import Affinity, Optimization, PlacementPlan, RebuildOptions, Strategy
 from autothrottle.core.placement.rebuild import rebuild, substitution_affinities
+from autothrottle.core.texts import excerpt
 
 _SHOWN = 3
 """Names in a sentence."""
@@ -164,7 +165,9 @@ def _topics_in_two_pools(topics_of: Mapping[str, Sequence[str]]) -> list[Fault]:
             if first.setdefault(topic, pool) != pool:
                 repeated.setdefault((first[topic], pool), []).append(topic)
     return [
-        Fault(pool, "topics", f"also in pool {other}: {_names(topics)}. Fix: leave them out with topics_exclude")
+        Fault(
+            pool, "topics", f"also in pool {other}: {excerpt(topics, _SHOWN)}. Fix: leave them out with topics_exclude"
+        )
         for (other, pool), topics in repeated.items()
     ]
 
@@ -179,8 +182,8 @@ def _brokers_in_two_pools(pools: Pools, brokers_of: Mapping[str, Sequence[int]])
                 for name, brokers in brokers_of.items()
                 if name != pool.name and not {*repeated}.isdisjoint(brokers)
             ]
-            text = f"also in pool {_names(others)}: {_names(repeated)}. Fix: remove them, or set shared = true in all"
-            faults.append(Fault(pool.name, "brokers", text))
+            text = f"also in pool {excerpt(others, _SHOWN)}: {excerpt(repeated, _SHOWN)}"
+            faults.append(Fault(pool.name, "brokers", f"{text}. Fix: remove them, or set shared = true in all"))
     return faults
 
 
@@ -203,13 +206,6 @@ def _broker_faults(pool: Pool, ids: Sequence[int], brokers: Mapping[int, Placeme
         )
         faults.append(Fault(pool.name, "brokers", text))
     return faults
-
-
-def _names(values: Iterable[object]) -> str:
-    """Return names for a sentence: `a, b, c and 3 more`."""
-    names = list(map(str, values))
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
 @dataclass(frozen=True)

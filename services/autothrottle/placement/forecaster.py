@@ -86,7 +86,7 @@ class LimitForecaster:
         now = self._clock()
         for forecast in self._last.forecasts if self._last else ():
             if forecast.kind == "pool" and (seconds := forecast.seconds(now)) is not None:
-                yield POOL_EXHAUSTION.sample(seconds, forecast.name, forecast.dimension.name.lower())
+                yield POOL_EXHAUSTION.sample(seconds, forecast.name, forecast.dimension.key)
 
     def compute(self) -> None:
         """Compute the forecasts now.

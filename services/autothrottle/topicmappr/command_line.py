@@ -22,7 +22,7 @@ from autothrottle.core.capacity.broker_tags import broker_tags
 from autothrottle.core.capacity.forecasts import PoolsInUse, limit_forecasts
 from autothrottle.core.capacity.packing import PoolsState, pools_state
 from autothrottle.core.capacity.pools import pool_plans
-from autothrottle.core.capacity.values import capacity_value, forecast_values, plans_value, status_rows
+from autothrottle.core.capacity.values import capacity_value, forecast_values, last_peaks, plans_value, status_rows
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
@@ -82,7 +82,6 @@ from autothrottle.topicmappr.pools import (
     derived_pools,
     fit_report,
     fitting_pools,
-    last_peaks,
     map_files_of,
     new_topic,
     packed,
@@ -296,8 +295,8 @@ def _print_status(options: PoolsOptions, topics: Sequence[str]) -> None:
     state, in_use = _pools_state(options)
     rows = [dict(row) for row in status_rows(state)]
     if options.history:
-        forecasts = list(limit_forecasts(read_history(options), 1.0, in_use))
-        rows = [row | {"peaks": last_peaks(forecasts, row["pool"])} for row in rows]
+        peaks = last_peaks(limit_forecasts(read_history(options), 1.0, in_use))
+        rows = [row | {"peaks": peaks.get(row["pool"], {})} for row in rows]
     print(json.dumps(rows, indent=2) if options.json else status_report(rows))
 
 

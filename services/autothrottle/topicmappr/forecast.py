@@ -56,7 +56,7 @@ def write_metrics(path: str, cluster: str, forecasts: Iterable[LimitForecast], n
     }
     for each in forecasts:
         if (seconds := each.seconds(now)) is not None:
-            gauges[each.kind].labels(cluster, each.name, each.dimension.name.lower()).set(seconds)
+            gauges[each.kind].labels(cluster, each.name, each.dimension.key).set(seconds)
     try:
         write_to_textfile(path, registry)
     except OSError as error:

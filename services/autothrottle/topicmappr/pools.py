@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from math import isfinite
 from typing import Any
 
-from autothrottle.core.capacity.forecasts import LimitForecast
 from autothrottle.core.capacity.packing import (
     DIMENSIONS,
     Packing,
@@ -127,10 +126,6 @@ def new_topic(topic: str, bytes_in: float, retention: timedelta, replication: in
     )
 
 
-def _key(dimension: Dimension) -> str:
-    return dimension.name.lower()
-
-
 def status_report(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a table; a share is of what the limits of the pool allow."""
     head = ("pool", "brokers", "topics", *(dimension.value for dimension in DIMENSIONS), "limited by")
@@ -139,7 +134,7 @@ def status_report(rows: Sequence[Mapping[str, Any]]) -> str:
             str(row["pool"]),
             str(row["brokers"]),
             str(row["topics"]),
-            *(_share(row[_key(dimension)], row.get("peaks", {}).get(_key(dimension))) for dimension in DIMENSIONS),
+            *(_share(row[dimension.key], row.get("peaks", {}).get(dimension.key)) for dimension in DIMENSIONS),
             row["limit"] or "unknown",
         )
         for row in rows
@@ -150,11 +145,6 @@ def status_report(rows: Sequence[Mapping[str, Any]]) -> str:
 def _share(ratio: float | None, peak: float | None = None) -> str:
     text = "unknown" if ratio is None else f"{ratio:.1%}" if isfinite(ratio) else "no offer"
     return text if peak is None else f"{text}, peak {peak:.1%}"
-
-
-def last_peaks(forecasts: Iterable[LimitForecast], pool: str) -> Mapping[str, float]:
-    """Return dimension -> the peak of a pool on the last recorded day, as a share of its limit."""
-    return {_key(each.dimension): each.use for each in forecasts if (each.kind, each.name) == ("pool", pool)}
 
 
 def fitting_pools(

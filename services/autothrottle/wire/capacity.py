@@ -20,7 +20,7 @@ from autothrottle.core.capacity.sizing import (
     UsableShares,
     Workload,
 )
-from autothrottle.core.capacity.values import capacity_value, forecast_values, plan_messages, status_rows
+from autothrottle.core.capacity.values import capacity_value, forecast_values, last_peaks, plan_messages, status_rows
 from autothrottle.core.errors import Invalid
 from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import placement_pb2
@@ -71,10 +71,7 @@ def status_to_message(
     state: PoolsState, forecasts: Iterable[LimitForecast], warnings: Sequence[str]
 ) -> placement_pb2.GetPoolStatusResponse:
     """Convert the use of pools; the forecasts have the peaks of the last recorded day."""
-    peaks: dict[str, dict[str, float]] = {}
-    for forecast in forecasts:
-        if forecast.kind == "pool":
-            peaks.setdefault(forecast.name, {})[forecast.dimension.name.lower()] = forecast.use
+    peaks = last_peaks(forecasts)
     pools = (_pool_status(row, peaks.get(row["pool"], {})) for row in status_rows(state))
     return placement_pb2.GetPoolStatusResponse(pools=pools, warnings=warnings)
 

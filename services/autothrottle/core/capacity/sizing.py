@@ -39,6 +39,11 @@ class Dimension(Enum):
     """Each replica of a partition needs a broker of its own."""
     RECOVERY = "recovery"
 
+    @property
+    def key(self) -> str:
+        """Its name in JSON, in messages and in labels of metrics, such as `network_in`."""
+        return self.name.lower()
+
 
 class Loss(StrEnum):
     """What may fail while clients are served."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Any
@@ -74,9 +75,18 @@ def status_rows(state: PoolsState) -> Iterator[Mapping[str, Any]]:
             "pool": offer.name,
             "brokers": offer.brokers,
             "topics": sum(load.pool == offer.name for load in state.loads),
-            **{dimension.name.lower(): uses.get(dimension) for dimension in DIMENSIONS},
+            **{dimension.key: uses.get(dimension) for dimension in DIMENSIONS},
             "limit": fullest(load, offer.amounts).dimension.value if uses else None,
         }
+
+
+def last_peaks(forecasts: Iterable[LimitForecast]) -> Mapping[str, Mapping[str, float]]:
+    """Return pool -> resource -> its peak on the last recorded day, as a share of the limit."""
+    peaks: dict[str, dict[str, float]] = defaultdict(dict)
+    for forecast in forecasts:
+        if forecast.kind == "pool":
+            peaks[forecast.name][forecast.dimension.key] = forecast.use
+    return peaks
 
 
 def capacity_value(plan: CapacityPlan) -> dict[str, Any]:
@@ -107,9 +117,9 @@ def capacity_value(plan: CapacityPlan) -> dict[str, Any]:
 def _sizing_value(sizing: Sizing) -> dict[str, Any]:
     return {
         "name": sizing.instance.name,
-        "counts": {dimension.name.lower(): count for dimension, count in sizing.counts.items()},
+        "counts": {dimension.key: count for dimension, count in sizing.counts.items()},
         "brokers": sizing.brokers,
-        "limit": sizing.limit.name.lower(),
+        "limit": sizing.limit.key,
         "recovery_seconds": sizing.recovery_seconds,
         "price_per_month": sizing.price,
     }
@@ -120,7 +130,7 @@ def forecast_values(forecasts: Iterable[LimitForecast]) -> list[dict[str, Any]]:
     return [
         {
             forecast.kind: forecast.name,
-            "resource": forecast.dimension.name.lower(),
+            "resource": forecast.dimension.key,
             "use": forecast.use,
             "limit_reached": _date(forecast, "days"),
             "earliest": _date(forecast, "earliest"),

@@ -120,11 +120,11 @@ class ExhaustionForecast:
     use: float
     """Highest use on the last recorded day; 1 is the limit."""
     limit_reached: str = ""
-    """As YYYY-MM-DD, like the interval of 80 %; "": not within a year, or there is no forecast."""
+    """YYYY-MM-DD, like `earliest` and `latest` (80 %); "": not within a year, or the forecast failed."""
     earliest: str = ""
     latest: str = ""
     problem: str = ""
-    """Why there is no forecast; "": there is one."""
+    """Why the forecast failed; "": it did not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def read_samples(directory: str, cluster: str) -> Iterator[HistorySample]:
     """Return the samples of a cluster of the days that forecasts use, the oldest first.
 
     Raises:
-        Missing: there is none.
+        Missing: the history has no sample of the cluster.
         Invalid: a file is damaged, or is not a sample.
     """
     paths = sorted(_home(directory, cluster).glob("date=*/sample-*.parquet"))

@@ -201,7 +201,7 @@ class Composition:
         return _registration(PlacementServicer(cluster, metrics, self._pools, self._forecaster(cluster)))
 
     def _forecaster(self, cluster: ClusterSource) -> LimitForecaster | None:
-        """Compute forecasts until the stack closes; None: there is no history."""
+        """Compute forecasts until the stack closes; None without a history."""
         history = self.configuration.history
         if not history:
             return None

@@ -63,7 +63,7 @@ def series_of(source: SampleSource, cluster: str) -> Mapping[ExportedMetric, Seq
 
 
 _POOL = "pool"
-"""Label of a broker that is in exactly one pool of --pools; "": it is in none or in several, or there is no file."""
+"""Label: the pool of the broker; "" without --pools, and for a broker in no pool or in several."""
 _BROKER = ("broker_id", _POOL)
 _SIDE = ("broker_id", "role", _POOL)
 

@@ -167,7 +167,7 @@ def fitting_pools(
     if unknown := [topic for topic in topics if topic not in by_name]:
         raise Missing(f"topic {unknown[0]} does not exist. Fix: correct its name, or give --bytes-in and --retention")
     if not state.offers:
-        raise Invalid("there is no pool. Fix: add one to the file")
+        raise Invalid("the file has no pool. Fix: add one")
     others = [load for load in state.loads if load.topic not in topics]
     return fit([*(by_name[topic] for topic in topics), *new], others, state.offers)
 
@@ -195,7 +195,7 @@ def packed(state: PoolsState, new_pool_brokers: int) -> Packing:
     if new_pool_brokers:
         brokers, offer = sum(offer.brokers for offer in state.offers), total(offer.amounts for offer in state.offers)
         if not brokers:
-            raise Invalid("there is no pool to take the size of brokers from. Fix: add one to the file")
+            raise Invalid("the file has no pool to take the size of brokers from. Fix: add one")
         amounts = {dimension: amount * new_pool_brokers / brokers for dimension, amount in offer.items()}
         new_pool = PoolOffer("", amounts, new_pool_brokers)
     return pack(state.loads, state.offers, new_pool)

@@ -1193,13 +1193,13 @@ class ExhaustionForecast(_message.Message):
     use: _builtins.float
     """Highest use on the last recorded day; 1 is the limit."""
     limit_reached: _builtins.str
-    """The day on which the limit is reached, as YYYY-MM-DD in UTC. Empty: not within a year, or there is no forecast."""
+    """The day on which the limit is reached, as YYYY-MM-DD in UTC. Empty: not within a year, or the forecast failed."""
     earliest: _builtins.str
     """The earliest day of an interval that contains this day with a probability of 80 %. Empty: as for limit_reached."""
     latest: _builtins.str
     """The latest day of this interval."""
     problem: _builtins.str
-    """Why there is no forecast. Empty: there is one."""
+    """Why the forecast failed. Empty: it did not."""
     def __init__(
         self,
         *,

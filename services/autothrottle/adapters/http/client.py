@@ -236,7 +236,7 @@ class HttpClient:
         Args:
             url: with its query.
             headers: names and values.
-            body: None: there is none.
+            body: of a request; None: no body.
             method: of HTTP; "": GET without a body, POST with one.
         """
         seconds = Exchange.current().seconds_left()

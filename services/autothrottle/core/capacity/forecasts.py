@@ -58,14 +58,14 @@ class LimitForecast:
     """The day of this peak."""
     exhaustion: Exhaustion | None
     problem: str = ""
-    """Why there is no forecast."""
+    """Why the forecast failed; "": it did not."""
 
     def day(self, days: float) -> date | None:
         """Return the day that is some days after the last peak; None: not within a year."""
         return self.last + timedelta(days=round(days)) if isfinite(days) else None
 
     def seconds(self, now: datetime) -> float | None:
-        """Return the time until the limit is reached, >= 0; inf: not within a year, None: there is no forecast."""
+        """Return the time until the limit is reached, >= 0; inf: not within a year, None: no forecast."""
         if self.exhaustion is None:
             return None
         midnight = datetime.combine(self.last, datetime.min.time(), UTC)

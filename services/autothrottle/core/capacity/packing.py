@@ -121,7 +121,7 @@ def topic_loads(
 def pool_offers(pools: Pools, members: PoolMembers, storage_total: Mapping[int, int]) -> tuple[PoolOffer, ...]:
     """Return what each pool may carry; a shared broker offers each of its pools an equal part.
 
-    A broker of which nothing is known, for example a lost one, offers nothing.
+    A broker without an instance type and without a known storage, such as a lost one, offers nothing.
 
     Args:
         pools: limits and instance types.
@@ -210,7 +210,7 @@ def pack(loads: Sequence[TopicLoad], offers: Sequence[PoolOffer], new_pool: Pool
         if packing and (new_pool is None or packing.highest <= 1 + _EQUAL):
             return packing
         if new_pool is None:
-            raise Invalid("there is no pool. Fix: add one to the file, or give --new-pools")
+            raise Invalid("the file has no pool. Fix: add one, or give --new-pools")
         if len(pools) - len(offers) >= MOST_NEW_POOLS or _is_too_large(loads, new_pool):
             raise Invalid(
                 "a topic is larger than a new pool, so no number of them holds all topics. Fix: a larger --new-pools"

@@ -191,7 +191,7 @@ def _broker_faults(pool: Pool, ids: Sequence[int], brokers: Mapping[int, Placeme
     if not ids:
         return [Fault(pool.name, "brokers", "the rule matches no broker. Fix: correct its racks and instance types")]
     faults = []
-    # A rule selects fewer brokers while some are lost. That is no fault of the file, and the plan waits or refuses.
+    # While brokers are lost, a rule selects fewer of them. The file is right then, and the plan waits or refuses.
     if isinstance(pool.brokers, BrokerRule):
         racks = set(pool.brokers.racks)
     else:

@@ -267,7 +267,7 @@ the ISR."""
 
 _REST_OF_START = timedelta(seconds=20)
 """Longest time from a partial snapshot to the next cycle. Usually an event starts it as soon as the rest has been read.
-There is none if the rest ended meanwhile, or if another discovery replica sent its events before."""
+No event comes if the rest ended meanwhile, or if another discovery replica sent its events before."""
 
 _FIRST_ETA = SHORTEST_SPAN + timedelta(seconds=10)
 """Time from the start of a reassignment until its ETA is known."""

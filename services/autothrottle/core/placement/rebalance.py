@@ -223,7 +223,7 @@ def relieve(
     """Return a plan that moves just enough replicas off a broker, with few bytes.
 
     Among equal sizes, the partition that grows fastest moves. Each replica goes to the broker with the most storage
-    above its reserve. A note says what is left.
+    above its reserve. A note says how far the broker is from its limit then.
 
     Args:
         partitions: the map; sizes are known.

@@ -5,8 +5,10 @@ processes and a proxy on each of their connections. Faults kill and stop process
 hold, delay and half-close connections. Another user edits configs at the same time.
 
     schedule   the faults and edits of a run, a pure function of the seed
-    proxy      connections that break on demand, and hold a transaction before or after its commit
+    proxy      connections that break on demand, and hold a request before or after the server executes it
     stage      ensemble, cluster, services and user of one run
+    services   the service processes of a run, each behind its own link
+    play       waits, and faults of services and links
     run        executes a schedule
     checker    finds violations in the transaction log, a pure function
     series     runs many seeds in parallel

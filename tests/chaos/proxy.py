@@ -1,10 +1,10 @@
-"""Proxied connections that break on demand: cut, held, delayed, half-closed, or held during a transaction.
+"""Proxied connections that break on demand: cut, held, delayed, half-closed, or held during a request.
 
-A `Link` is the proxy between one process and some servers. For ZooKeeper it parses the frames, so that a `Trap` can
-hold the transaction that writes throttles, or its response.
+A `Link` is the proxy between one process and some servers. For ZooKeeper and Kafka it parses the frames, so that a
+`Trap` can hold a request, or its response: in ZooKeeper, the transaction that writes throttles.
 
-Source: the framing of ZooKeeper's client protocol (length, xid, type). The first frame in each direction opens the
-session.
+Source: the framing of ZooKeeper's client protocol (length, xid, type) and of Kafka's (length, API key, API version,
+correlation id). The first frame in each direction opens the session, or negotiates the versions.
 """
 
 from __future__ import annotations
@@ -23,26 +23,51 @@ _HELD_SECONDS = 60.0
 """Longest time to hold a frame, so that a failing run ends."""
 
 _LENGTH, _REQUEST, _VERSION = struct.Struct(">i"), struct.Struct(">ii"), struct.Struct(">i")
+_KAFKA_REQUEST = struct.Struct(">hhi")
+
+
+class Framing(Enum):
+    """The protocol whose frames a link parses. A response begins with the id of its request."""
+
+    ZOOKEEPER = "xid, type"
+    KAFKA = "API key, API version, correlation id"
+
+    def request_id(self, frame: bytes) -> int:
+        """Return the id of a request."""
+        return int(_LENGTH.unpack_from(frame)[0] if self is Framing.ZOOKEEPER else _KAFKA_REQUEST.unpack_from(frame)[2])
+
+
+def kafka_api(frame: bytes) -> int:
+    """Return the API key of one of Kafka's requests; -1: the frame is too short."""
+    return int(_KAFKA_REQUEST.unpack_from(frame)[0]) if len(frame) >= _KAFKA_REQUEST.size else -1
 
 
 class Timing(Enum):
-    """The time of a fault, relative to a transaction that writes throttles."""
+    """The time of a fault, relative to a request: in ZooKeeper, a transaction that writes throttles."""
 
     REQUEST = "before the commit"
-    """The client has sent the transaction, and ZooKeeper has not received it."""
+    """The client has sent the request, and the server has not received it."""
+    FORWARDED = "after the request"
+    """The server has just received the request. Kafka only."""
     ANSWER = "after the commit"
-    """ZooKeeper has committed the transaction, and the client has not received the response."""
+    """The server has executed the request, and the client has not received the response."""
     ANY = "at any time"
 
 
 class Trap:
-    """Holds the first transaction on throttles, or its response, until `release`. It is thread-safe."""
+    """Holds the first request that matches, or its response, until `release`. It is thread-safe."""
 
-    def __init__(self, timing: Timing, term_path: str) -> None:
+    def __init__(self, timing: Timing, matches: Callable[[bytes], bool]) -> None:
+        """Prepare a trap.
+
+        Args:
+            timing: when to hold: the request, or its response.
+            matches: frame of a request -> whether to hold it.
+        """
         self.timing = timing
-        self.fence = 0
-        """The term that the held transaction checks; 0 before."""
-        self._term_path = term_path.encode()
+        self.request = b""
+        """The held request; empty before."""
+        self._matches = matches
         self._lock = threading.Lock()
         self._claimed = False
         self._caught, self._released = threading.Event(), threading.Event()
@@ -58,7 +83,7 @@ class Trap:
             self._claimed = True
 
     def rearm(self) -> None:
-        """Hold another transaction, because the connection ended before the response."""
+        """Hold another request, because the connection ended before the response."""
         with self._lock:
             self._claimed = False
 
@@ -68,13 +93,13 @@ class Trap:
         self._released.set()
 
     def claim(self, frame: bytes) -> bool:
-        """Return whether to hold this frame: it is the first transaction on throttles."""
-        if not self._is_apply(frame):
+        """Return whether to hold this frame: it is the first request that matches."""
+        if not self._matches(frame):
             return False
         with self._lock:
             first, self._claimed = not self._claimed, True
         if first:
-            (self.fence,) = _VERSION.unpack_from(frame, frame.find(self._term_path) + len(self._term_path))
+            self.request = frame
         return first
 
     def hold(self) -> bool:
@@ -82,6 +107,21 @@ class Trap:
         self._caught.set()
         self._released.wait(_HELD_SECONDS)
         return self._dropped
+
+
+class TransactionTrap(Trap):
+    """Holds the first of ZooKeeper's transactions on throttles, or its response."""
+
+    def __init__(self, timing: Timing, term_path: str) -> None:
+        super().__init__(timing, self._is_apply)
+        self._term_path = term_path.encode()
+
+    @property
+    def fence(self) -> int:
+        """The term that the held transaction checks; 0 before."""
+        if not self.request:
+            return 0
+        return int(_VERSION.unpack_from(self.request, self.request.find(self._term_path) + len(self._term_path))[0])
 
     def _is_apply(self, frame: bytes) -> bool:
         is_multi = len(frame) >= _REQUEST.size and _REQUEST.unpack_from(frame)[1] == _MULTI
@@ -91,18 +131,20 @@ class Trap:
 class Link:
     """The proxy of all connections between one process and some servers on 127.0.0.1; a context manager."""
 
-    def __init__(self, ports: Sequence[int], framed: bool) -> None:
+    def __init__(self, ports: Sequence[int], framing: Framing | None) -> None:
         """Open one listener for each server.
 
         Args:
             ports: ports of the servers.
-            framed: whether to parse ZooKeeper's protocol; False: forward bytes as they arrive.
+            framing: the protocol to parse; None: forward bytes as they arrive.
         """
         self.trap: Trap | None = None
-        """The trap for transactions on throttles; it needs `framed`."""
+        """The trap for requests; it needs a `framing`."""
+        self.observe: Callable[[bytes], None] = lambda frame: None
+        """Called with each request before it is forwarded, by several threads; it needs a `framing`."""
         self.delay_seconds = 0.0
         """Delay of each frame in each direction."""
-        self.framed = framed
+        self.framing = framing
         self._open, self._closing = threading.Event(), threading.Event()
         self._open.set()
         self._lock = threading.Lock()
@@ -196,14 +238,16 @@ class Link:
     ) -> None:
         complete = False
         with contextlib.suppress(OSError):
-            for number, piece in enumerate(_frames(source) if self.framed else _pieces(source)):
+            for number, piece in enumerate(_frames(source) if self.framing else _pieces(source)):
                 # The first frame opens the session; its bytes may look like a request.
-                if self.framed and number and not handle(connection, piece):
+                if self.framing and number and not handle(connection, piece):
                     raise ConnectionAbortedError("the held frame is dropped")
                 if self.delay_seconds:
                     time.sleep(self.delay_seconds)
                 self._open.wait()
-                sink.sendall(_LENGTH.pack(len(piece)) + piece if self.framed else piece)
+                sink.sendall(_LENGTH.pack(len(piece)) + piece if self.framing else piece)
+                if sink is connection.server and (trap := connection.forwarded_trap(piece)) and trap.hold():
+                    raise ConnectionAbortedError("the connection is cut after the request")
             sink.shutdown(socket.SHUT_WR)
             complete = True
         if not complete:
@@ -215,12 +259,13 @@ class Link:
                 connection.awaited_response[0].rearm()
 
     def _on_request(self, connection: _Connection, frame: bytes) -> bool:
+        self.observe(frame)
         trap = self.trap
-        if trap is None or not trap.claim(frame):
+        if trap is None or self.framing is None or not trap.claim(frame):
             return True
         if trap.timing is Timing.REQUEST:
             return not trap.hold()
-        connection.awaited_response = trap, _REQUEST.unpack_from(frame)[0]
+        connection.awaited_response = trap, self.framing.request_id(frame)
         return True
 
     def _on_response(self, connection: _Connection, frame: bytes) -> bool:
@@ -237,9 +282,14 @@ class _Connection:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
         self.awaited_response: tuple[Trap, int] | None = None
-        """The trap and the xid of the response to hold."""
+        """The trap and the id of the response to hold."""
         self._lock = threading.Lock()
         self._ended = 0
+
+    def forwarded_trap(self, frame: bytes) -> Trap | None:
+        """Return the trap that holds the connection now that its request is forwarded."""
+        trap = self.awaited_response[0] if self.awaited_response else None
+        return trap if trap is not None and trap.timing is Timing.FORWARDED and trap.request is frame else None
 
     def half_close(self, towards: Literal["client", "server"]) -> None:
         with contextlib.suppress(OSError):

@@ -37,9 +37,12 @@ class Target(Enum):
     """The connections to Datadog."""
     ZOOKEEPER_LEADER = "ZooKeeper's leader"
     ZOOKEEPER_FOLLOWER = "ZooKeeper's follower"
+    STATE_LEADER = "the broker that leads the state partition"
+    STATE_FOLLOWER = "a broker that follows the state partition"
 
 
 PROCESS_FAULTS = (FaultKind.KILL, FaultKind.STOP, FaultKind.TERMINATE)
+SERVERS = (Target.ZOOKEEPER_LEADER, Target.ZOOKEEPER_FOLLOWER, Target.STATE_LEADER, Target.STATE_FOLLOWER)
 _WRITERS = (Target.LEADER, Target.APPLIER)
 
 

@@ -28,13 +28,13 @@ from autothrottle.core.traffic.loads import Capacity
 from autothrottle.core.units import MEGABYTE
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.emulators.kafka import SimulatedKafka
-from autothrottle_lab.servers.processes import Process
-from autothrottle_lab.servers.services import LISTENS, Deployment
+from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedBroker, SimulatedPartition
 from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
-from tests.chaos.proxy import Link
+from tests.chaos.proxy import Framing, Link
 from tests.chaos.schedule import SESSION_SECONDS, Edit, Schedule
+from tests.chaos.services import StagedServices
 
 FAILED, SURVIVORS, NEW, IDLE = 1000, (1001, 1002, 1003), 1004, 1005
 BROKERS = (*SURVIVORS, NEW, IDLE)
@@ -89,27 +89,23 @@ _USER_EDITS = (Edit.ENTRY_ADDED, Edit.FOREIGN_RATE, Edit.FOREIGN_KEY)
 _CALL_SECONDS = 5.0
 
 
-class Stage:
+class Stage(StagedServices):
     """A cluster with a reassignment, and the services; a context manager that starts the cluster and the user."""
 
     def __init__(self, ensemble: ZooKeeperEnsemble, plan: Schedule, directory: Path) -> None:
         """Prepare a run with its own paths in the ensemble; logs go to `directory`."""
-        self.ensemble, self.plan = ensemble, plan
+        super().__init__(plan, directory)
+        self.ensemble = ensemble
         self.kafka_paths, self.own = KafkaPaths(f"/chaos-{plan.seed}"), OwnPaths(f"chaos-{plan.seed}-own")
         self.expected: dict[str, dict[str, str]] = {entity: dict(config) for entity, config in BEFORE.items()}
         """The required final configs."""
         self.sessions: set[int] = set()
         """Session ids of the user."""
-        self.processes: dict[str, Process] = {}
-        self.links: dict[str, Link] = {}
-        """Process name -> its link to ZooKeeper; `datadog` -> the link to Datadog."""
         self.since = ensemble.last_zxid()
         """The last zxid before this stage."""
         self.begin = 0
         """The last zxid before the start of the services."""
-        self._log_starts: dict[str, int] = {}
-        """Name -> offset in the log file at which the log of the current process starts."""
-        self._directory, self._stack = directory, ExitStack()
+        self._stack = ExitStack()
         brokers = [SimulatedBroker(broker_id, Capacity(LINK, LINK), _CHANGING_LOAD) for broker_id in BROKERS]
         self._cluster = Cluster(brokers, _partitions())
 
@@ -119,7 +115,7 @@ class Stage:
             for broker_id in BROKERS:
                 datadog.add_host(f"host-{broker_id}", broker_id, "lab")
             port = int(datadog.url.rpartition(":")[2])
-            self.links["datadog"] = stack.enter_context(Link([port], framed=False))
+            self.links["datadog"] = stack.enter_context(Link([port], framing=None))
             self.client = KazooClient(self.ensemble.connect, timeout=10.0)
             self.client.add_listener(self._record_session)
             self.client.start(timeout=60)
@@ -166,45 +162,18 @@ class Stage:
             "cap-map": f'{{"lab":{CAPACITY // MEGABYTE}}}',
             "log-level": "debug",
         }
-        deployment = Deployment("", f"http://{self.links['datadog'].connect}", self._directory, common)
+        deployment = Deployment("", f"http://{self.links['datadog'].connect}", self.directory, common)
         for name in names:
-            link = stack.enter_context(Link([server.port for server in self.ensemble.servers], framed=True))
+            link = stack.enter_context(
+                Link([server.port for server in self.ensemble.servers], framing=Framing.ZOOKEEPER)
+            )
             session = self.plan.session_seconds if name == "applier" else SESSION_SECONDS
-            options = {"zk-addr": link.connect, "zk-session-timeout": str(session), **self._addresses(name)}
+            options = {"zk-addr": link.connect, "zk-session-timeout": str(session), **self.addresses(name)}
             self.links[name] = link
             self.processes[name] = deployment.process(name.partition("-")[0], name, options)
             stack.callback(self.processes[name].stop)
 
-    def _addresses(self, name: str) -> dict[str, str]:
-        """Options with the address of a service, the same after each start, and the addresses of its peers."""
-        if name.startswith("run"):
-            return {"grpc-listen": self._socket(name), "api-listen": "127.0.0.1:0"}
-        peers = ("discovery", "metrics", "applier") if name.startswith("planner") else ()
-        return {"listen": self._socket(name), **{f"{peer}-addr": self._socket(peer) for peer in peers}}
-
-    def _socket(self, name: str) -> str:
-        return f"unix:{self._directory}/{name}"
-
-    def start(self, name: str) -> None:
-        """Start a service, unless it runs."""
-        process = self.processes[name]
-        if process.running:
-            return
-        self._log_starts[name] = process.log.stat().st_size if process.log.exists() else 0
-        process.start()
-
-    def listens(self, name: str) -> bool:
-        """Whether a service listens since its last start."""
-        return bool(
-            LISTENS.search(self.processes[name].log.read_bytes()[self._log_starts[name] :].decode(errors="replace"))
-        )
-
-    def writer_links(self) -> list[Link]:
-        """The links of the processes that write throttles."""
-        return [self.links[name] for name in self.links if name.startswith(("applier", "run"))]
-
     def leader(self) -> tuple[int, str]:
-        """Return (term, name of the leading process); (0, "") before the first term."""
         try:
             data, stat = self.request(lambda: self.client.get_async(self.own.term))
         except NoNodeError:

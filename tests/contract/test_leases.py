@@ -28,7 +28,7 @@ from autothrottle.v1 import applier_pb2, applier_pb2_grpc
 from autothrottle.wire.applier import change_to_message
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.chaos.proxy import Link
+from tests.chaos.proxy import Framing, Link
 from tests.contract.config_writer_contract import rate
 from tests.system.zookeeper_tree import Tree, session
 from tests.unit.autothrottle.adapters.kafka_admin.kafka_in_memory import MemoryKafka
@@ -107,7 +107,7 @@ def test_a_partitioned_leader_writes_nothing_after_its_lease(zookeeper: ZooKeepe
     """
     kafka = SlowKafka()
     port = int(zookeeper.connect.rpartition(":")[2])
-    with session(zookeeper) as client, Link([port], framed=True) as link:
+    with session(zookeeper) as client, Link([port], framing=Framing.ZOOKEEPER) as link:
         own = Tree(client).own
         connected = connect(link.connect, SESSION, timedelta(seconds=30))
         election = ZooKeeperElection(connected, own, SESSION)

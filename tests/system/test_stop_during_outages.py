@@ -103,8 +103,8 @@ def peers(stack: ExitStack) -> Mapping[str, Link]:
     datadog = stack.enter_context(DatadogEmulator())
     addresses = {name.removesuffix("-1"): server.address for name, server in services.servers.items()}
     addresses["datadog"] = datadog.url.rpartition("/")[2]
-    links = {name: Link([int(address.rpartition(":")[2])], framed=False) for name, address in addresses.items()}
-    kafka = Link([1], framed=False)
+    links = {name: Link([int(address.rpartition(":")[2])], framing=None) for name, address in addresses.items()}
+    kafka = Link([1], framing=None)
     kafka.hold()
     return {**links, "kafka": kafka}
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.builders import AT_ONCE, Stopwatch
-from tests.chaos.proxy import Link, Timing, Trap
+from tests.chaos.proxy import Framing, Link, Timing, Trap, TransactionTrap
 
 LIMIT_SECONDS = 30.0
 TERM = "/own/term"
@@ -99,7 +99,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def link(server: Server) -> Iterator[Link]:
-    with Link([server.port], framed=True) as link:
+    with Link([server.port], framing=Framing.ZOOKEEPER) as link:
         yield link
 
 
@@ -153,7 +153,7 @@ def test_half_closed_connection_still_carries_the_other_direction(
 
 
 def test_unframed_link_forwards_bytes(server: Server) -> None:
-    with Link([server.port], framed=False) as link, opened(link) as client:
+    with Link([server.port], framing=None) as link, opened(link) as client:
         client.sendall(frame(5, 14))
         assert receive(client) == frame(5, 14)
 
@@ -171,7 +171,7 @@ def test_unreachable_server_ends_the_connection_at_once(link: Link, server: Serv
 def test_trap_holds_a_transaction_before_the_server_receives_it(
     link: Link, server: Server, client: socket.socket, dropped: bool
 ) -> None:
-    trap = link.trap = Trap(Timing.REQUEST, TERM)
+    trap = link.trap = TransactionTrap(Timing.REQUEST, TERM)
     client.sendall(frame(1, 14, b"foreign"))
     assert receive(client) == frame(1, 14, b"foreign")
     client.sendall(apply_frame(2, 41))
@@ -187,7 +187,7 @@ def test_trap_holds_a_transaction_before_the_server_receives_it(
 def test_trap_holds_the_response_of_a_committed_transaction(
     link: Link, server: Server, client: socket.socket, dropped: bool
 ) -> None:
-    trap = link.trap = Trap(Timing.ANSWER, TERM)
+    trap = link.trap = TransactionTrap(Timing.ANSWER, TERM)
     client.sendall(apply_frame(7, 42))
     assert trap.wait(LIMIT_SECONDS)
     assert (trap.fence, apply_frame(7, 42) in server.received) == (42, True)
@@ -196,7 +196,7 @@ def test_trap_holds_the_response_of_a_committed_transaction(
 
 
 def test_trap_holds_one_transaction_and_none_after_disarm(link: Link) -> None:
-    trap = link.trap = Trap(Timing.REQUEST, TERM)
+    trap = link.trap = TransactionTrap(Timing.REQUEST, TERM)
     with ExitStack() as stack:
         first, second = (stack.enter_context(opened(link)) for _ in range(2))
         first.sendall(apply_frame(1, 1))
@@ -205,7 +205,7 @@ def test_trap_holds_one_transaction_and_none_after_disarm(link: Link) -> None:
         assert receive(second) == apply_frame(2, 1)
         trap.release()
         assert receive(first) == apply_frame(1, 1)
-        given_up = link.trap = Trap(Timing.REQUEST, TERM)
+        given_up = link.trap = TransactionTrap(Timing.REQUEST, TERM)
         given_up.disarm()
         first.sendall(apply_frame(3, 1))
         assert receive(first) == apply_frame(3, 1)
@@ -213,7 +213,7 @@ def test_trap_holds_one_transaction_and_none_after_disarm(link: Link) -> None:
 
 
 def test_trap_rearms_when_the_connection_ends_before_the_response(link: Link, server: Server) -> None:
-    trap = link.trap = Trap(Timing.ANSWER, TERM)
+    trap = link.trap = TransactionTrap(Timing.ANSWER, TERM)
     with opened(link) as first:
         server.answers = False
         first.sendall(apply_frame(1, 1))

@@ -6,7 +6,10 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from tests.chaos.on_kafka import series as on_kafka
+from tests.chaos.on_kafka.series import KafkaRecord, read_results, to_json
 from tests.chaos.run import Result
 from tests.chaos.series import details, line, run_all, summary
 
@@ -22,8 +25,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--stories", action="store_true", help="print the details of all runs, not only of those with violations"
     )
+    parser.add_argument("--kafka", action="store_true", help="on real Kafka brokers")
+    parser.add_argument(
+        "--state", choices=("kafka", "zookeeper"), default="kafka", help="with --kafka: the state store (%(default)s)"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="with --kafka: file that keeps the results; seeds in it are not run again"
+    )
+    parser.add_argument("--logs", type=Path, help="with --kafka: directory for the logs of runs with violations")
     arguments = parser.parse_args(argv)
     logging.disable(logging.WARNING)  # the harness's own connections break, too
+    if arguments.kafka:
+        return _run_on_kafka(arguments)
 
     def report(result: Result) -> None:
         print(line(result), flush=True)
@@ -33,6 +46,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = run_all(range(arguments.first, arguments.first + arguments.count), arguments.lanes, report)
     print(summary(results))
     return 1 if any(result.violations for result in results) else 0
+
+
+def _run_on_kafka(arguments: argparse.Namespace) -> int:
+    seeds = range(arguments.first, arguments.first + arguments.count)
+    kept = read_results(arguments.results) if arguments.results else {}
+    missing = [seed for seed in seeds if seed not in kept]
+
+    def report(record: KafkaRecord) -> None:
+        if arguments.results:
+            with arguments.results.open("a") as file:
+                file.write(to_json(record) + "\n")
+        print(on_kafka.line(record), flush=True)
+        if record.violations or arguments.stories:
+            print(on_kafka.details(record), flush=True)
+
+    records = on_kafka.run_all(missing, arguments.lanes, arguments.state, report, arguments.logs)
+    records = sorted([*records, *(kept[seed] for seed in seeds if seed in kept)], key=lambda record: record.seed)
+    print(on_kafka.summary(records))
+    return 1 if any(record.violations for record in records) else 0
 
 
 if __name__ == "__main__":

@@ -145,17 +145,20 @@ class Play(ABC):
         process = self._services.processes[name]
         if not process.running:
             self._services.start(name)  # an earlier fault ended it; restart it before its repair is due
-        process.thaw()
+        self._thaw(name)
         self.kills += fault.kind in (FaultKind.KILL, FaultKind.STOP)
         if fault.kind is FaultKind.STOP:
             process.freeze()
-            self.schedule_repair(fault.seconds, process.thaw)
+            self.schedule_repair(fault.seconds, partial(self._thaw, name))
         elif fault.kind is FaultKind.KILL:
             process.kill()
             self.schedule_repair(fault.seconds, partial(self._services.start, name))
         elif self._services.listens(name):
             process.terminate()
             self.schedule_repair(fault.seconds, partial(self._start_again, name, process.pid))
+
+    def _thaw(self, name: str) -> None:
+        self._services.processes[name].thaw()
 
     def _start_again(self, name: str, pid: int) -> None:
         """Restart a process after SIGTERM, as a supervisor does, unless it was already restarted."""

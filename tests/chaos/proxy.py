@@ -145,21 +145,23 @@ class Link:
         self.delay_seconds = 0.0
         """Delay of each frame in each direction."""
         self.framing = framing
-        self._open, self._closing = threading.Event(), threading.Event()
-        self._open.set()
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
         self._threads: list[threading.Thread] = []
         self._listeners = [(socket.create_server(("127.0.0.1", 0)), port) for port in ports]
+        self._gates = [threading.Event() for _ in ports]
+        """For each server: whether data is forwarded."""
+        self.resume()
 
     def __enter__(self) -> Link:
-        for listener, port in self._listeners:
-            self._start_thread(self._accept, listener, port)
+        for (listener, port), gate in zip(self._listeners, self._gates, strict=True):
+            self._start_thread(self._accept, listener, port, gate)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        self._open.set()
+        self.resume()
         if self.trap is not None:
             self.trap.release(dropped=True)
         for listener, _port in self._listeners:
@@ -187,14 +189,20 @@ class Link:
         for connection in self._current():
             connection.half_close(towards)
 
-    def hold(self) -> None:
-        """Stop forwarding without closing connections; new connections are not served."""
-        self._open.clear()
+    def hold(self, server: int | None = None) -> None:
+        """Stop forwarding without closing connections; new connections are not served.
 
-    def resume(self) -> None:
-        """Forward again without delay, held data first."""
+        Args:
+            server: position of the server; None: all servers.
+        """
+        for gate in self._gates if server is None else [self._gates[server]]:
+            gate.clear()
+
+    def resume(self, server: int | None = None) -> None:
+        """Forward again without delay, held data first; `server` as in `hold`."""
         self.delay_seconds = 0.0
-        self._open.set()
+        for gate in self._gates if server is None else [self._gates[server]]:
+            gate.set()
 
     # Forwarding
 
@@ -209,13 +217,13 @@ class Link:
         with self._lock:
             return list(self._connections)
 
-    def _accept(self, listener: socket.socket, port: int) -> None:
+    def _accept(self, listener: socket.socket, port: int, gate: threading.Event) -> None:
         while not self._closing.is_set():
             try:
                 client = listener.accept()[0]
             except OSError:
                 return
-            self._open.wait()
+            gate.wait()
             try:
                 server = socket.create_connection(("127.0.0.1", port))
             except OSError:
@@ -226,14 +234,15 @@ class Link:
                 self._connections.add(connection)
             if self._closing.is_set():
                 connection.cut()
-            self._start_thread(self._forward, connection, client, server, self._on_request)
-            self._start_thread(self._forward, connection, server, client, self._on_response)
+            self._start_thread(self._forward, connection, client, server, gate, self._on_request)
+            self._start_thread(self._forward, connection, server, client, gate, self._on_response)
 
     def _forward(
         self,
         connection: _Connection,
         source: socket.socket,
         sink: socket.socket,
+        gate: threading.Event,
         handle: Callable[[_Connection, bytes], bool],
     ) -> None:
         complete = False
@@ -244,7 +253,7 @@ class Link:
                     raise ConnectionAbortedError("the held frame is dropped")
                 if self.delay_seconds:
                     time.sleep(self.delay_seconds)
-                self._open.wait()
+                gate.wait()
                 sink.sendall(_LENGTH.pack(len(piece)) + piece if self.framing else piece)
                 if sink is connection.server and (trap := connection.forwarded_trap(piece)) and trap.hold():
                     raise ConnectionAbortedError("the connection is cut after the request")

@@ -62,11 +62,11 @@ class _Run(Play):
         stage.submit_reassignment()
         self.until(stage.is_throttled, "the reassignment is throttled")
         for step in stage.plan.steps:
-            if isinstance(step, Edit):
-                stage.edit(step)
-                self.note(f"edit: {step.value}")
-            else:
+            if isinstance(step, Fault):
                 self.inject(step)
+            else:
+                stage.edit(Edit(step))
+                self.note(f"edit: {step.value}")
         self._wait_until_repaired()
         self.until(stage.is_throttled, "the user's changes of throttles are repaired")
         stage.finish_reassignment()

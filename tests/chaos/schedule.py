@@ -62,9 +62,12 @@ class Fault:
     """Whether the held transaction continues only in a later term."""
     dropped: bool = False
     """Whether the held frame is dropped together with its connection."""
+    request: str = ""
+    """The request to wait for; "": a transaction that writes throttles, in ZooKeeper."""
 
     def __str__(self) -> str:
         when = f" {self.timing.value}" if self.timing is not Timing.ANY else ""
+        when += f" {self.request}" if self.request else ""
         fate = ", which arrives in a later term" if self.late else ", which is dropped" if self.dropped else ""
         return f"{self.kind.value} {self.target.value}{when}{fate} ({self.pause_seconds:.1f} s, {self.seconds:.1f} s)"
 
@@ -91,8 +94,9 @@ class Schedule:
     seed: int
     separate_services: bool
     """Whether each service has its own process; False: two processes each run all services."""
-    steps: tuple[Fault | Edit, ...]
-    """Ordered; three of them are edits: of our throttle, of our list, and of a foreign key."""
+    steps: tuple[Fault | Enum, ...]
+    """Ordered faults, and edits or calls by an operator. In ZooKeeper, three of them are edits: of our throttle, of our
+    list, and of a foreign key."""
     session_seconds: float
     """Session timeout of the processes that write throttles. With a long one only the fence protects writes."""
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperEnsemble
 from tests.chaos.run import Result, run
 from tests.chaos.schedule import schedule
 
-_RUNS_OF_AN_ENSEMBLE = 20
-"""After more runs, reading the transaction logs takes longer than starting a new ensemble."""
+_RUNS_OF_A_STAGE = 20
+"""After more runs, reading the logs of the servers takes longer than starting new ones."""
 
 _lock = threading.Lock()
 """Serializes starts, because two ensembles that start at once may choose the same ports; and calls of `report`."""
+
+S = TypeVar("S")
+R = TypeVar("R")
 
 
 def run_all(seeds: Sequence[int], lanes: int, report: Callable[[Result], None]) -> list[Result]:
@@ -28,32 +32,56 @@ def run_all(seeds: Sequence[int], lanes: int, report: Callable[[Result], None]) 
         lanes: number of parallel runs, each with its own ensemble.
         report: called with each result, one at a time.
     """
-    with ThreadPoolExecutor(lanes, "lane") as pool:
-        parts = [pool.submit(_lane, seeds[lane::lanes], report) for lane in range(lanes)]
-        return sorted((result for part in parts for result in part.result()), key=lambda r: r.plan.seed)
+    results = run_lanes(
+        seeds,
+        lanes,
+        report,
+        lambda directory: ZooKeeperEnsemble(directory / "zookeeper"),
+        lambda ensemble, seed, directory: run(ensemble, schedule(seed), directory),
+    )
+    return sorted(results, key=lambda result: result.plan.seed)
 
 
-def _lane(seeds: Sequence[int], report: Callable[[Result], None]) -> list[Result]:
-    results = []
-    for first in range(0, len(seeds), _RUNS_OF_AN_ENSEMBLE):
-        with scratch_directory("chaos-") as directory, ExitStack() as stack:
-            with _lock:
-                ensemble = stack.enter_context(ZooKeeperEnsemble(directory / "zookeeper"))
-            for seed in seeds[first : first + _RUNS_OF_AN_ENSEMBLE]:
-                results.append(_one(ensemble, seed, directory))
+def run_lanes(
+    seeds: Sequence[int],
+    lanes: int,
+    report: Callable[[R], None],
+    servers: Callable[[Path], AbstractContextManager[S]],
+    run_one: Callable[[S, int, Path], R],
+) -> list[R]:
+    """Run seeds in parallel, and return their results.
+
+    Args:
+        seeds: the seeds.
+        lanes: number of parallel runs.
+        report: called with each result, one at a time.
+        servers: directory -> the servers of one lane, which serve some runs one after the other.
+        run_one: runs one seed in an empty directory.
+    """
+
+    def lane(seeds: Sequence[int]) -> list[R]:
+        results = []
+        for first in range(0, len(seeds), _RUNS_OF_A_STAGE):
+            with scratch_directory("chaos-") as directory, ExitStack() as stack:
                 with _lock:
-                    report(results[-1])
-    return results
+                    started = stack.enter_context(servers(directory))
+                for seed in seeds[first : first + _RUNS_OF_A_STAGE]:
+                    results.append(one(started, seed, directory / str(seed)))
+                    with _lock:
+                        report(results[-1])
+        return results
 
+    def one(started: S, seed: int, directory: Path) -> R:
+        directory.mkdir()
+        try:
+            return run_one(started, seed, directory)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
 
-def _one(ensemble: ZooKeeperEnsemble, seed: int, directory: Path) -> Result:
-    here, plan = directory / str(seed), schedule(seed)
-    here.mkdir()
-    try:
-        return run(ensemble, plan, here)
-    except Exception as error:
-        error.add_note(str(plan))
-        raise
+    with ThreadPoolExecutor(lanes, "lane") as pool:
+        parts = [pool.submit(lane, seeds[number::lanes]) for number in range(lanes)]
+        return [result for part in parts for result in part.result()]
 
 
 def line(result: Result) -> str:

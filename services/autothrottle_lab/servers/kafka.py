@@ -79,7 +79,7 @@ log4j.appender.file.layout=org.apache.log4j.PatternLayout
 log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n
 """
 
-_SET, _DELETE = 0, 1
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
 
 _LOG_DIRECTORY = re.compile(r"^(?P<topic>.+)-(?P<partition>\d+)$")
@@ -138,14 +138,18 @@ class KafkaServer(Process):
         configuration, log4j = directory / "server.properties", directory / "log4j.properties"
         server_log = directory / "server.log"
         log4j.write_text(_LOG4J.format(path=server_log))
-        given = {"listeners": f"{listener}://{place.host}:{port}", "log.dirs": self.logs, **properties}
-        configuration.write_text("".join(f"{key}={_property_value(value)}\n" for key, value in given.items()))
         self.command = [*command, f"-Dlog4j.configuration=file:{log4j}"]
         """Java command without the main class."""
         self.configuration = configuration
         """Path of `server.properties`."""
+        self.configure({"listeners": f"{listener}://{place.host}:{port}", "log.dirs": self.logs, **properties})
         command = [*place.command_prefix, *self.command, "kafka.Kafka", str(configuration)]
         super().__init__(name, command, directory / "output.log", own_log=server_log)
+
+    def configure(self, properties: Mapping[str, object]) -> None:
+        """Add configs, or replace them; they take effect at the next start."""
+        with self.configuration.open("a") as file:  # of two lines with the same key, Java takes the second one
+            file.writelines(f"{key}={_property_value(value)}\n" for key, value in properties.items())
 
     def close(self) -> None:
         """Kill the process and remove its directory."""
@@ -353,13 +357,27 @@ class KafkaCluster(Startable):
         kind = kafka.admin.ConfigResourceType.TOPIC if topic else kafka.admin.ConfigResourceType.BROKER
         name = topic or ("" if default else str(broker_id))
         entries = [(key, _DELETE if value is None else _SET, value) for key, value in configs.items()]
+        self._alter(kind, name, entries, broker_id)
+
+    def edit_list_as_a_user(self, topic: str, key: str, entry: str, *, remove: bool = False) -> None:
+        """Add an entry to a topic's list, or remove it, as another operator would. The controller merges the list.
+
+        Raises:
+            Invalid: Kafka refuses it.
+        """
+        entries = [(key, _SUBTRACT if remove else _APPEND, entry)]
+        self._alter(kafka.admin.ConfigResourceType.TOPIC, topic, entries, None)
+
+    def _alter(
+        self, kind: Any, name: str, entries: Sequence[tuple[str, int, str | None]], broker_id: int | None
+    ) -> None:
         request = kafka.protocol.admin.IncrementalAlterConfigsRequest(
             resources=[(kind, name, entries)], validate_only=False
         )
         # The client's own method refuses `<default>`, whose name on the wire is empty.
         response = self._call_admin(lambda admin: admin._manager.run(admin._manager.send, request, broker_id))
         if refused := [result.error_message for result in response.responses if result.error_code]:
-            raise Invalid(f"Kafka refuses {dict(configs)}: {refused}")
+            raise Invalid(f"Kafka refuses {entries}: {refused}")
 
     def described_sources(self, broker_id: int) -> dict[str, tuple[str | None, str]]:
         """Return every config of a broker as that broker reports it: key -> (effective value, its source).

@@ -23,6 +23,7 @@ class Deployment:
     """The settings that all service processes share."""
 
     zookeeper_connect: str
+    """"": without ZooKeeper; then `options` name another state store."""
     datadog_url: str
     """"": without Datadog; then `options` name another metrics source."""
     directory: Path
@@ -33,7 +34,8 @@ class Deployment:
     def process(self, service: str, name: str, options: Mapping[str, str]) -> Process:
         """Return the process of one service, not yet started."""
         datadog = {"datadog-url": self.datadog_url} if self.datadog_url else {}
-        given = {"zk-addr": self.zookeeper_connect, **datadog, **self.options, **options}
+        zookeeper = {"zk-addr": self.zookeeper_connect} if self.zookeeper_connect else {}
+        given = {**zookeeper, **datadog, **self.options, **options}
         flags = [f"--{option}={value}" for option, value in given.items()]
         environment = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY} if datadog else {}
         command = [sys.executable, "-m", "autothrottle", service, *flags]

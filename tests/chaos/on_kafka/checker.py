@@ -1,0 +1,225 @@
+"""Finds violations of autothrottle's guarantees on Kafka: a pure function of three histories.
+
+They are the requests that the proxies saw, the log of the state store, and the controller's metadata log. All times are
+of one machine's clock. Kafka cannot refuse a write of an ended term, so the checker judges when a write begins, and
+whether the next leader repairs one that was on its way. The type to know is `Evidence`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, LedgerEntry, parse_replicas
+from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord
+from tests.chaos.checker import Violation
+from tests.chaos.on_kafka.state import Claim, StateHistory
+
+TWO_LEADERS = "a config write that began in the term of another leader"
+AFTER_DEADLINE = "a config write that began after the leader's own deadline"
+TWO_WRITERS = "ledger writes of two terms that interleave"
+UNANNOUNCED = "a config write that the ledger does not announce"
+FOREIGN_KEY = "a write to a foreign key"
+UNREPAIRED = "a late write that no leader repaired in time"
+
+TRANSIT_SECONDS = 0.25
+"""Longest time between the decision to send a request and its arrival at the proxy, on a busy machine."""
+
+REPAIR_SECONDS = 10.0
+"""Longest time until the next leader repairs a write that was on its way; a cycle takes one or two."""
+
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRequest:
+    """An IncrementalAlterConfigs request, when it reached the proxy."""
+
+    at: float
+    """Seconds since the epoch."""
+    process: str
+    edits: Mapping[str, Mapping[str, tuple[int, str | None]]]
+    """Entity -> key -> (operation, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The input of the checker."""
+
+    state: StateHistory
+    requests: Sequence[ConfigRequest]
+    records: Sequence[MetadataRecord]
+    """Changes that the controller committed since the start of the services."""
+    operators: Sequence[tuple[float, str, str]]
+    """(time, entity, key) of config edits by operators."""
+    thaws: Mapping[str, Sequence[float]]
+    """Process -> times at which it continued after a SIGSTOP."""
+    planners_write: bool
+    """Whether the process that leads is also the one that writes configs."""
+    lease_seconds: float
+    """Longest time between a leader's last heartbeat and the begin of a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The violations, and what was checked."""
+
+    violations: tuple[Violation, ...]
+    writes: int
+    """Requests that changed configs."""
+    terms: int
+    """Terms that began."""
+    late: int
+    """Requests that a process sent right after a SIGSTOP in which its term had ended; Kafka cannot refuse them."""
+    stale: int
+    """Committed rates that the ledger did not announce at that moment; each was repaired."""
+    repair_seconds: float
+    """Longest time until a stale rate was replaced; 0: none was."""
+    void: int
+    """Records of the state store without effect."""
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Return the judgement on a whole run."""
+    late: list[ConfigRequest] = []
+    violations = [*_check_requests(evidence, late), *_check_ledger(evidence.state), *_check_announced(evidence, late)]
+    violations += _check_keys(evidence)
+    repairs = list(_repairs(evidence))
+    violations += [
+        Violation(UNREPAIRED, offset, f"{key} = {value!r} for {seconds:.1f} s")
+        for offset, key, value, seconds in repairs
+        if seconds > REPAIR_SECONDS
+    ]
+    return Judgement(
+        tuple(violations),
+        len(evidence.requests),
+        len(evidence.state.claims),
+        len(late),
+        len(repairs),
+        max((seconds for *_, seconds in repairs), default=0.0),
+        evidence.state.void,
+    )
+
+
+def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[Violation]:
+    """A process writes only in its own term, and before its own deadline; collect the writes right after a thaw."""
+    if not evidence.planners_write:
+        return
+    claims = evidence.state.claims
+    times = [claim.at for claim in claims]
+    for request in evidence.requests:
+        index = bisect_right(times, request.at - 0.005) - 1  # the store's clock has milliseconds
+        claim = claims[index] if index >= 0 else Claim(0.0, 0, "")
+        heartbeats = evidence.state.heartbeats.get(request.process, [])
+        sent = bisect_right(heartbeats, request.at)
+        silence = request.at - heartbeats[sent - 1] if sent else 0.0
+        is_next = index + 1 < len(claims) and claims[index + 1].process == request.process
+        others = claim.process != request.process and not (is_next and claims[index + 1].at < request.at + 0.005)
+        overdue = silence > evidence.lease_seconds + TRANSIT_SECONDS
+        if not others and not overdue:
+            continue
+        if any(request.at - TRANSIT_SECONDS <= thaw <= request.at for thaw in evidence.thaws.get(request.process, ())):
+            late.append(request)
+        elif others:
+            age = request.at - claim.at
+            details = f"{request.process} wrote {_keys(request)} {age:.2f} s after {claim.process} began {claim.term}"
+            yield Violation(TWO_LEADERS, 0, details)
+        else:
+            details = f"{request.process} wrote {_keys(request)} {silence:.2f} s after its last heartbeat"
+            yield Violation(AFTER_DEADLINE, 0, details)
+
+
+def _check_ledger(state: StateHistory) -> Iterator[Violation]:
+    newest = 0
+    for write in state.ledger:
+        if write.fence < newest:
+            yield Violation(TWO_WRITERS, 0, f"{write.entity} by term {write.fence} after a write of term {newest}")
+        newest = max(newest, write.fence)
+
+
+def _check_announced(evidence: Evidence, late: Sequence[ConfigRequest]) -> Iterator[Violation]:
+    """The ledger announces each edit before its request is sent: no void record of the ledger is obeyed."""
+    ledger = _LedgerTimeline(evidence.state)
+    for request in evidence.requests:
+        if request in late:
+            continue
+        for entity, edits in request.edits.items():
+            for key, (operation, value) in edits.items():
+                versions = ledger.around(entity, request.at)
+                if not any(_announces(entry, key, operation, value) for entry in versions):
+                    details = f"{request.process}: {entity} {key}, operation {operation}, {value!r}; ledger {versions}"
+                    yield Violation(UNANNOUNCED, 0, details)
+
+
+def _announces(entry: LedgerEntry | None, key: str, operation: int, value: str | None) -> bool:
+    record = entry.keys.get(key) if entry else None
+    if record is None:
+        return False
+    if operation == _SET:
+        # What another party had set is restored without an intent.
+        return value in (record.intent, record.before)
+    if operation == _APPEND and value:
+        return parse_replicas(value) <= record.owned
+    return True
+
+
+def _check_keys(evidence: Evidence) -> Iterator[Violation]:
+    for request in evidence.requests:
+        for entity, edits in request.edits.items():
+            if foreign := edits.keys() - THROTTLE_KEYS:
+                yield Violation(FOREIGN_KEY, 0, f"{request.process} wrote {sorted(foreign)} of {entity}")
+
+
+def _repairs(evidence: Evidence) -> Iterator[tuple[int, str, str | None, float]]:
+    """Yield (offset, entity and key, value, seconds until the next change) of each stale rate."""
+    ledger = _LedgerTimeline(evidence.state)
+    changes = [(record, record.change) for record in evidence.records if isinstance(record.change, ConfigWritten)]
+    for number, (record, change) in enumerate(changes):
+        at = record.time.timestamp()
+        if change.key not in RATE_KEYS or _by_operator(evidence, at, change):
+            continue
+        if any(_explains(entry, change) for entry in ledger.around(change.entity, at)):
+            continue
+        following = (
+            later.time.timestamp() - at
+            for later, other in changes[number + 1 :]
+            if (other.entity, other.key) == (change.entity, change.key)
+        )
+        yield record.offset, f"{change.entity} {change.key}", change.value, next(following, float("inf"))
+
+
+def _by_operator(evidence: Evidence, at: float, change: ConfigWritten) -> bool:
+    """Whether an operator edited this key within the longest time of a request before."""
+    return any(
+        (entity, key) == (change.entity, change.key) and edited - 0.01 <= at <= edited + 15.0
+        for edited, entity, key in evidence.operators
+    )
+
+
+def _explains(entry: LedgerEntry | None, change: ConfigWritten) -> bool:
+    record = entry.keys.get(change.key) if entry else None
+    if record is None:
+        return False
+    return change.value in (record.intent, record.written, record.before)
+
+
+class _LedgerTimeline:
+    """The entries of each entity over time."""
+
+    def __init__(self, state: StateHistory) -> None:
+        self._times: dict[str, list[float]] = {}
+        self._entries: dict[str, list[LedgerEntry | None]] = {}
+        for write in state.ledger:
+            self._times.setdefault(write.entity, []).append(write.at)
+            self._entries.setdefault(write.entity, []).append(write.entry)
+
+    def around(self, entity: str, at: float) -> list[LedgerEntry | None]:
+        """Return the entry at a time, and those written within the resolution of the clocks around it."""
+        times, entries = self._times.get(entity, []), self._entries.get(entity, [])
+        first, last = bisect_right(times, at - 0.005), bisect_right(times, at + 0.005)
+        return entries[max(0, first - 1) : last]
+
+
+def _keys(request: ConfigRequest) -> str:
+    return ", ".join(f"{entity} {key}" for entity, edits in request.edits.items() for key in edits)

@@ -1,0 +1,338 @@
+"""Executes one schedule on real brokers, and checks the result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from autothrottle.core.errors import AutothrottleError, Conflict, Missing, Unavailable
+from tests.chaos.checker import Violation, differences
+from tests.chaos.on_kafka.checker import ConfigRequest, Evidence, Judgement, judge
+from tests.chaos.on_kafka.cluster import BROKERS
+from tests.chaos.on_kafka.schedule import Call, Request
+from tests.chaos.on_kafka.stage import (
+    ALTER_CONFIGS,
+    ALTER_REASSIGNMENTS,
+    FETCH,
+    NEW,
+    OVERRIDE_RATE,
+    PRODUCE,
+    KafkaStage,
+    SharedCluster,
+    decoded_configs,
+)
+from tests.chaos.play import POLL_SECONDS, Play
+from tests.chaos.proxy import Trap, kafka_api
+from tests.chaos.schedule import Edit, Fault, FaultKind, Schedule, Target
+
+LEASE_SHARE = 2 / 3
+"""Share of the session time-out after which a leader without a heartbeat stops to write."""
+
+API = "the API answers a call wrongly"
+LEDGER_LEFT = "a ledger entry after the end of the reassignment"
+WRONG_END_STATE = "the final configs are not the initial ones plus the operators' changes"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaResult:
+    """The result of one seed."""
+
+    plan: Schedule
+    judgement: Judgement
+    violations: tuple[Violation, ...]
+    kills: int
+    """Number of SIGKILLs and SIGSTOPs of services."""
+    kills_inside: int
+    """The part of `kills` that hit the leader while one of its requests was in flight."""
+    cuts: int
+    """Connections that were cut between a request and its response."""
+    broker_faults: int
+    failovers: tuple[tuple[str, float, float], ...]
+    """(signal, seconds until the next claim, seconds until the end of the next leader's first cycle)."""
+    seconds: float
+    notes: tuple[str, ...] = ()
+    """The events in order, each with the seconds since the start."""
+
+
+def run(
+    cluster: SharedCluster, plan: Schedule, directory: Path, state: str = "kafka", logs: Path | None = None
+) -> KafkaResult:
+    """Execute one schedule and return its result.
+
+    Args:
+        cluster: serves many runs, one after the other.
+        plan: the schedule of the seed.
+        directory: an empty directory for sockets and logs; its path must be short.
+        state: the state store, `kafka` or `zookeeper`.
+        logs: directory that keeps the services' logs of a run with violations; None: they are removed.
+    """
+    is_broken = True
+    try:
+        with KafkaStage(cluster, plan, directory, state) as stage, ThreadPoolExecutor(4, "operator") as operators:
+            result = _KafkaRun(stage, operators).execute()
+            is_broken = bool(result.violations)
+            return result
+    finally:
+        if logs is not None and is_broken:
+            kept = logs / str(plan.seed)
+            kept.mkdir(parents=True, exist_ok=True)
+            for log in directory.glob("*.log"):
+                shutil.copy(log, kept)
+
+
+@dataclass(slots=True)
+class _Failover:
+    """The leader ended by a signal."""
+
+    signal: str
+    at: float
+    """Seconds since the epoch."""
+    term: int
+
+
+class _KafkaRun(Play):
+    trap_seconds = 4.0
+
+    def __init__(self, stage: KafkaStage, operators: ThreadPoolExecutor) -> None:
+        super().__init__(stage)
+        self.stage, self._operators = stage, operators
+        self._thaws: dict[str, list[float]] = {}
+        self._failovers: list[_Failover] = []
+        self._broker_faults = 0
+
+    def execute(self) -> KafkaResult:
+        stage = self.stage
+        for name in stage.processes:
+            stage.start(name)
+        self.until(lambda: stage.leader()[0] > 0, "a planner leads")
+        stage.submit_reassignment()
+        self.until(stage.is_throttled, "the reassignment is throttled")
+        for step in stage.plan.steps:
+            if isinstance(step, Fault):
+                self.inject(step)
+            elif isinstance(step, Edit):
+                self._await(partial(self._edit, step), f"edit: {step.value}")
+            else:
+                self._call(Call(step))
+        self._wait_until_repaired()
+        self.until(stage.is_throttled, "the operators' changes of throttles are repaired")
+        self.until(self._is_consistent, "the ledger has no intent, and agrees with Kafka")
+        stage.finish_reassignment()
+        self.until(lambda: not stage.kafka.reassigning(), "the reassignment is done")
+        self.until(self._is_clean, "all throttles are removed")
+        self.end_services()
+        self._check_end()
+        return self._result()
+
+    def _result(self) -> KafkaResult:
+        stage, history = self.stage, self.stage.state.history()
+        requests = [
+            ConfigRequest(sent.at, sent.process, decoded_configs(sent.frame))
+            for sent in stage.sent
+            if kafka_api(sent.frame) == ALTER_CONFIGS
+        ]
+        lease = stage.plan.session_seconds * LEASE_SHARE
+        planners_write = not stage.plan.separate_services
+        judgement = judge(
+            Evidence(history, requests, stage.config_records(), stage.edits, self._thaws, planners_write, lease)
+        )
+        violations = (*self.violations, *judgement.violations)
+        failovers = tuple(filter(None, (self._measure(failover) for failover in self._failovers)))
+        counts = self.kills, self.inside, self.cuts, self._broker_faults
+        seconds = time.monotonic() - self.start
+        return KafkaResult(stage.plan, judgement, violations, *counts, failovers, seconds, tuple(self.notes))
+
+    # States
+
+    def _is_consistent(self) -> bool:
+        """Whether each rate in Kafka is the one in the ledger, without an intent."""
+        ledger = self.stage.state.history().current_ledger()
+        configs = self.stage.configs()
+        return bool(ledger) and all(
+            record.intent is None and record.written == configs.get(entity, {}).get(key)
+            for entity, entry in ledger.items()
+            for key, record in entry.keys.items()
+            if entity.startswith("brokers/")
+        )
+
+    def _is_clean(self) -> bool:
+        return not differences(self.stage.configs(), self.stage.expected) and not self._ledger_left()
+
+    def _ledger_left(self) -> list[str]:
+        return sorted(self.stage.state.history().current_ledger())
+
+    def _check_end(self) -> None:
+        self.violations += [
+            Violation(WRONG_END_STATE, 0, line) for line in differences(self.stage.configs(), self.stage.expected)
+        ]
+        self.violations += [Violation(LEDGER_LEFT, 0, entity) for entity in self._ledger_left()]
+
+    # Operators
+
+    def _await(self, call: Callable[[], bool], event: str) -> None:
+        """Repeat a call in the background until it returns True; repairs go on meanwhile."""
+        pending: list[Future[bool]] = []
+
+        def is_done() -> bool:
+            if not pending:
+                pending.append(self._operators.submit(call))
+            if not pending[0].done():
+                return False
+            return pending.pop().result()
+
+        self.until(is_done, event)
+
+    def _edit(self, edit: Edit) -> bool:
+        with suppress(AutothrottleError):
+            self.stage.edit(edit)
+            return True
+        return False
+
+    def _call(self, call: Call) -> None:
+        client, stage = self.stage.client, self.stage
+        if call is Call.PAUSE:
+            self._await(_repeated(lambda: client.pause(reason="chaos")), "paused")
+            self.sleep(1.0)
+            self._await(_repeated(client.resume), "resumed")
+        elif call is Call.SUBMIT:
+            self._await(_repeated(lambda: client.submit_reassignment(stage.late_targets())), "submitted")
+        else:
+            self._await(_repeated(lambda: client.set_override(OVERRIDE_RATE, NEW)), "override set")
+            rates = {OVERRIDE_RATE}
+            if call is Call.RIVALS:
+                rates |= self._rival_overrides()
+            self.until(lambda: self._has_rate(rates), f"the override of {sorted(rates)} bytes/s is in Kafka")
+            self._await(_repeated(lambda: client.remove_override(NEW), done=Missing), "override removed")
+
+    def _has_rate(self, rates: set[int]) -> bool:
+        texts = {str(rate) for rate in rates}
+        return self.stage.config(f"brokers/{NEW}").get("follower.replication.throttled.rate") in texts
+
+    def _rival_overrides(self) -> set[int]:
+        """Replace the override twice at once with one etag; return the possible rates. At most one call succeeds."""
+        client = self.stage.client
+        etags: list[str] = []
+        self._await(_repeated(lambda: etags.append(client.get_override(NEW).etag)), "override read")
+        rivals = {
+            rate: self._operators.submit(client.set_override, rate, NEW, etag=etags[-1])
+            for rate in (OVERRIDE_RATE + 1, OVERRIDE_RATE + 2)
+        }
+        while not all(future.done() for future in rivals.values()):
+            self.sleep(POLL_SECONDS)
+        accepted = {rate for rate, future in rivals.items() if future.exception() is None}
+        unknown = {rate for rate, future in rivals.items() if isinstance(future.exception(), Unavailable)}
+        for future in rivals.values():
+            if not isinstance(future.exception(), Conflict | Unavailable | None):
+                self.violations.append(Violation(API, 0, f"a rival override: {future.exception()!r}"))
+        if len(accepted) > 1:
+            self.violations.append(Violation(API, 0, "two overrides with the same etag were accepted"))
+        self.note(f"accepted {sorted(accepted)}, unknown {sorted(unknown)}")
+        return accepted or {OVERRIDE_RATE} | unknown
+
+    # Faults
+
+    def _trap(self, fault: Fault) -> Trap:
+        return Trap(fault.timing, _matcher(Request[fault.request]))
+
+    def _term_of(self, trap: Trap) -> int:
+        return self.stage.leader()[0]
+
+    def _break_process(self, fault: Fault) -> None:
+        term, leader = self.stage.leader()
+        is_leaders = self._process_name(fault.target) == leader and self.stage.processes[leader].running
+        at = time.time()
+        super()._break_process(fault)
+        if is_leaders and fault.kind in (FaultKind.KILL, FaultKind.TERMINATE):
+            self._failovers.append(_Failover(fault.kind.value, at, term))
+
+    def _thaw(self, name: str) -> None:
+        self._thaws.setdefault(name, []).append(time.time())
+        super()._thaw(name)
+
+    def _break_server(self, fault: Fault) -> None:
+        """Break one broker, unless another one is away."""
+        brokers = self.stage.brokers
+        leader = brokers.leader(self.stage.state.partition)
+        others = [broker_id for broker_id in BROKERS if broker_id != leader]
+        broker_id = leader if fault.target is Target.STATE_LEADER and leader > 0 else others[self.stage.plan.seed % 2]
+        if brokers.away():
+            self.note("another broker is away")
+            return
+        self._broker_faults += 1
+        self.note(f"broker {broker_id}; the state partition is led by {leader}")
+        broker = brokers.kafka.brokers[broker_id]
+        if fault.kind is FaultKind.KILL:
+            broker.kill()
+            self.schedule_repair(fault.seconds, partial(self._restart, broker_id))
+        elif fault.kind is FaultKind.STOP:
+            broker.freeze()
+            self.schedule_repair(fault.seconds, broker.thaw)
+        elif fault.kind is FaultKind.CUT:
+            brokers.hold_clients(broker_id)
+            self.schedule_repair(fault.seconds, partial(brokers.resume_clients, broker_id))
+        else:
+            brokers.peers[broker_id].hold()
+            self.schedule_repair(fault.seconds, brokers.peers[broker_id].resume)
+
+    def _restart(self, broker_id: int) -> None:
+        """Restart a killed broker once its session has ended."""
+        brokers = self.stage.brokers
+        if broker_id in brokers.kafka.metadata.brokers():
+            self.schedule_repair(POLL_SECONDS, partial(self._restart, broker_id))
+        else:
+            brokers.kafka.brokers[broker_id].start()
+
+    # End
+
+    def _wait_until_repaired(self) -> None:
+        """Wait until all repairs are done, and all brokers and services answer again."""
+        while self.repairs:
+            self.sleep(POLL_SECONDS)
+        self.until(lambda: not self.stage.brokers.away(), "all brokers are in the cluster")
+        for name in self.stage.processes:
+            self.until(partial(self.stage.listens, name), f"{name} serves")
+
+    def _measure(self, failover: _Failover) -> tuple[str, float, float] | None:
+        """Return the seconds from the signal to the next claim, and to the end of its first cycle."""
+        claims = self.stage.state.history().claims
+        claim = next((claim for claim in claims if claim.term > failover.term), None)
+        if claim is None:
+            return None
+        log = self.stage.processes[claim.process].log.read_text(errors="replace")
+        cycle = next((at for at in _cycles(log) if at > claim.at), None)
+        return None if cycle is None else (failover.signal, claim.at - failover.at, cycle - failover.at)
+
+
+def _cycles(log: str) -> list[float]:
+    """Return the times at which cycles ended, seconds since the epoch."""
+    lines = (json.loads(line) for line in log.splitlines() if '"Cycle ' in line and line.endswith("}"))
+    return [datetime.fromisoformat(entry["time"]).timestamp() for entry in lines]
+
+
+def _repeated(call: Callable[[], object], done: type[AutothrottleError] | None = None) -> Callable[[], bool]:
+    """Return a function that makes a call and returns whether it succeeded; `done` is success, too."""
+
+    def attempt() -> bool:
+        try:
+            call()
+        except AutothrottleError as error:
+            return done is not None and isinstance(error, done)
+        return True
+
+    return attempt
+
+
+def _matcher(request: Request) -> Callable[[bytes], bool]:
+    api = {Request.CONFIG: ALTER_CONFIGS, Request.REASSIGN: ALTER_REASSIGNMENTS, Request.FETCH: FETCH}.get(
+        request, PRODUCE
+    )
+    text = {Request.LEDGER: b"/ledger/", Request.HEARTBEAT: b"/sessions/"}.get(request, b"")
+    return lambda frame: kafka_api(frame) == api and text in frame

@@ -1,0 +1,82 @@
+"""The schedule of one run on real brokers, a pure function of its seed."""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+
+from tests.chaos.proxy import Timing
+from tests.chaos.schedule import Edit, Fault, FaultKind, Schedule, Target
+
+
+class Call(Enum):
+    """A call of the API by an operator."""
+
+    OVERRIDE = "an override set and removed"
+    RIVALS = "an override replaced by two operators at once, with the same etag"
+    PAUSE = "a pause and a resume"
+    SUBMIT = "a reassignment submitted"
+
+
+class Request(Enum):
+    """The request that a fault waits for."""
+
+    CONFIG = "IncrementalAlterConfigs"
+    REASSIGN = "AlterPartitionReassignments"
+    LEDGER = "Produce of a ledger entry"
+    HEARTBEAT = "Produce of a heartbeat"
+    FETCH = "Fetch"
+
+
+SESSION_SECONDS = (2.0, 3.0)
+_TIMINGS = (Timing.REQUEST, Timing.FORWARDED, Timing.ANSWER)
+
+
+def schedule(seed: int) -> Schedule:
+    """Return the schedule of a seed; it must never change."""
+    chance = random.Random(f"chaos on Kafka {seed}")
+    separate_services = chance.random() < 0.25
+    session = chance.choice(SESSION_SECONDS)
+    faults = [_process_fault(chance, session), _link_fault(chance)]
+    faults += [_process_fault(chance, session)] if chance.random() < 0.5 else []
+    faults += [_broker_fault(chance)] if chance.random() < 0.6 else []
+    edits = [
+        chance.choice((Edit.RATE, Edit.NO_RATE)),
+        chance.choice((Edit.ENTRY_REMOVED, Edit.ENTRY_ADDED, Edit.FOREIGN_RATE, Edit.FOREIGN_KEY)),
+    ]
+    steps: list[Fault | Edit | Call] = [*faults, *edits, chance.choice(tuple(Call))]
+    chance.shuffle(steps)
+    return Schedule(seed, separate_services, tuple(steps), session)
+
+
+def _process_fault(chance: random.Random, session: float) -> Fault:
+    kind = chance.choices((FaultKind.KILL, FaultKind.STOP, FaultKind.TERMINATE), (4, 5, 1))[0]
+    target = chance.choices((Target.LEADER, Target.APPLIER, Target.OTHER, Target.DISCOVERY), (10, 3, 1, 1))[0]
+    inside = target in (Target.LEADER, Target.APPLIER) and chance.random() < 0.75
+    timing = chance.choice(_TIMINGS) if inside else Timing.ANY
+    request = chance.choice((Request.CONFIG, Request.LEDGER, Request.HEARTBEAT)) if inside else None
+    pause, seconds = round(chance.uniform(0.0, 1.0), 1), round(chance.uniform(0.3, 2 * session), 1)
+    # A late request needs a new leader, so the old one must be down for longer than its session timeout.
+    late = timing is Timing.REQUEST and target is Target.LEADER and chance.random() < 0.5
+    seconds = max(seconds, session + 1.5) if late else seconds
+    dropped = timing is not Timing.ANY and not late and chance.random() < 0.3
+    return Fault(kind, target, timing, pause, seconds, late, dropped, request.name if request else "")
+
+
+def _link_fault(chance: random.Random) -> Fault:
+    pause, seconds = round(chance.uniform(0.0, 1.0), 1), round(chance.uniform(0.2, 4.0), 1)
+    if chance.random() < 0.5:
+        request = chance.choice(tuple(Request))
+        kind = chance.choice((FaultKind.CUT, FaultKind.HOLD))
+        timing = chance.choice(_TIMINGS)
+        return Fault(kind, Target.LEADER, timing, pause, seconds, False, kind is FaultKind.CUT, request.name)
+    kind = chance.choice((FaultKind.CUT, FaultKind.HALF_CLOSE, FaultKind.HOLD, FaultKind.DELAY))
+    targets = (Target.LEADER, Target.LEADER, Target.OTHER, Target.APPLIER, Target.DATADOG)
+    return Fault(kind, chance.choice(targets), Timing.ANY, pause, seconds)
+
+
+def _broker_fault(chance: random.Random) -> Fault:
+    """A broker killed, frozen, cut off from the services (`CUT`), or from the other brokers (`HOLD`)."""
+    kind = chance.choices((FaultKind.KILL, FaultKind.STOP, FaultKind.CUT, FaultKind.HOLD), (3, 4, 2, 2))[0]
+    target = chance.choices((Target.STATE_LEADER, Target.STATE_FOLLOWER), (3, 1))[0]
+    return Fault(kind, target, Timing.ANY, round(chance.uniform(0.0, 1.0), 1), round(chance.uniform(0.5, 5.0), 1))

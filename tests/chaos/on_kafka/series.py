@@ -1,0 +1,156 @@
+"""Runs many seeds on real brokers, keeps their results in a file, and formats them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.on_kafka.run import KafkaResult, run
+from tests.chaos.on_kafka.schedule import schedule
+from tests.chaos.on_kafka.stage import SharedCluster
+from tests.chaos.series import run_lanes
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """The result of one seed, as the file of results holds it."""
+
+    seed: int
+    services: str
+    session_seconds: float
+    seconds: float
+    kills: int
+    kills_inside: int
+    cuts: int
+    broker_faults: int
+    writes: int
+    terms: int
+    late: int
+    stale: int
+    repair_seconds: float
+    void: int
+    failovers: tuple[tuple[str, float, float], ...]
+    schedule: str
+    notes: tuple[str, ...]
+    violations: tuple[str, ...]
+
+
+def run_all(
+    seeds: Sequence[int], lanes: int, state: str, report: Callable[[KafkaRecord], None], logs: Path | None = None
+) -> list[KafkaRecord]:
+    """Run seeds in parallel, and return their results sorted by seed.
+
+    Args:
+        seeds: the seeds.
+        lanes: number of parallel runs, each with its own brokers.
+        state: the state store, `kafka` or `zookeeper`.
+        report: called with each result, one at a time.
+        logs: directory that keeps the logs of runs with violations; None: they are removed.
+    """
+
+    def run_one(cluster: SharedCluster, seed: int, directory: Path) -> KafkaRecord:
+        return _record(run(cluster, schedule(seed), directory, state, logs))
+
+    return sorted(run_lanes(seeds, lanes, report, SharedCluster, run_one), key=lambda record: record.seed)
+
+
+def read_results(path: Path) -> dict[int, KafkaRecord]:
+    """Return seed -> its newest result in a file of results, which may not exist."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    records = [_from_json(line) for line in lines]
+    return {record.seed: record for record in records}
+
+
+def to_json(record: KafkaRecord) -> str:
+    """Return a result as one line of a file of results."""
+    return json.dumps({name: getattr(record, name) for name in KafkaRecord.__slots__})
+
+
+def _from_json(line: str) -> KafkaRecord:
+    fields = json.loads(line)
+    for name in ("notes", "violations"):
+        fields[name] = tuple(fields[name])
+    return KafkaRecord(**fields | {"failovers": tuple(tuple(failover) for failover in fields["failovers"])})
+
+
+def _record(result: KafkaResult) -> KafkaRecord:
+    plan, judgement = result.plan, result.judgement
+    return KafkaRecord(
+        seed=plan.seed,
+        services="separate" if plan.separate_services else "3 x run",
+        session_seconds=plan.session_seconds,
+        seconds=round(result.seconds, 1),
+        kills=result.kills,
+        kills_inside=result.kills_inside,
+        cuts=result.cuts,
+        broker_faults=result.broker_faults,
+        writes=judgement.writes,
+        terms=judgement.terms,
+        late=judgement.late,
+        stale=judgement.stale,
+        repair_seconds=round(judgement.repair_seconds, 2),
+        void=judgement.void,
+        failovers=tuple((name, round(claim, 2), round(cycle, 2)) for name, claim, cycle in result.failovers),
+        schedule=str(plan),
+        notes=result.notes,
+        violations=tuple(map(str, result.violations)),
+    )
+
+
+def line(record: KafkaRecord) -> str:
+    """Return the result of a seed in one line."""
+    outcome = f"{len(record.violations)} VIOLATIONS" if record.violations else "ok"
+    return (
+        f"{record.seed:5} {record.services:8}{record.seconds:6.1f} s, "
+        f"{record.kills} kills and stops, {record.kills_inside} during a request, "
+        f"{record.cuts} cuts after a request, {record.broker_faults} broker faults, "
+        f"{record.writes} writes of {record.terms} terms, {record.void} void records, "
+        f"{record.stale} stale rates: {outcome}"
+    )
+
+
+def details(record: KafkaRecord) -> str:
+    """Return the schedule, events and violations of a run."""
+    return "\n".join([record.schedule, *(f"  {note}" for note in record.notes), *(f"  {v}" for v in record.violations)])
+
+
+def summary(records: Sequence[KafkaRecord]) -> str:
+    """Return the totals of all runs."""
+    kills, inside = sum(r.kills for r in records), sum(r.kills_inside for r in records)
+    broken = [r.seed for r in records if r.violations]
+    where = f": seeds {broken}" if broken else ""
+    return "\n".join(
+        [
+            f"{len(records)} runs, {sum(len(r.violations) for r in records)} violations{where}",
+            f"{kills} kills and stops of services, {inside} of them during a request ({inside / max(kills, 1):.0%})",
+            f"{sum(r.cuts for r in records)} connections cut between a request and its response, "
+            f"{sum(r.broker_faults for r in records)} brokers killed, frozen or partitioned",
+            f"{sum(r.writes for r in records)} config writes of {sum(r.terms for r in records)} terms, "
+            f"{sum(r.late for r in records)} of them right after a SIGSTOP that outlasted the term; "
+            f"{sum(r.void for r in records)} void records",
+            f"{sum(r.stale for r in records)} stale rates, each repaired within "
+            f"{max((r.repair_seconds for r in records), default=0.0):.1f} s",
+            *(_failovers(records, signal) for signal in ("SIGKILL", "SIGTERM")),
+        ]
+    )
+
+
+def _failovers(records: Sequence[KafkaRecord], signal: str) -> str:
+    """Return the times of the failovers after a signal to the leader: until the claim, and the first cycle's end."""
+    failovers = [
+        (claim - r.session_seconds * (signal == "SIGKILL"), cycle - r.session_seconds * (signal == "SIGKILL"))
+        for r in records
+        for name, claim, cycle in r.failovers
+        if name == signal
+    ]
+    if not failovers:
+        return f"no failover after {signal}"
+    claims, cycles = (sorted(column) for column in zip(*failovers, strict=True))
+    session = "session time-out + " if signal == "SIGKILL" else ""
+    return (
+        f"{len(failovers)} failovers after {signal}: next claim after {session}{claims[len(claims) // 2]:.2f} s "
+        f"(median), {claims[-1]:.2f} s (longest); first cycle after {session}{cycles[len(cycles) // 2]:.2f} s, "
+        f"{cycles[-1]:.2f} s"
+    )

@@ -13,9 +13,6 @@ from tests.chaos.proxy import Timing, Trap
 from tests.chaos.schedule import PROCESS_FAULTS, SERVERS, Fault, FaultKind, Target
 from tests.chaos.services import StagedServices
 
-LIMIT_SECONDS = 120.0
-"""Deadline of each expected state; it takes a second or two on an idle machine."""
-
 _LATE_SECONDS = 30.0
 """Longest wait for the next term; it takes a few seconds on an idle machine."""
 
@@ -29,6 +26,8 @@ CRASHED = "a service ended unexpectedly, or with a traceback"
 class Play(ABC):
     """Executes the steps of one schedule."""
 
+    limit_seconds = 120.0
+    """Deadline of each expected state; it takes a second or two on an idle machine."""
     trap_seconds = 30.0
     """Longest wait for a request; it takes a few seconds on an idle machine."""
 
@@ -50,10 +49,10 @@ class Play(ABC):
     # Waits, which execute the repairs that are due
 
     def until(self, is_reached: Callable[[], bool], state: str) -> None:
-        deadline = time.monotonic() + LIMIT_SECONDS
+        deadline = time.monotonic() + self.limit_seconds
         while not is_reached():
             if time.monotonic() > deadline:
-                self.violations.append(Violation(STUCK, 0, f"not within {LIMIT_SECONDS:.0f} s: {state}"))
+                self.violations.append(Violation(STUCK, 0, f"not within {self.limit_seconds:.0f} s: {state}"))
                 return
             self._run_repairs()
             time.sleep(POLL_SECONDS)
@@ -204,7 +203,7 @@ class Play(ABC):
                 self.violations.append(Violation(CRASHED, 0, f"{name} ended unexpectedly: {process.returncode}"))
             process.terminate()
         for name, process in self._services.processes.items():
-            status = process.wait(LIMIT_SECONDS) if process.running else process.returncode
+            status = process.wait(self.limit_seconds) if process.running else process.returncode
             if status:
                 self.violations.append(Violation(CRASHED, 0, f"{name} ended with {status} on SIGTERM"))
             if "Traceback" in process.log.read_text(errors="replace"):

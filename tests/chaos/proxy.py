@@ -140,8 +140,10 @@ class Link:
         """
         self.trap: Trap | None = None
         """The trap for requests; it needs a `framing`."""
-        self.observe: Callable[[bytes], None] = lambda frame: None
+        self.observe: Callable[[bytes], None] = _ignore
         """Called with each request before it is forwarded, by several threads; it needs a `framing`."""
+        self.observe_response: Callable[[bytes], None] = _ignore
+        """Called with each response right before the client gets it, by several threads; it needs a `framing`."""
         self.delay_seconds = 0.0
         """Delay of each frame in each direction."""
         self.framing = framing
@@ -204,6 +206,11 @@ class Link:
         for gate in self._gates if server is None else [self._gates[server]]:
             gate.set()
 
+    def reset(self) -> None:
+        """Forward again, without trap and observers, so that another run can use the link."""
+        self.trap, self.observe, self.observe_response = None, _ignore, _ignore
+        self.resume()
+
     # Forwarding
 
     def _start_thread(self, work: Callable[..., None], *arguments: object) -> None:
@@ -254,6 +261,8 @@ class Link:
                 if self.delay_seconds:
                     time.sleep(self.delay_seconds)
                 gate.wait()
+                if self.framing and sink is connection.client:
+                    self.observe_response(piece)
                 sink.sendall(_LENGTH.pack(len(piece)) + piece if self.framing else piece)
                 if sink is connection.server and (trap := connection.forwarded_trap(piece)) and trap.hold():
                     raise ConnectionAbortedError("the connection is cut after the request")
@@ -283,6 +292,10 @@ class Link:
             return True
         connection.awaited_response = None
         return not awaited_response[0].hold()
+
+
+def _ignore(frame: bytes) -> None:
+    """Observe nothing."""
 
 
 class _Connection:

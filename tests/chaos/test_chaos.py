@@ -1,7 +1,9 @@
-"""Some seeds of the chaos tests; `make chaos` runs 200."""
+"""Some seeds of the chaos tests; `make chaos` runs 200, also on Kafka with `ARGS=--kafka`."""
 
 import pytest
 
+from tests.chaos.on_kafka import series as on_kafka
+from tests.chaos.on_kafka.series import KafkaRecord
 from tests.chaos.run import Result
 from tests.chaos.series import details, line, run_all, summary
 
@@ -34,3 +36,22 @@ def test_faults_and_edits_cause_no_violation(seeds: tuple[int, ...]) -> None:
     # Faults that miss their targets would prove nothing.
     assert sum(result.kills_inside for result in results) >= 0.3 * sum(result.kills for result in results) > 0
     assert sum(result.cuts_after_commit for result in results) > 0
+
+
+KAFKA_SEEDS = (2, 6, 15)
+"""With them the leader is killed and stopped, also during a request, and brokers are killed, frozen and partitioned."""
+
+
+def report_on_kafka(record: KafkaRecord) -> None:
+    print(on_kafka.line(record))
+
+
+def test_faults_and_edits_on_real_brokers_cause_no_violation() -> None:
+    print()
+    records = on_kafka.run_all(KAFKA_SEEDS, 2, "zookeeper", report_on_kafka)
+    print(on_kafka.summary(records))
+    broken = [on_kafka.details(record) for record in records if record.violations]
+    print(*broken, sep="\n")
+    assert broken == []
+    assert all(record.writes for record in records)
+    assert sum(record.kills for record in records) > 0 < sum(record.broker_faults for record in records)

@@ -23,6 +23,12 @@ UNANNOUNCED = "a config write that the ledger does not announce"
 FOREIGN_KEY = "a write to a foreign key"
 UNREPAIRED = "a late write that no leader repaired in time"
 
+CLOCK_SECONDS = 0.005
+"""Resolution of the times in the logs, which are milliseconds."""
+
+BATCH_SECONDS = 0.05
+"""The controller's records have the time at which their batch began, which is up to 25 ms early."""
+
 TRANSIT_SECONDS = 0.25
 """Longest time between the decision to send a request and its arrival at the proxy, on a busy machine."""
 
@@ -72,7 +78,7 @@ class Judgement:
     """Terms that began."""
     late: int
     """Requests that a process sent right after a SIGSTOP in which its term had ended; Kafka cannot refuse them."""
-    stale: int
+    stale: tuple[str, ...]
     """Committed rates that the ledger did not announce at that moment; each was repaired."""
     repair_seconds: float
     """Longest time until a stale rate was replaced; 0: none was."""
@@ -96,7 +102,7 @@ def judge(evidence: Evidence) -> Judgement:
         len(evidence.requests),
         len(evidence.state.claims),
         len(late),
-        len(repairs),
+        tuple(f"{key} = {value!r} for {seconds:.1f} s" for _, key, value, seconds in repairs),
         max((seconds for *_, seconds in repairs), default=0.0),
         evidence.state.void,
     )
@@ -109,13 +115,14 @@ def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[V
     claims = evidence.state.claims
     times = [claim.at for claim in claims]
     for request in evidence.requests:
-        index = bisect_right(times, request.at - 0.005) - 1  # the store's clock has milliseconds
+        index = bisect_right(times, request.at - CLOCK_SECONDS) - 1
         claim = claims[index] if index >= 0 else Claim(0.0, 0, "")
-        heartbeats = evidence.state.heartbeats.get(request.process, [])
-        sent = bisect_right(heartbeats, request.at)
-        silence = request.at - heartbeats[sent - 1] if sent else 0.0
+        heartbeats = evidence.state.heartbeats.get(request.process, ())
+        silence = request.at - max((h.sent_at for h in heartbeats if h.read_at <= request.at), default=request.at)
         is_next = index + 1 < len(claims) and claims[index + 1].process == request.process
-        others = claim.process != request.process and not (is_next and claims[index + 1].at < request.at + 0.005)
+        others = claim.process != request.process and not (
+            is_next and claims[index + 1].at < request.at + CLOCK_SECONDS
+        )
         overdue = silence > evidence.lease_seconds + TRANSIT_SECONDS
         if not others and not overdue:
             continue
@@ -126,7 +133,8 @@ def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[V
             details = f"{request.process} wrote {_keys(request)} {age:.2f} s after {claim.process} began {claim.term}"
             yield Violation(TWO_LEADERS, 0, details)
         else:
-            details = f"{request.process} wrote {_keys(request)} {silence:.2f} s after its last heartbeat"
+            heartbeat = "the last heartbeat that it had read back"
+            details = f"{request.process} wrote {_keys(request)} {silence:.2f} s after it sent {heartbeat}"
             yield Violation(AFTER_DEADLINE, 0, details)
 
 
@@ -179,7 +187,8 @@ def _repairs(evidence: Evidence) -> Iterator[tuple[int, str, str | None, float]]
         at = record.time.timestamp()
         if change.key not in RATE_KEYS or _by_operator(evidence, at, change):
             continue
-        if any(_explains(entry, change) for entry in ledger.around(change.entity, at)):
+        entries = ledger.around(change.entity, at, BATCH_SECONDS)
+        if any(_explains(entry, change) for entry in entries):
             continue
         following = (
             later.time.timestamp() - at
@@ -214,10 +223,10 @@ class _LedgerTimeline:
             self._times.setdefault(write.entity, []).append(write.at)
             self._entries.setdefault(write.entity, []).append(write.entry)
 
-    def around(self, entity: str, at: float) -> list[LedgerEntry | None]:
+    def around(self, entity: str, at: float, seconds_after: float = CLOCK_SECONDS) -> list[LedgerEntry | None]:
         """Return the entry at a time, and those written within the resolution of the clocks around it."""
         times, entries = self._times.get(entity, []), self._entries.get(entity, [])
-        first, last = bisect_right(times, at - 0.005), bisect_right(times, at + 0.005)
+        first, last = bisect_right(times, at - CLOCK_SECONDS), bisect_right(times, at + seconds_after)
         return entries[max(0, first - 1) : last]
 
 

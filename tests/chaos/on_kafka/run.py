@@ -99,6 +99,7 @@ class _Failover:
 
 
 class _KafkaRun(Play):
+    limit_seconds = 60.0
     trap_seconds = 4.0
 
     def __init__(self, stage: KafkaStage, operators: ThreadPoolExecutor) -> None:
@@ -107,6 +108,8 @@ class _KafkaRun(Play):
         self._thaws: dict[str, list[float]] = {}
         self._failovers: list[_Failover] = []
         self._broker_faults = 0
+        self._submissions: list[Future[bool]] = []
+        """Reassignments that operators submit in the background."""
 
     def execute(self) -> KafkaResult:
         stage = self.stage
@@ -123,6 +126,7 @@ class _KafkaRun(Play):
             else:
                 self._call(Call(step))
         self._wait_until_repaired()
+        self.until(lambda: all(submission.done() for submission in self._submissions), "all submissions have ended")
         self.until(stage.is_throttled, "the operators' changes of throttles are repaired")
         self.until(self._is_consistent, "the ledger has no intent, and agrees with Kafka")
         stage.finish_reassignment()
@@ -203,7 +207,7 @@ class _KafkaRun(Play):
             self.sleep(1.0)
             self._await(_repeated(client.resume), "resumed")
         elif call is Call.SUBMIT:
-            self._await(_repeated(lambda: client.submit_reassignment(stage.late_targets())), "submitted")
+            self._await(_repeated(lambda: client.submit_reassignment(stage.late_targets(0, 1))), "submitted")
         else:
             self._await(_repeated(lambda: client.set_override(OVERRIDE_RATE, NEW)), "override set")
             rates = {OVERRIDE_RATE}
@@ -241,6 +245,15 @@ class _KafkaRun(Play):
 
     def _trap(self, fault: Fault) -> Trap:
         return Trap(fault.timing, _matcher(Request[fault.request]))
+
+    def _inject_during_request(self, fault: Fault, trap: Trap) -> None:
+        if fault.request != Request.REASSIGN.name:
+            super()._inject_during_request(fault, trap)
+            return
+        targets = self.stage.late_targets(2, 3)
+        submission = self._operators.submit(_repeated(lambda: self.stage.client.submit_reassignment(targets)))
+        super()._inject_during_request(fault, trap)
+        self._submissions.append(submission)
 
     def _term_of(self, trap: Trap) -> int:
         return self.stage.leader()[0]

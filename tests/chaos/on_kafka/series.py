@@ -89,12 +89,12 @@ def _record(result: KafkaResult) -> KafkaRecord:
         writes=judgement.writes,
         terms=judgement.terms,
         late=judgement.late,
-        stale=judgement.stale,
+        stale=len(judgement.stale),
         repair_seconds=round(judgement.repair_seconds, 2),
         void=judgement.void,
         failovers=tuple((name, round(claim, 2), round(cycle, 2)) for name, claim, cycle in result.failovers),
         schedule=str(plan),
-        notes=result.notes,
+        notes=(*result.notes, *(f"stale: {rate}" for rate in judgement.stale)),
         violations=tuple(map(str, result.violations)),
     )
 

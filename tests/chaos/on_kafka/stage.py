@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.chaos.on_kafka.cluster import BROKERS, ProxiedCluster
 from tests.chaos.on_kafka.state import StateLog, ZooKeeperState
+from tests.chaos.on_kafka.state_topic import KafkaState
 from tests.chaos.proxy import Link, kafka_api
 from tests.chaos.schedule import Edit, Schedule
 from tests.chaos.services import StagedServices
@@ -50,6 +52,9 @@ _LOAD = (1, 3, 2)
 USER_RATE = "5000000"
 OVERRIDE_RATE = 1_200_000
 """Lower than every rate that the policy decides, because lower rates are written at once, and higher ones in steps."""
+
+_RECORD_ID = re.compile(rb'"id": ?"([^"]+)"')
+"""The id of a record of the state topic, which is not compressed."""
 
 PRODUCE, FETCH, ALTER_CONFIGS, ALTER_REASSIGNMENTS = 0, 1, 44, 45
 """API keys."""
@@ -108,9 +113,9 @@ class KafkaStage(StagedServices):
         super().__init__(plan, directory)
         self.cluster, self.brokers, self.kafka = cluster, cluster.brokers, cluster.brokers.kafka
         self.orders, self.late = f"orders-{plan.seed}", f"late-{plan.seed}"
-        if state == "kafka":
-            raise Invalid("The state store kafka is not there yet. Fix: use zookeeper.")
-        self.state: StateLog = ZooKeeperState(cluster.zookeeper, f"chaos-{plan.seed}", plan.session_seconds)
+        self.read_back: dict[tuple[str, str], float] = {}
+        """(process, id of a record of the state topic) -> when the proxy forwarded the record to the process."""
+        self.state = self._state(state)
         self.sent: list[SentRequest] = []
         """Requests of the services that change configs or reassignments."""
         self.expected: dict[str, dict[str, str]] = {}
@@ -121,6 +126,12 @@ class KafkaStage(StagedServices):
         """The last metadata record before the start of the services."""
         self._stack = ExitStack()
         self._client_lock = threading.Lock()
+
+    def _state(self, store: str) -> StateLog:
+        seed, session_seconds = self.plan.seed, self.plan.session_seconds
+        if store == "zookeeper":
+            return ZooKeeperState(self.cluster.zookeeper, f"chaos-{seed}", session_seconds)
+        return KafkaState(self.kafka, f"__chaos-{seed}", session_seconds, self.read_back)
 
     def __enter__(self) -> KafkaStage:
         with ExitStack() as stack:
@@ -186,8 +197,8 @@ class KafkaStage(StagedServices):
         deployment = Deployment("", f"http://{datadog.connect}", self.directory, common)
         for name, link in zip(names, self.brokers.slots, strict=False):
             link.observe = self._observer(name)
-            stack.callback(setattr, link, "observe", lambda frame: None)
-            stack.callback(link.resume)
+            link.observe_response = self._response_observer(name)
+            stack.callback(link.reset)
             self.links[name] = link
             options = {"bootstrap-servers": link.connect, **self.addresses(name)}
             if name == "admin":
@@ -203,6 +214,14 @@ class KafkaStage(StagedServices):
 
         return observe
 
+    def _response_observer(self, name: str) -> Callable[[bytes], None]:
+        def observe(frame: bytes) -> None:
+            at = time.time()
+            for record_id in _RECORD_ID.findall(frame):
+                self.read_back.setdefault((name, record_id.decode()), at)
+
+        return observe
+
     def leader(self) -> tuple[int, str]:
         claims = self.state.history().claims
         return (claims[-1].term, claims[-1].process) if claims else (0, "")
@@ -214,9 +233,9 @@ class KafkaStage(StagedServices):
         moves = {(BULK, p): _target(p) for p in range(2)} | {(self.orders, p): _target(p) for p in range(4)}
         self.kafka.reassign_through_bootstrap(moves)
 
-    def late_targets(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        """Return the reassignment that an operator submits later."""
-        return {(self.late, p): _target(p) for p in range(2)}
+    def late_targets(self, *partitions: int) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Return a reassignment that an operator submits later."""
+        return {(self.late, p): _target(p) for p in partitions}
 
     def finish_reassignment(self) -> None:
         """Cancel the reassignment of `bulk`; the rest finishes. If `bulk` was copied, move it back."""

@@ -45,14 +45,24 @@ class LedgerWrite:
     """The term that wrote it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A heartbeat in the log that its process has read back."""
+
+    sent_at: float
+    """Seconds since the epoch, by the process's clock."""
+    read_at: float
+    """Seconds since the epoch at which the proxy forwarded it back to the process."""
+
+
 @dataclass(slots=True)
 class StateHistory:
     """The history of the state store, in commit order."""
 
     claims: list[Claim] = field(default_factory=list)
     ledger: list[LedgerWrite] = field(default_factory=list)
-    heartbeats: dict[str, list[float]] = field(default_factory=dict)
-    """Process -> times at which it sent the heartbeats that the log contains; empty: the store has no such records."""
+    heartbeats: dict[str, list[Heartbeat]] = field(default_factory=dict)
+    """Process -> its heartbeats in the log; empty: the store has no such records."""
     void: int = 0
     """Records of ended terms, or with a check that failed."""
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.builders import AT_ONCE, Stopwatch
-from tests.chaos.proxy import Framing, Link, Timing, Trap, TransactionTrap
+from tests.chaos.proxy import Framing, Link, Timing, TransactionTrap
 
 LIMIT_SECONDS = 30.0
 TERM = "/own/term"

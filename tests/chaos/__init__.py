@@ -12,6 +12,7 @@ hold, delay and half-close connections. Another user edits configs at the same t
     run        executes a schedule
     checker    finds violations in the transaction log, a pure function
     series     runs many seeds in parallel
+    on_kafka   the same on real Kafka brokers
 
 `make chaos` calls `python -m tests.chaos`, which runs many seeds and prints a table.
 """

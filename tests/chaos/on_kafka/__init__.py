@@ -1,0 +1,14 @@
+"""Chaos tests on real Kafka brokers: the same kinds of faults, and faults of brokers.
+
+Kafka cannot refuse a config write of an ended term. So the checker judges when a write begins, by the requests that the
+proxies see, and whether the next leader repairs one that was on its way, by the controller's metadata log.
+
+    schedule     the faults, edits and calls of a run, a pure function of the seed
+    cluster      three brokers and a controller, with a proxy in front of each listener
+    stage        a reassignment, the services and the operators of one run
+    state        the history of the state store, and that of ZooKeeper
+    state_topic  the history of a state topic, by a replay of its own
+    run          executes a schedule
+    checker      finds violations, a pure function of the histories
+    series       runs many seeds in parallel, and keeps their results
+"""

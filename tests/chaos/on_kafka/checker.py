@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from autothrottle.core.cluster.configs import RATE_KEYS, THROTTLE_KEYS, LedgerEntry, parse_replicas
 from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord
@@ -18,6 +19,8 @@ from tests.chaos.on_kafka.state import Claim, StateHistory
 
 TWO_LEADERS = "a config write that began in the term of another leader"
 AFTER_DEADLINE = "a config write that began after the leader's own deadline"
+TWO_ACTORS = "a record of a term by a process that does not lead in it"
+TERM_DECREASES = "a term that is not above the one before"
 TWO_WRITERS = "ledger writes of two terms that interleave"
 UNANNOUNCED = "a config write that the ledger does not announce"
 FOREIGN_KEY = "a write to a foreign key"
@@ -90,7 +93,7 @@ def judge(evidence: Evidence) -> Judgement:
     """Return the judgement on a whole run."""
     late: list[ConfigRequest] = []
     violations = [*_check_requests(evidence, late), *_check_ledger(evidence.state), *_check_announced(evidence, late)]
-    violations += _check_keys(evidence)
+    violations += [*_check_keys(evidence), *_check_terms(evidence)]
     repairs = list(_repairs(evidence))
     violations += [
         Violation(UNREPAIRED, offset, f"{key} = {value!r} for {seconds:.1f} s")
@@ -136,6 +139,19 @@ def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[V
             heartbeat = "the last heartbeat that it had read back"
             details = f"{request.process} wrote {_keys(request)} {silence:.2f} s after it sent {heartbeat}"
             yield Violation(AFTER_DEADLINE, 0, details)
+
+
+def _check_terms(evidence: Evidence) -> Iterator[Violation]:
+    """Terms increase, and only the leader writes records of its term."""
+    claims = evidence.state.claims
+    for earlier, later in pairwise(claims):
+        if later.term <= earlier.term:
+            yield Violation(TERM_DECREASES, 0, f"{later.process} began {later.term} after {earlier.term}")
+    leaders = {claim.term: claim.process for claim in claims}
+    for record in evidence.state.fenced if evidence.planners_write else ():
+        if record.process != leaders.get(record.fence):
+            leader = leaders.get(record.fence)
+            yield Violation(TWO_ACTORS, 0, f"{record.process} wrote in term {record.fence} of {leader}")
 
 
 def _check_ledger(state: StateHistory) -> Iterator[Violation]:

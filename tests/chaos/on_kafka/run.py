@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, Unavailable
@@ -32,6 +34,9 @@ from tests.chaos.on_kafka.stage import (
 from tests.chaos.play import POLL_SECONDS, Play
 from tests.chaos.proxy import Trap, kafka_api
 from tests.chaos.schedule import Edit, Fault, FaultKind, Schedule, Target
+
+_OUTAGE_SECONDS = 20.0
+"""How long after a fault of a broker a gap between two cycles counts as its effect."""
 
 LEASE_SHARE = 2 / 3
 """Share of the session time-out after which a leader without a heartbeat stops to write."""
@@ -57,6 +62,8 @@ class KafkaResult:
     broker_faults: int
     failovers: tuple[tuple[str, float, float], ...]
     """(signal, seconds until the next claim, seconds until the end of the next leader's first cycle)."""
+    outages: tuple[tuple[str, float], ...]
+    """(fault of the broker that led the state partition, longest time between the ends of two cycles after it)."""
     seconds: float
     notes: tuple[str, ...] = ()
     """The events in order, each with the seconds since the start."""
@@ -108,6 +115,8 @@ class _KafkaRun(Play):
         self._thaws: dict[str, list[float]] = {}
         self._failovers: list[_Failover] = []
         self._broker_faults = 0
+        self._outages: list[tuple[str, float]] = []
+        """(fault of the broker that led the state partition, seconds since the epoch)."""
         self._submissions: list[Future[bool]] = []
         """Reassignments that operators submit in the background."""
 
@@ -151,8 +160,9 @@ class _KafkaRun(Play):
         violations = (*self.violations, *judgement.violations)
         failovers = tuple(filter(None, (self._measure(failover) for failover in self._failovers)))
         counts = self.kills, self.inside, self.cuts, self._broker_faults
+        outages = tuple((kind, self._longest_gap(at)) for kind, at in self._outages)
         seconds = time.monotonic() - self.start
-        return KafkaResult(stage.plan, judgement, violations, *counts, failovers, seconds, tuple(self.notes))
+        return KafkaResult(stage.plan, judgement, violations, *counts, failovers, outages, seconds, tuple(self.notes))
 
     # States
 
@@ -282,6 +292,8 @@ class _KafkaRun(Play):
         self._broker_faults += 1
         self.note(f"broker {broker_id}; the state partition is led by {leader}")
         broker = brokers.kafka.brokers[broker_id]
+        if broker_id == leader:
+            self._outages.append((fault.kind.value, time.time()))
         if fault.kind is FaultKind.KILL:
             broker.kill()
             self.schedule_repair(fault.seconds, partial(self._restart, broker_id))
@@ -322,6 +334,13 @@ class _KafkaRun(Play):
         log = self.stage.processes[claim.process].log.read_text(errors="replace")
         cycle = next((at for at in _cycles(log) if at > claim.at), None)
         return None if cycle is None else (failover.signal, claim.at - failover.at, cycle - failover.at)
+
+    def _longest_gap(self, at: float) -> float:
+        """Return the longest time between the ends of two cycles, from the last one before a time on."""
+        logs = [process.log.read_text(errors="replace") for process in self.stage.processes.values()]
+        ends = sorted(end for log in logs for end in _cycles(log) if end < at + _OUTAGE_SECONDS)
+        first = max(0, bisect_right(ends, at) - 1)
+        return max((later - end for end, later in pairwise(ends[first:])), default=0.0)
 
 
 def _cycles(log: str) -> list[float]:

@@ -32,6 +32,7 @@ class KafkaRecord:
     repair_seconds: float
     void: int
     failovers: tuple[tuple[str, float, float], ...]
+    outages: tuple[tuple[str, float], ...]
     schedule: str
     notes: tuple[str, ...]
     violations: tuple[str, ...]
@@ -72,7 +73,9 @@ def _from_json(line: str) -> KafkaRecord:
     fields = json.loads(line)
     for name in ("notes", "violations"):
         fields[name] = tuple(fields[name])
-    return KafkaRecord(**fields | {"failovers": tuple(tuple(failover) for failover in fields["failovers"])})
+    for name in ("failovers", "outages"):
+        fields[name] = tuple(map(tuple, fields[name]))
+    return KafkaRecord(**fields)
 
 
 def _record(result: KafkaResult) -> KafkaRecord:
@@ -93,6 +96,7 @@ def _record(result: KafkaResult) -> KafkaRecord:
         repair_seconds=round(judgement.repair_seconds, 2),
         void=judgement.void,
         failovers=tuple((name, round(claim, 2), round(cycle, 2)) for name, claim, cycle in result.failovers),
+        outages=tuple((kind, round(gap, 2)) for kind, gap in result.outages),
         schedule=str(plan),
         notes=(*result.notes, *(f"stale: {rate}" for rate in judgement.stale)),
         violations=tuple(map(str, result.violations)),
@@ -133,6 +137,7 @@ def summary(records: Sequence[KafkaRecord]) -> str:
             f"{sum(r.stale for r in records)} stale rates, each repaired within "
             f"{max((r.repair_seconds for r in records), default=0.0):.1f} s",
             *(_failovers(records, signal) for signal in ("SIGKILL", "SIGTERM")),
+            *(_outages(records, kind) for kind in ("SIGKILL", "SIGSTOP")),
         ]
     )
 
@@ -153,4 +158,15 @@ def _failovers(records: Sequence[KafkaRecord], signal: str) -> str:
         f"{len(failovers)} failovers after {signal}: next claim after {session}{claims[len(claims) // 2]:.2f} s "
         f"(median), {claims[-1]:.2f} s (longest); first cycle after {session}{cycles[len(cycles) // 2]:.2f} s, "
         f"{cycles[-1]:.2f} s"
+    )
+
+
+def _outages(records: Sequence[KafkaRecord], fault: str) -> str:
+    """Return the longest times between two cycles after a fault of the broker that led the state partition."""
+    gaps = sorted(gap for r in records for kind, gap in r.outages if kind == fault)
+    if not gaps:
+        return f"no {fault} of the broker that leads the state partition"
+    return (
+        f"{len(gaps)} times {fault} of the broker that leads the state partition: longest time between two cycles "
+        f"{gaps[len(gaps) // 2]:.2f} s (median), {gaps[-1]:.2f} s (longest)"
     )

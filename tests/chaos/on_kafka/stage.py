@@ -113,6 +113,8 @@ class KafkaStage(StagedServices):
         super().__init__(plan, directory)
         self.cluster, self.brokers, self.kafka = cluster, cluster.brokers, cluster.brokers.kafka
         self.orders, self.late = f"orders-{plan.seed}", f"late-{plan.seed}"
+        self.writers: dict[str, str] = {}
+        """Id of a record of the state topic -> the process that wrote it."""
         self.read_back: dict[tuple[str, str], float] = {}
         """(process, id of a record of the state topic) -> when the proxy forwarded the record to the process."""
         self.state = self._state(state)
@@ -131,7 +133,7 @@ class KafkaStage(StagedServices):
         seed, session_seconds = self.plan.seed, self.plan.session_seconds
         if store == "zookeeper":
             return ZooKeeperState(self.cluster.zookeeper, f"chaos-{seed}", session_seconds)
-        return KafkaState(self.kafka, f"__chaos-{seed}", session_seconds, self.read_back)
+        return KafkaState(self.kafka, f"__chaos-{seed}", session_seconds, self.writers, self.read_back)
 
     def __enter__(self) -> KafkaStage:
         with ExitStack() as stack:
@@ -209,8 +211,11 @@ class KafkaStage(StagedServices):
 
     def _observer(self, name: str) -> Callable[[bytes], None]:
         def observe(frame: bytes) -> None:
-            if kafka_api(frame) in (ALTER_CONFIGS, ALTER_REASSIGNMENTS):
+            api = kafka_api(frame)
+            if api in (ALTER_CONFIGS, ALTER_REASSIGNMENTS):
                 self.sent.append(SentRequest(time.time(), name, frame))
+            elif api == PRODUCE:
+                self.writers |= {record_id.decode(): name for record_id in _RECORD_ID.findall(frame)}
 
         return observe
 

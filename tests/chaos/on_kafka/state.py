@@ -55,6 +55,15 @@ class Heartbeat:
     """Seconds since the epoch at which the proxy forwarded it back to the process."""
 
 
+@dataclass(frozen=True, slots=True)
+class FencedRecord:
+    """A record that only the leader may write."""
+
+    fence: int
+    process: str
+    """The process whose connection carried it; "": unknown."""
+
+
 @dataclass(slots=True)
 class StateHistory:
     """The history of the state store, in commit order."""
@@ -63,6 +72,8 @@ class StateHistory:
     ledger: list[LedgerWrite] = field(default_factory=list)
     heartbeats: dict[str, list[Heartbeat]] = field(default_factory=dict)
     """Process -> its heartbeats in the log; empty: the store has no such records."""
+    fenced: list[FencedRecord] = field(default_factory=list)
+    """Records with a fence that took effect; empty: the store has no such records."""
     void: int = 0
     """Records of ended terms, or with a check that failed."""
 

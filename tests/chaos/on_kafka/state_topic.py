@@ -17,7 +17,7 @@ from typing import Any
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
-from tests.chaos.on_kafka.state import Claim, Heartbeat, LedgerWrite, StateHistory, StateLog, holder
+from tests.chaos.on_kafka.state import Claim, FencedRecord, Heartbeat, LedgerWrite, StateHistory, StateLog, holder
 
 _REQUEST_MILLISECONDS = 3000
 """Timeout of a read, so that a broker that is away does not hold up the reader."""
@@ -33,6 +33,8 @@ class StateReplay:
     """Session -> (time at which it sent a heartbeat, id of the record)."""
     leaders: dict[str, str] = field(default_factory=dict)
     """Session -> name of the process that led with it."""
+    fenced: list[tuple[int, str]] = field(default_factory=list)
+    """(fence, id) of the records with a fence that took effect."""
     void: int = 0
     _versions: dict[str, int] = field(default_factory=dict)
     _owners: dict[str, str] = field(default_factory=dict)
@@ -49,6 +51,8 @@ class StateReplay:
             return
         self._counter += 1
         fence = edit.get("fence") or 0
+        if fence:
+            self.fenced.append((fence, edit["id"]))
         for path, text in (edit.get("writes") or {}).items():
             self._write(at, fence, path, text, edit.get("owner") or "")
             _, marker, session = path.rpartition("/sessions/")
@@ -80,7 +84,12 @@ class KafkaState(StateLog):
     """State in a topic of the cluster under test. A thread reads it, before anything in it is deleted."""
 
     def __init__(
-        self, cluster: KraftCluster, topic: str, session_seconds: float, read_back: Mapping[tuple[str, str], float]
+        self,
+        cluster: KraftCluster,
+        topic: str,
+        session_seconds: float,
+        writers: Mapping[str, str],
+        read_back: Mapping[tuple[str, str], float],
     ) -> None:
         """Prepare to read a topic.
 
@@ -88,10 +97,11 @@ class KafkaState(StateLog):
             cluster: has the topic, once the services have created it.
             topic: its name.
             session_seconds: session time-out of the services.
+            writers: id of a record -> the process that wrote it.
             read_back: (process, id of a record) -> when the process got the record, seconds since the epoch.
         """
         self.partition = topic, 0
-        self._read_back = read_back
+        self._writers, self._read_back = writers, read_back
         self._cluster, self._topic, self._session_seconds = cluster, topic, session_seconds
         self._replay, self._lock = StateReplay(), threading.Lock()
         self._next_offset = 0
@@ -120,7 +130,8 @@ class KafkaState(StateLog):
                 for sent_at, record_id in replay.heartbeats.get(session, ()):
                     if read_at := self._read_back.get((process, record_id)):
                         heartbeats.setdefault(process, []).append(Heartbeat(sent_at, read_at))
-            return StateHistory(list(replay.claims), list(replay.ledger), heartbeats, replay.void)
+            fenced = [FencedRecord(fence, self._writers.get(record_id, "")) for fence, record_id in replay.fenced]
+            return StateHistory(list(replay.claims), list(replay.ledger), heartbeats, fenced, replay.void)
 
     def _follow(self) -> None:
         while not self._ending.is_set():

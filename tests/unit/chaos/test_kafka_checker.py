@@ -9,7 +9,7 @@ from autothrottle.core.cluster.configs import FOLLOWER_RATE, FOLLOWER_REPLICAS, 
 from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord
 from tests.chaos.on_kafka import checker
 from tests.chaos.on_kafka.checker import ConfigRequest, Evidence, judge
-from tests.chaos.on_kafka.state import Claim, Heartbeat, LedgerWrite, StateHistory
+from tests.chaos.on_kafka.state import Claim, FencedRecord, Heartbeat, LedgerWrite, StateHistory
 
 BROKER = "brokers/1003"
 SET, DELETE, APPEND = 0, 1, 2
@@ -110,6 +110,19 @@ def test_write_to_a_list_entry_that_the_ledger_does_not_own_is_a_violation() -> 
 
     assert rules(appended("0:1")) == set()
     assert rules(appended("9:9")) == {checker.UNANNOUNCED}
+
+
+def test_record_of_a_term_by_another_process_is_a_violation() -> None:
+    def written_by(process: str) -> Evidence:
+        return replace(CORRECT, state=replace(CORRECT.state, fenced=[FencedRecord(2, process)]))
+
+    assert rules(written_by("run-2")) == set()
+    assert rules(written_by("run-1")) == {checker.TWO_ACTORS}
+
+
+def test_term_that_does_not_increase_is_a_violation() -> None:
+    state = replace(CORRECT.state, claims=[*CORRECT.state.claims, Claim(120.0, 2, "run-1")])
+    assert rules(replace(CORRECT, state=state)) == {checker.TERM_DECREASES}
 
 
 def test_write_of_another_key_is_a_violation() -> None:

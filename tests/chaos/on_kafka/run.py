@@ -125,7 +125,8 @@ class _KafkaRun(Play):
         for name in stage.processes:
             stage.start(name)
         self.until(lambda: stage.leader()[0] > 0, "a planner leads")
-        stage.submit_reassignment()
+        self._await(_repeated(stage.submit_through_api), "the reassignment is submitted")
+        stage.submit_through_kafka()
         self.until(stage.is_throttled, "the reassignment is throttled")
         for step in stage.plan.steps:
             if isinstance(step, Fault):

@@ -32,7 +32,7 @@ from autothrottle.runtime.command_line import (
     program,
     usage,
 )
-from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration import Configuration, StateStore
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
 from autothrottle.runtime.extras import WITH_EXTRAS, start
@@ -187,7 +187,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     for warning in configuration.warnings:
         log.warning("%s", capitalized(warning))
     try:
-        if "kafka-client-config" in options:
+        if "zk-prefix" in options or configuration.state_store is StateStore.KAFKA:  # it accesses Kafka
             validate_kafka_settings(configuration)
     except Invalid as error:
         log.error("%s", capitalized(str(error)))

@@ -250,7 +250,7 @@ class ClusterLab:
             "metrics-window": str(WINDOW_SECONDS),
             "default-capacity": str(CAPACITY // MEGABYTE),
             "max-rate": f"{MAX_RATIO:.0%}".rstrip("%"),
-            "zk-session-timeout": str(SESSION_SECONDS),
+            "session-timeout": str(SESSION_SECONDS),
         }
         deployment = Deployment(self.server.connect, self.datadog.url, directory, options)
         with ServiceProcesses(deployment, planners) as services:

@@ -170,7 +170,7 @@ class Stage:
         for name in names:
             link = stack.enter_context(Link([server.port for server in self.ensemble.servers], framed=True))
             session = self.plan.session_seconds if name == "applier" else SESSION_SECONDS
-            options = {"zk-addr": link.connect, "zk-session-timeout": str(session), **self._addresses(name)}
+            options = {"zk-addr": link.connect, "session-timeout": str(session), **self._addresses(name)}
             self.links[name] = link
             self.processes[name] = deployment.process(name.partition("-")[0], name, options)
             stack.callback(self.processes[name].stop)

@@ -69,7 +69,7 @@ def candidates(
     options = {
         "zk-addr": zookeeper.connect,
         "zk-config-prefix": "autothrottle-stale",
-        "zk-session-timeout": str(SESSION_SECONDS),
+        "session-timeout": str(SESSION_SECONDS),
         "interval": str(INTERVAL),
         "datadog-url": "http://127.0.0.1:1",
         "api-listen": "127.0.0.1:0",

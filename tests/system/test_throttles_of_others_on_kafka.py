@@ -42,7 +42,7 @@ class Deployed:
         self._options = {
             "zk-addr": zookeeper.connect,
             "zk-config-prefix": "autothrottle-and-others",
-            "zk-session-timeout": "3",
+            "session-timeout": "3",
             "datadog-url": self.datadog.url,
             "interval": str(INTERVAL),
             "metrics-window": "6",

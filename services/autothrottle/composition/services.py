@@ -349,7 +349,7 @@ class Composition:
         Raises:
             Invalid: members on other hosts cannot reach its address.
         """
-        deadline = time.monotonic() + self.configuration.zk_session_timeout.total_seconds() + 1
+        deadline = time.monotonic() + self.configuration.session_timeout.total_seconds() + 1
         while hosts := self._hosts_without_route(member):
             if time.monotonic() > deadline:
                 raise Invalid(
@@ -373,12 +373,12 @@ class Composition:
         """
         session, election = self.state.new_session(), self.state.election()
         source, writer = self.cluster.snapshots(session, None), self.cluster.writer(session)
-        term = _win_election(election, self.configuration.zk_session_timeout * 2)
+        term = _win_election(election, self.configuration.session_timeout * 2)
         try:
             outcomes = take_back_everything(term, source, self.cluster.quota_source(session), writer)
         finally:
             election.leave()
-        remove_own_tree(session, self.state.paths, self.configuration.zk_session_timeout * 2)
+        remove_own_tree(session, self.state.paths, self.configuration.session_timeout * 2)
         return len(outcomes)
 
     def _follow_request_quotas(self) -> RequestQuotaStore:

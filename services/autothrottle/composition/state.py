@@ -39,7 +39,7 @@ class StateStores:
 
     def __init__(self, configuration: Configuration, stack: Shutdown) -> None:
         self._stack, self._servers = stack, ",".join(configuration.zk_addr)
-        self.session_timeout = configuration.zk_session_timeout
+        self.session_timeout = configuration.session_timeout
         self.paths = OwnPaths(configuration.zk_config_prefix)
 
     def new_session(self) -> KazooClient:

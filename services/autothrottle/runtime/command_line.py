@@ -73,7 +73,11 @@ def _named(*names: str) -> frozenset[str]:
 
 
 _C = Configuration
-_PROCESS = _named(_C.GENERAL, _C.ZOOKEEPER) - {"zk-prefix"}
+BROKER_OPTIONS = _named(
+    "kafka-backend", "kafka-native-mode", "bootstrap-servers", "kafka-client-config", "kafka-api-request-timeout"
+)
+"""Options of the connections with brokers. Every process uses them if its state is in Kafka."""
+_PROCESS = _named(_C.GENERAL, _C.STATE, _C.ZOOKEEPER) - {"zk-prefix"} | BROKER_OPTIONS
 _METERED = _PROCESS | {"cluster-name"}
 _SERVER = _METERED | _named("listen", "metrics-listen", "advertise", _C.SECURITY) - {"tls-server-name"}
 _CLIENT = _SERVER | {"tls-server-name"}

@@ -18,7 +18,14 @@ from urllib.parse import urlsplit
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.exporters import EXPORTERS
-from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration, KafkaBackend, PolicyName
+from autothrottle.runtime.configuration import (
+    METRICS_SOURCES,
+    OPTIONS,
+    Configuration,
+    KafkaBackend,
+    PolicyName,
+    StateStore,
+)
 from autothrottle.runtime.option_kinds import Option, Refused, declared_options
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
 from autothrottle_client.replicas import is_loopback, is_loopback_host
@@ -179,11 +186,19 @@ class _Combinations:
         """Return the configuration with the options that count; add to the problems and warnings."""
         keys: dict[str, Any] = {"api_key": self._key("api-key"), "app_key": self._key("app-key")}
         configuration = replace(
-            self.values, **keys, **self._ratios(), **self._kafka(), **self._capacity(), **self._window()
+            self.values,
+            **keys,
+            **self._ratios(),
+            **self._kafka(),
+            **self._state_store(),
+            **self._session(),
+            **self._capacity(),
+            **self._window(),
         )
         self.warnings.extend(self._suspicions(configuration))
         self._check_metrics_source(configuration)
         self._check_exporter()
+        self._check_state_store(configuration)
         self._check_zookeeper()
         self._check_decisions()
         self._check_tls()
@@ -237,11 +252,35 @@ class _Combinations:
                 f"and kafka-backend is {backend} ({self._source('kafka-backend')}), which contradict each "
                 f"other: native mode means the admin backend. Fix: give kafka-backend only"
             )
-        backend = KafkaBackend.ADMIN if native else backend
+        backend = KafkaBackend.ADMIN if native or self._is_kafka_alone else backend
         servers = self.values.bootstrap_servers
         if backend is KafkaBackend.ADMIN and not servers:
             servers = (OPTIONS["bootstrap-servers"].example,)
         return {"kafka_backend": backend, "bootstrap_servers": servers}
+
+    @property
+    def _access_options(self) -> Sequence[str]:
+        """The given options that choose the access to Kafka or ZooKeeper. With one of them no default moves state."""
+        return [name for name in ("zk-addr", "zk-prefix", "kafka-backend", "kafka-native-mode") if name in self.given]
+
+    @property
+    def _is_kafka_alone(self) -> bool:
+        return bool(self.values.bootstrap_servers) and not self._access_options
+
+    def _state_store(self) -> Mapping[str, Any]:
+        is_given = "state-store" in self.given
+        default = StateStore.KAFKA if self._is_kafka_alone else StateStore.ZOOKEEPER
+        return {"state_store": self.values.state_store if is_given else default, "state_store_given": is_given}
+
+    def _session(self) -> Mapping[str, Any]:
+        """Return the session timeout from the option of either name."""
+        names = ("session-timeout", "zk-session-timeout")
+        timeouts = {name: getattr(self.values, name.replace("-", "_")) for name in names}
+        if len({timeouts[name] for name in names if self._rank(name) < Rank.PRESET}) > 1:
+            both = " and ".join(f"{name}: {self.given[name].text!r} ({self._source(name)})" for name in names)
+            self.problems.append(f"{both} have the same meaning and different values. Fix: give session-timeout only")
+        timeout = timeouts[min(names, key=self._rank)]
+        return {"session_timeout": timeout, "zk_session_timeout": timeout}
 
     def _capacity(self) -> Mapping[str, Any]:
         names = ("capacity", "default-capacity")
@@ -298,6 +337,23 @@ class _Combinations:
             )
         if values.prometheus_token_file and values.prometheus_user_file:
             self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
+
+    def _check_state_store(self, settled: Configuration) -> None:
+        if settled.state_store is not StateStore.KAFKA:
+            return
+        store = self._named("state-store")
+        if not self.values.bootstrap_servers and not any(p.startswith("bootstrap-servers:") for p in self.problems):
+            self.problems.append(
+                f"{store} is kafka, whose topic is reached through bootstrap-servers, which is not given. "
+                "Fix: --bootstrap-servers=kafka1:9092, for example"
+            )
+        if settled.kafka_backend is KafkaBackend.ZOOKEEPER and self._access_options:
+            default = f"default with {' and '.join(self._access_options)}"
+            source = self._source("kafka-backend") if "kafka-backend" in self.given else default
+            self.problems.append(
+                f"{store} is kafka, and kafka-backend is zookeeper ({source}), which fences its writes with a node in "
+                "ZooKeeper. Fix: --kafka-backend=admin, or --state-store=zookeeper"
+            )
 
     def _check_zookeeper(self) -> None:
         prefix = self.values.zk_prefix

@@ -271,7 +271,7 @@ def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails
     program = (
         "import sys; from datetime import timedelta; from autothrottle.composition import state; "
         "from autothrottle.__main__ import main; state._CONNECT_TIMEOUT = timedelta(seconds=2); "
-        f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--zk-session-timeout=1']))"
+        f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--session-timeout=1']))"
     )
     ended = python("-c", program)
     (line,) = ended.stderr.splitlines()
@@ -281,7 +281,7 @@ def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails
 
 def test_a_service_without_zookeeper_logs_one_warning_and_works() -> None:
     """Metrics and gateway use ZooKeeper only for the list of members."""
-    flags = ["--listen=127.0.0.1:0", "--metrics-source=none", "--zk-addr=127.0.0.1:1", "--zk-session-timeout=1"]
+    flags = ["--listen=127.0.0.1:0", "--metrics-source=none", "--zk-addr=127.0.0.1:1", "--session-timeout=1"]
     command = [sys.executable, "-m", "autothrottle", "metrics", *flags]
     with subprocess.Popen(command, env=os.environ, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None

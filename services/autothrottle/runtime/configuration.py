@@ -176,7 +176,8 @@ class Configuration:
     metrics_source: str = option(
         _metrics_source,
         "datadog",
-        "Source of load and capacity",
+        "Source of load and capacity. Without it: datadog with its keys, prometheus with prometheus-url, scrape with "
+        "scrape-url, else kafka with bootstrap-servers",
         f"one of {', '.join(METRICS_SOURCES)}, or an entry point of the group {METRICS_SOURCE_GROUP}",
     )
     metrics_window: timedelta = kinds.seconds(
@@ -371,7 +372,9 @@ class Configuration:
     default_capacity: Capacity | None = _capacity(
         "default-capacity", "Fallback link capacity. Without it, brokers of unknown capacity count as failed", "120"
     )
-    capacity: Capacity | None = _capacity("capacity", "Same as default-capacity", "1000MB/s")
+    capacity: Capacity | None = _capacity(
+        "capacity", "Same as default-capacity; metrics-source kafka needs it, or broker-cap-map", "1000MB/s"
+    )
 
     REMOVAL: ClassVar[str] = "Removal of throttles"
     cleanup_after: int = kinds.count("60", "Idle intervals before removal of leftover throttles", at_least=1)

@@ -35,6 +35,13 @@ T = TypeVar("T")
 _SCRAPE_WINDOW = timedelta(seconds=12)
 """Default of metrics-window with scraping: the shortest that is steady, see docs/how-it-works.md."""
 
+_SOURCE_OPTIONS: Mapping[str, Sequence[str]] = {
+    "datadog": ("api-key", "api-key-file", "app-key", "app-key-file"),
+    "prometheus": ("prometheus-url",),
+    "scrape": ("scrape-url",),
+}
+"""Metrics source -> the options each of which makes it the default."""
+
 _KAFKA_NODE = re.compile(
     "admin|brokers|cluster|config|consumers|controller|controller_epoch|delegation_token|feature|"
     "isr_change_notification|kafka-acl|kafka-acl-changes|kafka-acl-extended|kafka-acl-extended-changes|"
@@ -185,19 +192,21 @@ class _Combinations:
     def checked(self) -> Configuration:
         """Return the configuration with the options that count; add to the problems and warnings."""
         keys: dict[str, Any] = {"api_key": self._key("api-key"), "app_key": self._key("app-key")}
+        source = self._metrics_source()
         configuration = replace(
             self.values,
             **keys,
+            metrics_source=source,
             **self._ratios(),
             **self._kafka(),
             **self._state_store(),
             **self._session(),
             **self._capacity(),
-            **self._window(),
+            **self._window(source),
         )
         self.warnings.extend(self._suspicions(configuration))
         self._check_metrics_source(configuration)
-        self._check_exporter()
+        self._check_exporter(source)
         self._check_state_store(configuration)
         self._check_zookeeper()
         self._check_decisions()
@@ -239,8 +248,25 @@ class _Combinations:
         directions = {"max_tx_rate": self._rank("max-tx-rate"), "max_rx_rate": self._rank("max-rx-rate")}
         return {name: self.values.max_rate for name, rank in directions.items() if both < rank}
 
-    def _window(self) -> Mapping[str, Any]:
-        is_default = self.values.metrics_source == "scrape" and self._rank("metrics-window") is Rank.DEFAULT
+    def _metrics_source(self) -> str:
+        """Return the given source, or else the one whose options are given."""
+        if "metrics-source" in self.given:
+            return self.values.metrics_source
+        options = {
+            source: next((name for name in names if getattr(self.values, name.replace("-", "_"))), "")
+            for source, names in _SOURCE_OPTIONS.items()
+        }
+        sources = [source for source, name in options.items() if name]
+        is_refused = any(problem.startswith("metrics-source:") for problem in self.problems)
+        if len(sources) > 1 and "metrics-source" in self.used and not is_refused:
+            given = " and ".join(self._named(options[source]) for source in sources)
+            fixes = ", or ".join(f"--metrics-source={source}" for source in sources)
+            self.problems.append(f"{given} belong to different metrics sources. Fix: choose one with {fixes}")
+        default = "kafka" if self.values.bootstrap_servers else self.values.metrics_source
+        return sources[0] if sources else default
+
+    def _window(self, source: str) -> Mapping[str, Any]:
+        is_default = source == "scrape" and self._rank("metrics-window") is Rank.DEFAULT
         return {"metrics_window": _SCRAPE_WINDOW} if is_default else {}
 
     def _kafka(self) -> Mapping[str, Any]:
@@ -328,9 +354,9 @@ class _Combinations:
         if settled.kafka_client_config and not settled.bootstrap_servers:
             yield "kafka-client-config is given, but without bootstrap-servers the Kafka client has no address"
 
-    def _check_exporter(self) -> None:
+    def _check_exporter(self, source: str) -> None:
         values = self.values
-        if values.metrics_source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
+        if source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
             self.problems.append(
                 f"{self._valued('broker-exporter')} reports all pods of a host, so metrics-source scrape cannot read "
                 "it. Fix: --metrics-source=prometheus"

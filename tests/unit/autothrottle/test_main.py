@@ -235,6 +235,7 @@ def test_sigterm_ends_a_service_with_status_0() -> None:
     with subprocess.Popen(command, env=os.environ, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         try:
+            assert "Metrics source: none. It does not see any load" in running.stderr.readline()
             assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
             running.terminate()
             assert running.wait(SECONDS) == 0
@@ -286,6 +287,7 @@ def test_a_service_without_zookeeper_logs_one_warning_and_works() -> None:
     with subprocess.Popen(command, env=os.environ, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         try:
+            assert "Metrics source: none. It does not see any load" in running.stderr.readline()
             assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
             warning = running.stderr.readline().strip()
             assert warning.endswith(

@@ -603,8 +603,9 @@ def test_no_metrics_source_needs_the_static_policy(command: str, policy: str) ->
 
 def test_the_shortest_start_needs_brokers_and_a_capacity_alone() -> None:
     words = ["--bootstrap-servers", "kafka1:9092", "--capacity", "1000MB/s"]
-    c = parse(words, {}, used=())
+    c = parse(words, {}, used=COMMANDS["run"].options)
     assert (c.kafka_backend, c.bootstrap_servers) == (KafkaBackend.ADMIN, ("kafka1:9092",))
+    assert (c.metrics_source, c.capacities.default) == ("kafka", Capacity(mb(1000), mb(1000)))
     assert (c.state_store, c.state_topic, c.state_store_given) == (StateStore.KAFKA, "__autothrottle_state", False)
     assert c.warnings == ()
 
@@ -884,9 +885,70 @@ def test_a_required_key_may_be_given_as_its_file(tmp_path: Path) -> None:
     assert parse(flags, {}, used=("metrics-source",)).api_key == "secret-api"
 
 
+KEYS = {"api-key": "k1", "app-key": "k2"}
+SERVERS = {"bootstrap-servers": "a:1", "capacity": "100"}
+PROMETHEUS, SCRAPE = {"prometheus-url": "http://a:1"}, {"scrape-url": "http://{host}:1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        ({}, "datadog"),
+        (KEYS, "datadog"),
+        (KEYS | SERVERS, "datadog"),
+        (PROMETHEUS, "prometheus"),
+        (PROMETHEUS | SERVERS, "prometheus"),
+        (SCRAPE, "scrape"),
+        (SCRAPE | SERVERS, "scrape"),
+        (SERVERS, "kafka"),
+        (SERVERS | {"zk-addr": "b:2"}, "kafka"),
+        ({"kafka-backend": "admin"}, "datadog"),
+        (KEYS | PROMETHEUS | SERVERS | {"metrics-source": "scrape"}, "scrape"),
+        (KEYS | SERVERS | {"metrics-source": "none"}, "none"),
+    ],
+)
+def test_the_metrics_source_is_the_one_whose_options_are_given(options: Mapping[str, str], source: str) -> None:
+    for place in ("flag", "variable", "key"):
+        assert configure(*split(dict.fromkeys(options, place), options)).metrics_source == source
+
+
+def test_the_keys_may_be_files_for_the_choice_of_the_metrics_source(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    files = [f"--api-key-file={tmp_path / 'key'}", f"--app-key-file={tmp_path / 'key'}", "--bootstrap-servers=a:1"]
+    assert parse(files, {}, used=COMMANDS["run"].options).metrics_source == "datadog"
+
+
+def test_options_of_several_metrics_sources_are_refused_without_a_choice() -> None:
+    argv = ["--prometheus-url=http://a:1", "--scrape-url=http://{host}:1"]
+    environ = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+    used = COMMANDS["run"].options
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(argv, environ, used=used)
+    assert caught.value.problems == (
+        "api-key (environment variable AUTOTHROTTLE_API_KEY) and prometheus-url (flag --prometheus-url) and scrape-url "
+        "(flag --scrape-url) belong to different metrics sources. Fix: choose one with --metrics-source=datadog, or "
+        "--metrics-source=prometheus, or --metrics-source=scrape",
+    )
+    assert parse([*argv, "--metrics-source=prometheus"], environ, used=used).metrics_source == "prometheus"
+    assert parse(argv, environ, used=COMMANDS["planner"].options).metrics_source == "datadog"
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse([*argv, "--metrics-source=graphite"], environ, used=used)
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["metrics-source"]
+
+
+def test_brokers_without_a_capacity_are_refused_with_the_option_and_an_example() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--bootstrap-servers=a:1"], {}, used=COMMANDS["run"].options)
+    assert caught.value.problems == (
+        "metrics-source kafka (default) does not know the capacity of links, but capacity is not given. "
+        "Fix: --capacity=1000MB/s, or broker-cap-map",
+    )
+
+
 def test_scraping_has_a_shorter_default_window_and_needs_an_exporter_of_one_broker() -> None:
     scraping = ["--metrics-source=scrape"]
     assert parse(scraping, {}).metrics_window == timedelta(seconds=12)
+    assert parse(["--scrape-url=http://{host}:1"], {}).metrics_window == timedelta(seconds=12)
     assert parse([*scraping, "--metrics-window=30"], {}).metrics_window == timedelta(seconds=30)
     (problem,) = problems(*scraping, "--broker-exporter=cadvisor")
     assert problem.startswith("broker-exporter: 'cadvisor' (flag --broker-exporter) reports all pods of a host")

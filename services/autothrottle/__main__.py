@@ -101,7 +101,7 @@ def _run(composition: Composition) -> None:
     servicer, planner = composition.planner()
     composition.use(planner_addr=serve_privately("planner", servicer))
     operators = [composition.admin(), composition.placement(), composition.quotas()]
-    address = composition.serve("admin", [*operators, servicer], composition.configuration.grpc_listen)
+    address = composition.serve("admin", [*operators, servicer], composition.configuration.grpc_listen, "grpc-listen")
     composition.use(admin_addr=serve_privately("admin", *operators))
     http = composition.gateway("run")
     member = composition.join("run", address, _ROLES)

@@ -60,6 +60,7 @@ def test_a_service_reads_the_options_that_its_help_lists(
         "--policy=static",
         "--prometheus-url=http://127.0.0.1:1",
         "--api-listen=localhost:0",
+        "--grpc-listen=localhost:0",
         "--metrics-listen=localhost:0",
     ]
     flags += [f"--decisions={tmp_path}", f"--kafka-client-config={client_config}", "--bootstrap-servers=127.0.0.1:1"]

@@ -73,6 +73,7 @@ def candidates(
         "interval": str(INTERVAL),
         "datadog-url": "http://127.0.0.1:1",
         "api-listen": "127.0.0.1:0",
+        "grpc-listen": "127.0.0.1:0",
         **admin_backend_options(kraft_cluster),
     }
     with ExitStack() as stack:

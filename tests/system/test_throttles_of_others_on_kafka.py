@@ -49,6 +49,7 @@ class Deployed:
             "cap-map": '{"lab":20}',
             "min-rate": "5",
             "api-listen": "127.0.0.1:0",
+            "grpc-listen": "127.0.0.1:0",
         }
         self._directory, self._stack, self._starts = directory, stack, 0
 

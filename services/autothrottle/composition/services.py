@@ -284,8 +284,8 @@ class Composition:
         for source in self._sample_sources:
             yield from source()
 
-    def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
-        """Serve until the stack closes; return the address."""
+    def serve(self, name: str, servicers: Sequence[Servicer], listen: str, option: str = "listen") -> str:
+        """Serve until the stack closes; return the address. `option` gives the address, and is named in errors."""
         credentials = self._tls.server_credentials() if self._tls else None
         server = ServiceServer(
             name,
@@ -295,6 +295,7 @@ class Composition:
             interceptors=self._tracing.server_interceptors,
             credentials=credentials,
             checks=self.health,
+            option=option,
         )
         return self._started(server)
 

@@ -89,12 +89,12 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "all services in one process",
         _RUN,
-        "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key",
+        "--bootstrap-servers kafka1:9092 --capacity 1000MB/s",
     ),
     "check": Command(
         "reads what `run` reads with the same options, writes nothing, and prints each problem and its fix",
         _RUN | _named(_C.CHECK),
-        "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key -o json",
+        "--bootstrap-servers kafka1:9092 --capacity 1000MB/s -o json",
     ),
     "discovery": Command(
         "reports reassignments and the current throttles",

@@ -433,7 +433,7 @@ class Configuration:
 
     ADDRESSES: ClassVar[str] = "Addresses"
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)
-    grpc_listen: str = kinds.listen("127.0.0.1:0", "Listening address of the gRPC API of `autothrottle run`")
+    grpc_listen: str = kinds.listen("127.0.0.1:8090", "Listening address of the gRPC API of `autothrottle run`")
     listen: str = kinds.listen("127.0.0.1:0", "Listening address of a single service")
     metrics_listen: str = kinds.listen(
         "",

@@ -33,7 +33,8 @@ class Deployment:
     def process(self, service: str, name: str, options: Mapping[str, str]) -> Process:
         """Return the process of one service, not yet started."""
         datadog = {"datadog-url": self.datadog_url} if self.datadog_url else {}
-        given = {"zk-addr": self.zookeeper_connect, **datadog, **self.options, **options}
+        listen = {"grpc-listen": "127.0.0.1:0"} if service == "run" else {}  # several run on this host
+        given = {"zk-addr": self.zookeeper_connect, **listen, **datadog, **self.options, **options}
         flags = [f"--{option}={value}" for option, value in given.items()]
         environment = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY} if datadog else {}
         command = [sys.executable, "-m", "autothrottle", service, *flags]

@@ -278,7 +278,7 @@ def test_defaults_match_the_original() -> None:
 
 def test_every_listener_is_loopback_by_default() -> None:
     addresses = parse([], {})
-    assert (addresses.grpc_listen, addresses.listen) == ("127.0.0.1:0", "127.0.0.1:0")
+    assert (addresses.grpc_listen, addresses.listen) == ("127.0.0.1:8090", "127.0.0.1:0")
     assert addresses.api_listen == "localhost:8080"
 
 

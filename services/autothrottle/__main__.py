@@ -19,6 +19,7 @@ from importlib import import_module
 from autothrottle import __version__
 from autothrottle.composition.cluster import validate_kafka_settings
 from autothrottle.composition.services import Composition
+from autothrottle.composition.store_choice import refuse_state_left_behind
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.members import Member, leader_address
 from autothrottle.core.texts import capitalized
@@ -189,6 +190,7 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     try:
         if "zk-prefix" in options or configuration.state_store is StateStore.KAFKA:  # it accesses Kafka
             validate_kafka_settings(configuration)
+        refuse_state_left_behind(configuration)
     except Invalid as error:
         log.error("%s", capitalized(str(error)))
         return EXIT_USAGE

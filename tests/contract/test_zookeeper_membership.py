@@ -207,7 +207,7 @@ def test_service_is_listed_while_it_runs_and_removed_when_it_stops(subject: Subj
             eventually(lambda: watching.members(TIMEOUT))
             (one,) = watching.members(TIMEOUT)
             assert (one.service, one.roles, one.version) == ("metrics", ("metrics",), __version__)
-            assert f"Metrics listens on {one.address}" in process.log_end()
+            eventually(lambda: f"Metrics listens on {one.address}" in process.log_end())
             process.terminate()
             assert process.wait(within_seconds=60.0) == 0
         finally:

@@ -19,6 +19,7 @@ from autothrottle.runtime.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from autothrottle.adapters.datadog import DatadogMetrics
+    from autothrottle.composition.admin_cluster import AdminCluster
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,9 @@ _CAPACITY = "the capacity of links"
 class MetricsSources:
     """Builds the configured metrics source, and Datadog. Its stack closes them."""
 
-    def __init__(self, configuration: Configuration, stack: Shutdown, cluster: Callable[[], ZooKeeperCluster]) -> None:
+    def __init__(
+        self, configuration: Configuration, stack: Shutdown, cluster: Callable[[], ZooKeeperCluster | AdminCluster]
+    ) -> None:
         self._configuration, self._stack, self._cluster = configuration, stack, cluster
 
     def load_source(self) -> LoadSource:

@@ -19,6 +19,7 @@ from importlib import import_module
 from autothrottle import __version__
 from autothrottle.composition.cluster import validate_kafka_settings
 from autothrottle.composition.services import Composition
+from autothrottle.composition.store_choice import refuse_state_left_behind
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.members import Member, leader_address
 from autothrottle.core.texts import capitalized
@@ -32,7 +33,7 @@ from autothrottle.runtime.command_line import (
     program,
     usage,
 )
-from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration import Configuration, StateStore
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
 from autothrottle.runtime.extras import WITH_EXTRAS, start
@@ -101,7 +102,7 @@ def _run(composition: Composition) -> None:
     servicer, planner = composition.planner()
     composition.use(planner_addr=serve_privately("planner", servicer))
     operators = [composition.admin(), composition.placement(), composition.quotas()]
-    address = composition.serve("admin", [*operators, servicer], composition.configuration.grpc_listen)
+    address = composition.serve("admin", [*operators, servicer], composition.configuration.grpc_listen, "grpc-listen")
     composition.use(admin_addr=serve_privately("admin", *operators))
     http = composition.gateway("run")
     member = composition.join("run", address, _ROLES)
@@ -187,8 +188,9 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     for warning in configuration.warnings:
         log.warning("%s", capitalized(warning))
     try:
-        if "kafka-client-config" in options:
+        if "zk-prefix" in options or configuration.state_store is StateStore.KAFKA:  # it accesses Kafka
             validate_kafka_settings(configuration)
+        refuse_state_left_behind(configuration)
     except Invalid as error:
         log.error("%s", capitalized(str(error)))
         return EXIT_USAGE

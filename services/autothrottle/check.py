@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.composition.services import Composition
 from autothrottle.core.cluster.configs import ClusterSettings
 from autothrottle.core.cluster.snapshot import Snapshot
@@ -233,11 +232,8 @@ def check_sources(composition: Composition) -> CheckSources:
     is_needed = composition.configuration.metrics_source != "none"
     return CheckSources(
         cluster=cluster.source,
-        snapshots=lambda: cluster.snapshots(state.new_session(), None),
+        snapshots=lambda: cluster.snapshots(None),
         loads=composition.sources.load_source if is_needed else None,
         settings=cluster.fetch_settings,
-        permissions={
-            "state store": lambda: ZooKeeperPermissions(state.new_session(), state.paths),
-            **cluster.permissions(),
-        },
+        permissions={"state store": state.permissions, **cluster.permissions()},
     )

@@ -14,6 +14,7 @@ from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.cluster.configs import FOLLOWER_RATE, LEADER_RATE
 from autothrottle.core.records import OutcomeStatus
 from autothrottle.ports.kafka import Term
@@ -50,7 +51,7 @@ def test_concurrent_requests_to_distant_brokers(figures: Figures, own_zookeeper:
         try:
             client.ensure_path(own.term)
             fence = client.set(own.term, b"{}").version
-            writer = AdminConfigWriter(kafka, client, own, timedelta(seconds=60), patience=PATIENCE)
+            writer = AdminConfigWriter(kafka, ZooKeeperLedger(client, own), timedelta(seconds=60), patience=PATIENCE)
 
             def write(rate: int, each: int) -> None:
                 """Set all rates, for `each` brokers per call."""

@@ -24,7 +24,7 @@ def first_write(recovery: SimulatedRecovery, leader: Leader) -> Write | None:
 
 
 def test_failover_of_small_cluster(figures: Figures, tmp_path: Path) -> None:
-    options = {"zk_session_timeout": str(SESSION_SECONDS), "change_threshold": "0"}
+    options = {"session_timeout": str(SESSION_SECONDS), "change_threshold": "0"}
     cycles: dict[signal.Signals, list[float]] = {signal.SIGKILL: [], signal.SIGTERM: []}
     writes: dict[signal.Signals, list[float]] = {signal.SIGKILL: [], signal.SIGTERM: []}
     with (

@@ -168,7 +168,7 @@ class Stage(StagedServices):
                 Link([server.port for server in self.ensemble.servers], framing=Framing.ZOOKEEPER)
             )
             session = self.plan.session_seconds if name == "applier" else SESSION_SECONDS
-            options = {"zk-addr": link.connect, "zk-session-timeout": str(session), **self.addresses(name)}
+            options = {"zk-addr": link.connect, "session-timeout": str(session), **self.addresses(name)}
             self.links[name] = link
             self.processes[name] = deployment.process(name.partition("-")[0], name, options)
             stack.callback(self.processes[name].stop)

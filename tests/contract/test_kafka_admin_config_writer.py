@@ -15,6 +15,7 @@ from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -110,7 +111,10 @@ class Subject:
 
     def writer_with(self, patience: timedelta) -> AdminConfigWriter:
         return AdminConfigWriter(
-            self.kafka, self.client, self.tree.own, timedelta(seconds=SESSION_SECONDS), patience=patience
+            self.kafka,
+            ZooKeeperLedger(self.client, self.tree.own),
+            timedelta(seconds=SESSION_SECONDS),
+            patience=patience,
         )
 
     def applied(self, *wanted: Change) -> list[Outcome]:

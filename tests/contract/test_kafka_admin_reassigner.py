@@ -10,6 +10,7 @@ import pytest
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import Unavailable
 from autothrottle.ports.kafka import Term
@@ -42,7 +43,7 @@ class TestAdminReassigner(ReassignerContract):
         try:
             with session(zookeeper) as client, session(zookeeper) as other:
                 tree = Tree(other)
-                yield Subject(each_cluster, AdminReassigner(kafka, client, tree.own, SESSION), tree)
+                yield Subject(each_cluster, AdminReassigner(kafka, ZooKeeperLedger(client, tree.own), SESSION), tree)
         finally:
             kafka.close()
             each_cluster.delete_topic("t1")
@@ -68,7 +69,7 @@ def test_without_a_check_of_the_term_no_request_is_sent(fresh_zookeeper: ZooKeep
     with session(fresh_zookeeper) as client:
         tree = Tree(client)
         fence = tree.begin_term()
-        reassigner = AdminReassigner(kafka, client, tree.own, timedelta(seconds=1.5))
+        reassigner = AdminReassigner(kafka, ZooKeeperLedger(client, tree.own), timedelta(seconds=1.5))
         freeze(fresh_zookeeper)
         try:
             with pytest.raises(Unavailable, match="ZooKeeper did not answer while checking the term"):

@@ -19,7 +19,7 @@ from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedgerReader
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
@@ -147,7 +147,7 @@ class Subject:
         self.own = OwnPaths(f"test-{uuid.uuid4().hex}")
         self.kafka = KafkaAdmin(KafkaSettings(tuple(cluster.bootstrap_servers.split(","))))
         stack.callback(self.kafka.close)
-        ledger = LedgerReader(self.client, self.own)
+        ledger = ZooKeeperLedgerReader(self.client, self.own)
         stack.callback(ledger.close)
         self.admin = AdminSnapshots(self.kafka, ledger)
         self.source: SnapshotSource = self.admin

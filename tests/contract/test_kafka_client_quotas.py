@@ -16,8 +16,9 @@ from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, f
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
+from autothrottle.adapters.state_store.ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, ClientReading, keys_of
 from autothrottle.ports.kafka import ClientQuotaChange
@@ -92,7 +93,7 @@ def test_members_of_groups_and_entities_with_quotas_are_the_clients(
         by_zookeeper = isinstance(each_cluster, ZooKeeperModeCluster)
         quotas = ZooKeeperClientQuotas(client, KafkaPaths()) if by_zookeeper else AdminClientQuotas(admin)
         own = OwnPaths(f"test-{uuid.uuid4().hex}")
-        source = LedgeredQuotas(client, own, quotas, partial(fetch_group_clients, admin))
+        source = LedgeredQuotas(ZooKeeperLedger(client, own), quotas, partial(fetch_group_clients, admin))
         assert source.fetch_clients(TIMEOUT) == ClientReading(frozenset())
         quotas.alter_quota(ClientQuotaChange(ALICE, {PRODUCER: 5}), TIMEOUT)
         with closing(consumer(each_cluster, "readers", "backfill-1 ☃")) as joined:

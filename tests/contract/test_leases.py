@@ -18,6 +18,7 @@ from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.applier import ApplierServicer
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.cluster.snapshot import TopicPartition
@@ -72,7 +73,8 @@ class SlowKafka(MemoryKafka):
 
 @contextlib.contextmanager
 def applier(kafka: SlowKafka, client: KazooClient, own: OwnPaths) -> Iterator[ApplierClient]:
-    writer, reassigner = AdminConfigWriter(kafka, client, own, SESSION), AdminReassigner(kafka, client, own, SESSION)
+    ledger = ZooKeeperLedger(client, own)
+    writer, reassigner = AdminConfigWriter(kafka, ledger, SESSION), AdminReassigner(kafka, ledger, SESSION)
     with serving(ApplierServicer(writer, reassigner)) as remote:
         yield remote
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
-from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperAuditedMap
+from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_map
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.sources import unreadable_entries
@@ -45,9 +46,9 @@ class Subject:
         self.server, self.case = server, case
         self.tree = Tree(stack.enter_context(session(server)))
         self.path = self.tree.own.audited_map(case.codec.node)
-        self.stores: list[ZooKeeperAuditedMap[Any, Any]] = [
+        self.stores: list[NodeAuditedMap[Any, Any]] = [
             stack.enter_context(
-                contextlib.closing(ZooKeeperAuditedMap(stack.enter_context(session(server)), self.tree.own, case.codec))
+                contextlib.closing(zookeeper_map(stack.enter_context(session(server)), self.tree.own, case.codec))
             )
             for _ in range(2)
         ]
@@ -68,7 +69,7 @@ def subject(zookeeper: ZooKeeperServer, case: MapCase) -> Iterator[Subject]:
 
 
 @pytest.fixture
-def store(subject: Subject) -> ZooKeeperAuditedMap[Any, Any]:
+def store(subject: Subject) -> NodeAuditedMap[Any, Any]:
     return subject.stores[0]
 
 
@@ -103,7 +104,7 @@ TEXTS = {
 
 
 @each_kind
-def test_the_text_is_the_one_that_every_version_reads(subject: Subject, store: ZooKeeperAuditedMap[Any, Any]) -> None:
+def test_the_text_is_the_one_that_every_version_reads(subject: Subject, store: NodeAuditedMap[Any, Any]) -> None:
     """Replicas of several versions share the node during an upgrade."""
     for key, entry in subject.case.entries.items():
         store.put(key, entry)
@@ -126,7 +127,7 @@ def test_each_change_is_one_transaction_with_its_record_and_the_check_of_the_ter
 def test_an_entry_of_another_session_is_read_and_outlives_it(subject: Subject) -> None:
     first = subject.case.keys[0]
     with session(subject.server) as client:
-        store = ZooKeeperAuditedMap(client, subject.tree.own, subject.case.codec)
+        store = zookeeper_map(client, subject.tree.own, subject.case.codec)
         store.put(first, subject.case.later)
         store.close()
     eventually(lambda: subject.stores[0].read() == {first: subject.case.later})
@@ -148,7 +149,7 @@ def test_concurrent_changes_of_two_sessions_lose_nothing(subject: Subject) -> No
     [b"", b"5", b"[]", b"{}", b"\xff", b'{"brokers":[1],"quotas":5,"rules":[1]}', b'{"version":2,"FIELD":{}}'],
 )
 def test_an_unreadable_node_is_named_with_the_fix_and_changes_nothing(
-    subject: Subject, store: ZooKeeperAuditedMap[Any, Any], text: bytes, caplog: pytest.LogCaptureFixture
+    subject: Subject, store: NodeAuditedMap[Any, Any], text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     case, maps = subject.case, list[Mapping[Any, Any]]()
     first = case.keys[0]
@@ -238,7 +239,7 @@ def test_a_broker_catches_up_even_if_its_author_cannot_be_read(subject: Subject,
 
 
 @only(YIELD_RULE_CASE)
-def test_fields_of_newer_versions_are_ignored(subject: Subject, store: ZooKeeperAuditedMap[Any, Any]) -> None:
+def test_fields_of_newer_versions_are_ignored(subject: Subject, store: NodeAuditedMap[Any, Any]) -> None:
     store.put("etl", RULE)
     node = json.loads(subject.tree.client.get(subject.path)[0])
     node["newer"] = node["rules"]["etl"]["newer"] = 1
@@ -255,7 +256,7 @@ def test_a_follower_that_starts_before_zookeeper_reads_the_quotas_later(
         subject.stores[0].put(entity, rate)
     maps: list[Mapping[Any, Any]] = []
     client = connect_in_background(zookeeper.connect, timedelta(seconds=10))
-    store = ZooKeeperAuditedMap(client, subject.tree.own, subject.case.codec)
+    store = zookeeper_map(client, subject.tree.own, subject.case.codec)
     try:
         store.follow(maps.append)
         eventually(lambda: maps and maps[-1] == subject.case.entries)

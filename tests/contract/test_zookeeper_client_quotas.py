@@ -9,8 +9,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
+from autothrottle.adapters.state_store.ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
-from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.errors import Invalid
 from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity
 from autothrottle.ports.kafka import ClientQuotaChange
@@ -77,7 +78,7 @@ def test_credentials_of_a_user_stay_and_are_no_quota(subject: Subject) -> None:
 def test_without_brokers_the_clients_are_the_entities_with_quotas(subject: Subject) -> None:
     subject.write("users/alice", '{"version":1,"config":{"producer_byte_rate":"fast","consumer_byte_rate":"7"}}')
     subject.write("clients/idle", '{"version":1,"config":{}}')
-    found = LedgeredQuotas(subject.other, subject.tree.own, subject.store).fetch_clients(TIMEOUT)
+    found = LedgeredQuotas(ZooKeeperLedger(subject.other, subject.tree.own), subject.store).fetch_clients(TIMEOUT)
     assert found.entities == {ALICE}
     problem, warning = found.warnings
     assert "producer_byte_rate 'fast' is not an integer" in problem

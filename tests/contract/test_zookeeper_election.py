@@ -20,7 +20,7 @@ from kazoo.protocol.states import KazooState
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.zookeeper.session import connect, disconnect, term_check
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.ledger import Ledger
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import Election
@@ -313,7 +313,7 @@ def test_writes_of_a_term_before_the_wipe_are_refused_at_the_same_version_of_the
     leader.join("host1:1", nothing)
     eventually(lambda: leading(leader))
     earlier = fence_of(leader)
-    ledger, deadline = Ledger(client, own), time.monotonic() + 60
+    ledger, deadline = ZooKeeperLedger(client, own), time.monotonic() + 60
     ledger.check_term(earlier, deadline)
     in_time = term_check(client, own, earlier, 60.0, "")
     subject.wipe()
@@ -332,7 +332,7 @@ def test_terms_of_older_and_newer_versions_of_autothrottle_have_one_order(subjec
     """An older version raises only the version of the term node, and its fence is that version."""
     older = subject.tree.begin_term()
     candidate = subject.candidate()
-    ledger, deadline = Ledger(subject.tree.client, subject.tree.own), time.monotonic() + 60
+    ledger, deadline = ZooKeeperLedger(subject.tree.client, subject.tree.own), time.monotonic() + 60
     ledger.check_term(older, deadline)
     candidate.join("host1:1", nothing)
     eventually(lambda: leading(candidate))
@@ -356,7 +356,7 @@ def test_a_foreign_child_of_the_term_node_changes_no_number(subject: Subject, na
     candidate.join("host1:1", nothing)
     eventually(lambda: leading(candidate))
     assert 2**31 < fence_of(candidate) < 2**53
-    Ledger(subject.tree.client, subject.tree.own).check_term(fence_of(candidate), time.monotonic() + 60)
+    ZooKeeperLedger(subject.tree.client, subject.tree.own).check_term(fence_of(candidate), time.monotonic() + 60)
 
 
 def test_a_deleted_store_ends_the_term_at_the_next_heartbeat(subject: Subject) -> None:

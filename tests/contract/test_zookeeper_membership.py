@@ -198,7 +198,7 @@ def test_removal_waits_for_running_services_to_leave(subject: Subject, caplog: p
 
 def test_service_is_listed_while_it_runs_and_removed_when_it_stops(subject: Subject) -> None:
     with scratch_directory() as directory:
-        options = {"zk-config-prefix": subject.tree.own.prefix, "zk-session-timeout": "60", "listen": "127.0.0.1:0"}
+        options = {"zk-config-prefix": subject.tree.own.prefix, "session-timeout": "60", "listen": "127.0.0.1:0"}
         deployment = Deployment(subject.server.connect, "http://127.0.0.1:1", directory, options)
         process = deployment.process("metrics", "metrics", {})
         process.start()
@@ -207,7 +207,7 @@ def test_service_is_listed_while_it_runs_and_removed_when_it_stops(subject: Subj
             eventually(lambda: watching.members(TIMEOUT))
             (one,) = watching.members(TIMEOUT)
             assert (one.service, one.roles, one.version) == ("metrics", ("metrics",), __version__)
-            assert f"Metrics listens on {one.address}" in process.log_end()
+            eventually(lambda: f"Metrics listens on {one.address}" in process.log_end())
             process.terminate()
             assert process.wait(within_seconds=60.0) == 0
         finally:
@@ -225,7 +225,7 @@ def test_planner_on_loopback_is_refused_beside_members_on_other_hosts(subject: S
     other.join(ONE)
     wait_for_members(other, ONE)
     with scratch_directory() as directory:
-        options = {"zk-config-prefix": subject.tree.own.prefix, "zk-session-timeout": "1", "api-listen": "127.0.0.1:0"}
+        options = {"zk-config-prefix": subject.tree.own.prefix, "session-timeout": "1", "api-listen": "127.0.0.1:0"}
         deployment = Deployment(subject.server.connect, "http://127.0.0.1:1", directory, options)
         refused = deployment.process(service, service, {})
         refused.start()

@@ -13,8 +13,11 @@ from itertools import pairwise
 import pytest
 from kazoo.client import KazooClient, TransactionRequest
 
+from autothrottle.adapters.state_store.operator_stores import NodeOverrides
+from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides
+from autothrottle.adapters.zookeeper_state.audit import AuditTrail
+from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -35,7 +38,7 @@ class Subject:
         self.server = server
         self.tree = Tree(stack.enter_context(session(server)))
         self.records_kept = 20
-        self.store = ZooKeeperOverrides(
+        self.store = zookeeper_overrides(
             stack.enter_context(session(server)), self.tree.own, PATIENCE, self.records_kept
         )
         stack.callback(self.store.close)
@@ -184,11 +187,12 @@ def test_purge_of_a_removed_override_still_checks_the_term(subject: Subject) -> 
         subject.store.purge_override(fence, 1001, version)
 
 
-class Interrupted(ZooKeeperOverrides):
+class Interrupted(NodeOverrides):
     """A store that calls a hook between the read and the write of its next change."""
 
     def __init__(self, client: KazooClient, own: OwnPaths) -> None:
-        super().__init__(client, own, PATIENCE)
+        node = FollowedNode(client, own.overrides, "overrides", PATIENCE, with_children=True)
+        super().__init__(own, AuditTrail(client, own, PATIENCE), node)
         self._session = client
 
     def between(self, act: Callable[[], object]) -> None:
@@ -315,7 +319,7 @@ def test_overrides_are_read_and_watched_again_after_an_outage(fresh_zookeeper: Z
         assert notified.wait(20)
         freeze(fresh_zookeeper)
         with pytest.raises(Unavailable):
-            impatient = ZooKeeperOverrides(subject.tree.client, subject.tree.own, timeout=timedelta(seconds=0.3))
+            impatient = zookeeper_overrides(subject.tree.client, subject.tree.own, timeout=timedelta(seconds=0.3))
             stack.callback(impatient.close)
             impatient.read_overrides()
         fresh_zookeeper.kill()
@@ -349,7 +353,7 @@ def test_two_stores_that_alternate_keep_one_audit_history(subject: Subject) -> N
     """Each store remembers the record number of its own last change, which the other store has since advanced."""
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(session(subject.server))
-        other = ZooKeeperOverrides(client, subject.tree.own, PATIENCE, subject.records_kept)
+        other = zookeeper_overrides(client, subject.tree.own, PATIENCE, subject.records_kept)
         stack.callback(other.close)
         rates = [number * MB for number in range(1, 31)]
         for number, rate in enumerate(rates):

@@ -9,7 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.zookeeper_state.operator_stores import ZooKeeperOverrides, ZooKeeperPauses
+from autothrottle.adapters.state_store.operator_stores import NodePauses
+from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides, zookeeper_pauses
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, PauseMode
@@ -26,7 +27,7 @@ class Subject:
         self.server = server
         self.tree = Tree(stack.enter_context(session(server)))
         self.stores = [
-            ZooKeeperPauses(stack.enter_context(session(server)), self.tree.own, timedelta(seconds=seconds))
+            zookeeper_pauses(stack.enter_context(session(server)), self.tree.own, timedelta(seconds=seconds))
             for _ in range(2)
         ]
         for store in self.stores:
@@ -41,7 +42,7 @@ def subject(zookeeper: ZooKeeperServer) -> Iterator[Subject]:
 
 class TestZooKeeperPauses(PauseStoreContract):
     @pytest.fixture
-    def store(self, subject: Subject) -> ZooKeeperPauses:
+    def store(self, subject: Subject) -> NodePauses:
         return subject.stores[0]
 
 
@@ -64,7 +65,7 @@ def test_changes_of_another_session_are_seen_and_reported(subject: Subject) -> N
 
 def test_pause_and_resume_write_an_audit_record_in_the_same_transaction(subject: Subject) -> None:
     here, _ = subject.stores
-    overrides = ZooKeeperOverrides(subject.tree.client, subject.tree.own)
+    overrides = zookeeper_overrides(subject.tree.client, subject.tree.own)
     try:
         overrides.set_override(1001, StoredOverride(7_000_000), who="operator")
         before = subject.server.last_zxid()
@@ -85,7 +86,7 @@ def test_pause_and_resume_write_an_audit_record_in_the_same_transaction(subject:
 
 def test_pause_outlives_the_session_that_set_it(zookeeper: ZooKeeperServer, subject: Subject) -> None:
     with session(zookeeper) as another:
-        store = ZooKeeperPauses(another, subject.tree.own)
+        store = zookeeper_pauses(another, subject.tree.own)
         store.set_pause(CLEAR)
         store.close()
     assert subject.stores[0].read_pause() == CLEAR
@@ -135,7 +136,7 @@ def test_a_frozen_zookeeper_is_unavailable_and_does_not_end_the_pause(fresh_zook
         eventually(lambda: _pause_or_none(store) == KEEP)
 
 
-def _pause_or_none(store: ZooKeeperPauses) -> object:
+def _pause_or_none(store: NodePauses) -> object:
     with contextlib.suppress(Unavailable):
         return store.read_pause()
     return None

@@ -10,10 +10,10 @@ from kazoo.client import KazooClient
 
 from autothrottle.adapters.kafka_zookeeper.reassignments import PartitionStates, ReassignmentNodes
 from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
+from autothrottle.adapters.state_store.registration import parse_member
 from autothrottle.adapters.zookeeper import codec, map_codecs
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state.membership import parse_member
 from autothrottle.adapters.zookeeper_state.storage_metrics import parse_partition_sizes, parse_storage_free
 from autothrottle.admin import quotas as quotas_wire
 from autothrottle.admin import servicer as admin_wire

@@ -27,7 +27,7 @@ from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from autothrottle.__main__ import main
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit
-from autothrottle.adapters.zookeeper_state.ledger import Fence
+from autothrottle.adapters.state_store.ledger import Fence
 from autothrottle.ports.kafka import Term
 
 _BROKER = 4

@@ -151,7 +151,7 @@ class SimulatedRecovery:
         directory.mkdir(parents=True)
         chosen = {
             "zk-prefix": self._prefix,
-            "zk-session-timeout": str(SESSION_SECONDS),
+            "session-timeout": str(SESSION_SECONDS),
             "interval": str(INTERVAL_SECONDS),
             "metrics-window": "2",
             "cap-map": f'{{"lab":{CAPACITY // MEGABYTE}}}',

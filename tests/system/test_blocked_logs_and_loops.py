@@ -38,7 +38,7 @@ class Run:
             "zk-addr": zookeeper,
             "zk-prefix": tree.kafka.prefix,
             "zk-config-prefix": tree.own.prefix,
-            "zk-session-timeout": f"{SESSION_SECONDS:g}",
+            "session-timeout": f"{SESSION_SECONDS:g}",
             "metrics-source": "none",
             "policy": "static",
             "interval": "1",

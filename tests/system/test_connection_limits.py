@@ -51,7 +51,7 @@ OPTIONS = {
     "policy": "static",
     "static-rate": "10",
     "interval": f"{INTERVAL_SECONDS:g}",
-    "zk-session-timeout": "4",
+    "session-timeout": "4",
     "api-listen": "127.0.0.1:0",
 }
 TLS_OPTIONS = {

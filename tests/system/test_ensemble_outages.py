@@ -122,7 +122,7 @@ def ensemble_recovery(logs: Path) -> Iterator[EnsembleRecovery]:
         directory = stack.enter_context(scratch_directory())
         ensemble = stack.enter_context(ZooKeeperEnsemble(directory))
         recovery = stack.enter_context(SimulatedRecovery(ensemble, logs, sizes))
-        services = stack.enter_context(recovery.services(zk_session_timeout=str(SESSION_SECONDS)))
+        services = stack.enter_context(recovery.services(session_timeout=str(SESSION_SECONDS)))
         yield EnsembleRecovery(recovery, ensemble, services)
 
 

@@ -141,7 +141,7 @@ def pairs(deployment: Deployment) -> Iterator[list[Pair]]:
         found = []
         for number in (1, 2):
             # The applier's session outlasts the freeze, so that only the fence can refuse the late write.
-            applier, address = started(deployment, stack, "applier", f"applier-{number}", zk_session_timeout="40")
+            applier, address = started(deployment, stack, "applier", f"applier-{number}", session_timeout="40")
             peers = {"discovery_addr": discovery, "metrics_addr": metrics, "applier_addr": address}
             planner, planner_address = started(deployment, stack, "planner", f"planner-{number}", **peers)
             found.append(Pair(planner, applier, planner_address))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -21,7 +22,12 @@ from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.paths import CERTIFICATES
 
 START_SECONDS = 30.0
-FLAGS = ("--api-listen=127.0.0.1:0", "--datadog-url=http://127.0.0.1:1", "--zk-prefix=/kafka")
+FLAGS = (
+    "--api-listen=127.0.0.1:0",
+    "--grpc-listen=127.0.0.1:0",
+    "--datadog-url=http://127.0.0.1:1",
+    "--zk-prefix=/kafka",
+)
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 
 PEMS = CERTIFICATES
@@ -40,6 +46,23 @@ def rates(client: KazooClient) -> dict[str, str]:
     path = "/kafka/config/brokers/1001"
     found: dict[str, str] = json.loads(client.get(path)[0])["config"] if client.exists(path) else {}
     return found
+
+
+@pytest.mark.parametrize("option", ["grpc-listen", "api-listen"])
+def test_run_ends_if_another_program_holds_its_port_and_names_the_option(
+    fresh_zookeeper: ZooKeeperServer, tmp_path: Path, option: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        listen = {"api-listen": "127.0.0.1:0", "grpc-listen": "127.0.0.1:0", option: address}
+        flags = [f"--{name}={value}" for name, value in listen.items()]
+        start = [f"--zk-addr={fresh_zookeeper.connect}", "--zk-prefix=/kafka", "--metrics-source=none"]
+        command = [sys.executable, "-m", "autothrottle", "run", *start, "--policy=static", *flags]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    assert ended.returncode == 1
+    (error,) = (line for line in ended.stderr.splitlines() if " ERROR " in line)
+    assert f" cannot listen on {address}: " in error
+    assert f"Fix: stop the program that holds it, or choose another with --{option} (" in error
 
 
 def test_override_set_over_http_is_stored_in_the_original_format_and_starts_a_cycle(

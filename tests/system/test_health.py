@@ -57,7 +57,7 @@ def test_readiness_follows_zookeeper_and_health_answers_while_it_is_frozen(fresh
         options = {
             "zk-prefix": tree.kafka.prefix,
             "zk-config-prefix": tree.own.prefix,
-            "zk-session-timeout": f"{SESSION_SECONDS:g}",
+            "session-timeout": f"{SESSION_SECONDS:g}",
             "interval": "1",
             "api-listen": "127.0.0.1:0",
         }

@@ -76,7 +76,7 @@ def test_a_recovery_is_throttled_at_what_a_real_producer_leaves(
     # Consumers are assumed to read 3 MB/s, as much as is produced.
     assert leaders and max(leaders) <= 1.15 * headroom
     log = run.log.read_text()
-    assert log.count("The metrics source kafka sees only the growth of logs") == 1
+    assert log.count("Metrics source: kafka. It computes loads from the growth of logs") == 1
 
 
 def has_metrics(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, Sequence[int]]) -> bool:

@@ -73,7 +73,7 @@ def admin(
 ) -> Iterator[admin_pb2_grpc.AdminServiceStub]:
     """All services, with an interval so long that no scheduled cycle measures the load."""
     directory: Path = tmp_path_factory.mktemp("services")
-    options = {"interval": "600", "cap-map": '{"lab":20}', "zk-session-timeout": "3", "log-level": "debug"}
+    options = {"interval": "600", "cap-map": '{"lab":20}', "session-timeout": "3", "log-level": "debug"}
     options["zk-config-prefix"] = f"autothrottle-kip73-{each_cluster.version}"
     if isinstance(each_cluster, KraftCluster):
         options |= admin_backend_options(each_cluster)

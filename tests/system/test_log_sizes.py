@@ -16,7 +16,7 @@ from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, ProgressReader
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedgerReader
 from autothrottle.core.cluster.configs import FetchSettings
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress
 from autothrottle.core.cluster.snapshot import LogSizes, Snapshot, SnapshotRequest, TopicReassignment
@@ -264,7 +264,7 @@ def test_snapshots_report_progress_until_all_bytes_are_replicated(
         topic(each_cluster, {0: [1001]}, 120 * MB) as name,
         admin(each_cluster) as kafka,
         session(zookeeper) as client,
-        contextlib.closing(LedgerReader(client, own)) as ledger,
+        contextlib.closing(ZooKeeperLedgerReader(client, own)) as ledger,
         followed(kafka) as reader,
         contextlib.closing(AdminSnapshots(kafka, ledger, timedelta(seconds=1), progress=reader)) as source,
     ):
@@ -294,7 +294,7 @@ def test_snapshots_report_the_missing_bytes_of_a_broker_until_it_is_in_sync(
         topic(each_cluster, {0: [1001, 1004]}, 10 * MB) as name,
         admin(each_cluster) as kafka,
         session(zookeeper) as client,
-        contextlib.closing(LedgerReader(client, own)) as ledger,
+        contextlib.closing(ZooKeeperLedgerReader(client, own)) as ledger,
         followed(kafka) as reader,
         contextlib.closing(AdminSnapshots(kafka, ledger, timedelta(seconds=1), progress=reader)) as source,
     ):

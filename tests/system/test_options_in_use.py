@@ -12,17 +12,20 @@ import pytest
 from autothrottle.__main__ import _SERVICES
 from autothrottle.composition.cluster import validate_kafka_settings
 from autothrottle.composition.services import Composition
-from autothrottle.runtime.command_line import COMMANDS
+from autothrottle.runtime.command_line import BROKER_OPTIONS, COMMANDS
 from autothrottle.runtime.configuration import OPTIONS, Configuration
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 READ_BEFORE = {"config", "version", "log-format", "log-level", "max-rate", "kafka-native-mode"}
-READ_BEFORE |= {"api-key-file", "app-key-file", "insecure-listen", "capacity"}
+READ_BEFORE |= {"api-key-file", "app-key-file", "insecure-listen", "capacity", "state-store", "zk-session-timeout"}
 """Options that the process reads before it builds its service."""
 WITH_TLS = {"tls-server-name"}
 """Options that are read only with certificates."""
+WITH_STATE_IN_KAFKA = {"state-topic"}
+"""Options that are read only with the state in Kafka; without it these services have no connection with brokers."""
+WITHOUT_BROKERS = {service: BROKER_OPTIONS for service in ("planner", "gateway")}
 IN_PASSING = {
     "metrics": {"kafka-bootstrap-controllers"},
     "admin": {"change-threshold", "failure-threshold", "skip-auto-delete-throttles"},
@@ -57,6 +60,7 @@ def test_a_service_reads_the_options_that_its_help_lists(
         "--policy=static",
         "--prometheus-url=http://127.0.0.1:1",
         "--api-listen=localhost:0",
+        "--grpc-listen=localhost:0",
         "--metrics-listen=localhost:0",
     ]
     flags += [f"--decisions={tmp_path}", f"--kafka-client-config={client_config}", "--bootstrap-servers=127.0.0.1:1"]
@@ -67,10 +71,11 @@ def test_a_service_reads_the_options_that_its_help_lists(
         recording = RecordingConfiguration(**{field.name: getattr(given, field.name) for field in fields(given)})
         RecordingConfiguration.read.clear()
         with Shutdown() as shutdown:
-            if "kafka-client-config" in COMMANDS[service].options:
+            if "zk-prefix" in COMMANDS[service].options:
                 validate_kafka_settings(recording)
             _SERVICES[service](Composition(recording, shutdown))
             read |= RecordingConfiguration.read & OPTIONS.keys()
     listed = COMMANDS[service].options
-    assert listed - read == listed & (READ_BEFORE | WITH_TLS)
+    unread = READ_BEFORE | WITH_TLS | WITH_STATE_IN_KAFKA | WITHOUT_BROKERS.get(service, frozenset())
+    assert listed - read == listed & unread
     assert read - listed == IN_PASSING.get(service, set())

@@ -139,7 +139,7 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
         "policy": "adaptive",
         "cap-map": f'{{"lab":{CAPACITY}}}',
         "min-rate": "1",
-        "zk-session-timeout": "3",
+        "session-timeout": "3",
         "bootstrap-servers": cluster.bootstrap_servers,
         "zk-config-prefix": "autothrottle-ramps",
     }

@@ -107,7 +107,7 @@ def services(
         "metrics-window": str(scale.metrics_window),
         "cap-map": f'{{"lab":{capacity_mb}}}',
         "min-rate": "1",
-        "zk-session-timeout": "3",
+        "session-timeout": "3",
         "log-level": "debug",
     }
     if log_sizes:

@@ -69,10 +69,11 @@ def candidates(
     options = {
         "zk-addr": zookeeper.connect,
         "zk-config-prefix": "autothrottle-stale",
-        "zk-session-timeout": str(SESSION_SECONDS),
+        "session-timeout": str(SESSION_SECONDS),
         "interval": str(INTERVAL),
         "datadog-url": "http://127.0.0.1:1",
         "api-listen": "127.0.0.1:0",
+        "grpc-listen": "127.0.0.1:0",
         **admin_backend_options(kraft_cluster),
     }
     with ExitStack() as stack:

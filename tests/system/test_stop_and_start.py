@@ -299,7 +299,7 @@ def test_lists_of_more_than_a_megabyte_do_not_suspend_the_sessions(
         before, start = recovery.configs(), fresh_zookeeper.last_zxid()
         leaders = frozenset(f"{p}:{b}" for p in range(LARGE_PARTITIONS) for b in (1001, 1002))
         followers = frozenset(f"{p}:{NEW}" for p in range(LARGE_PARTITIONS))
-        with recovery.services(zk_session_timeout="6") as services:
+        with recovery.services(session_timeout="6") as services:
             recovery.wait_for_cycle(recovery.wait_for_term(within_seconds=40))
             started = time.monotonic()
             for topic in LARGE_TOPICS:

@@ -115,7 +115,7 @@ def running(backend: Backend, tmp_path: Path) -> Iterator[str]:
     options = {
         "zk-addr": backend.zookeeper.connect,
         "zk-config-prefix": f"submitting-{backend.name}",
-        "zk-session-timeout": "10",
+        "session-timeout": "10",
         "min-rate": str(RATE // MB),
         **backend.options,
     }

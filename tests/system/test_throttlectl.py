@@ -17,7 +17,13 @@ from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 SECONDS = 60.0
-FLAGS = ("--api-listen=127.0.0.1:0", "--datadog-url=http://127.0.0.1:1", "--zk-prefix=/kafka", "--zk-session-timeout=4")
+FLAGS = (
+    "--api-listen=127.0.0.1:0",
+    "--grpc-listen=127.0.0.1:0",
+    "--datadog-url=http://127.0.0.1:1",
+    "--zk-prefix=/kafka",
+    "--session-timeout=4",
+)
 KEYS = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
 COMMAND = (sys.executable, "-m", "autothrottle_client.throttlectl")
 

@@ -42,13 +42,14 @@ class Deployed:
         self._options = {
             "zk-addr": zookeeper.connect,
             "zk-config-prefix": "autothrottle-and-others",
-            "zk-session-timeout": "3",
+            "session-timeout": "3",
             "datadog-url": self.datadog.url,
             "interval": str(INTERVAL),
             "metrics-window": "6",
             "cap-map": '{"lab":20}',
             "min-rate": "5",
             "api-listen": "127.0.0.1:0",
+            "grpc-listen": "127.0.0.1:0",
         }
         self._directory, self._stack, self._starts = directory, stack, 0
 

@@ -57,7 +57,7 @@ def services(
         "metrics-window": "6",
         "cap-map": f'{{"lab":{CAPACITY_MB}}}',
         "min-rate": "1",
-        "zk-session-timeout": "3",
+        "session-timeout": "3",
         "log-level": "debug",
         **admin_backend_options(kraft_cluster),
         "zk-config-prefix": "autothrottle-troubles",

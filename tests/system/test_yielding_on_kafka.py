@@ -102,7 +102,7 @@ def running_services(
         "metrics-window": "10",
         "cap-map": '{"lab":60}',
         "min-rate": "1",
-        "zk-session-timeout": "3",
+        "session-timeout": "3",
         "zk-config-prefix": PREFIX,
         "bootstrap-servers": cluster.bootstrap_servers,
     }

@@ -1,4 +1,4 @@
-"""`LedgerReader` on a real ZooKeeper: snapshots through the Admin API use it to read the whole ledger."""
+"""`ZooKeeperLedgerReader` on a real ZooKeeper: snapshots through the Admin API use it to read the whole ledger."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry
-from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedgerReader
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import Unavailable
+from autothrottle.ports.state_store import LedgerCopy
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually, ledger_entry
 from tests.system.zookeeper_tree import Tree, freeze, session
@@ -26,7 +27,7 @@ class Subject:
 
     def __init__(self, server: ZooKeeperServer, stack: contextlib.ExitStack, session_seconds: float = 10.0) -> None:
         self.tree = Tree(stack.enter_context(session(server)))
-        self.reader = LedgerReader(stack.enter_context(session(server, session_seconds)), self.tree.own)
+        self.reader = ZooKeeperLedgerReader(stack.enter_context(session(server, session_seconds)), self.tree.own)
         stack.callback(self.reader.close)
 
     def read(self) -> LedgerCopy:

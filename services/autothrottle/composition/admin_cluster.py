@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kazoo.client import KazooClient
-
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, fetch_group_clients
@@ -21,20 +19,33 @@ from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings, KafkaL
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.kafka_common.progress_reader import GrowthReader, ProgressReader
+from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
+from autothrottle.adapters.state_store.ledger import LedgeredQuotas, QuotaReader
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
-from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas, LedgerReader
 from autothrottle.composition.cluster import ZooKeeperCluster
-from autothrottle.composition.state import StateStores
-from autothrottle.ports.kafka import PermissionSource, SnapshotSource
+from autothrottle.composition.state import StateStores, ZooKeeperState
+from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.shutdown import Shutdown
 
 
-class ZooKeeperClusterWithAdmin(ZooKeeperCluster):
-    """The cluster through ZooKeeper, and through the Admin API what ZooKeeper does not have.
+def kafka_settings(configuration: Configuration) -> KafkaSettings:
+    """Return how to reach Kafka.
 
-    Reassignments go through the Admin API: only it can cancel, and accept several submissions at once.
+    Raises:
+        Invalid: the file that kafka-client-config names cannot be read.
     """
+    path = configuration.kafka_client_config
+    return KafkaSettings(
+        bootstrap_servers=configuration.bootstrap_servers,
+        bootstrap_controllers=configuration.kafka_bootstrap_controllers,
+        client_properties=read_client_properties(path) if path else {},
+        request_timeout=configuration.kafka_api_request_timeout,
+    )
+
+
+class _AdminApi:
+    """What the Admin API provides in both modes. Its stack closes the adapters."""
 
     def __init__(self, configuration: Configuration, stack: Shutdown, state: StateStores) -> None:
         """Prepare; nothing connects yet.
@@ -42,31 +53,39 @@ class ZooKeeperClusterWithAdmin(ZooKeeperCluster):
         Raises:
             Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
         """
-        super().__init__(configuration, stack, state)
-        path = configuration.kafka_client_config
-        settings = KafkaSettings(
-            bootstrap_servers=configuration.bootstrap_servers,
-            bootstrap_controllers=configuration.kafka_bootstrap_controllers,
-            client_properties=read_client_properties(path) if path else {},
-            request_timeout=configuration.kafka_api_request_timeout,
-        )
-        self._kafka = stack.cancellable(KafkaAdmin(settings))
-        self._sizes = self.log_sizes = KafkaLogSizes(self._kafka)
-        self.fetch_settings = KafkaFetchSettings(self._kafka)
+        self._stores = state
+        self._kafka = stack.cancellable(KafkaAdmin(kafka_settings(configuration)))
+        self._sizes = KafkaLogSizes(self._kafka)
+        self.log_sizes: KafkaLogSizes | None = self._sizes
+        self.fetch_settings: FetchSettingsSource | None = KafkaFetchSettings(self._kafka)
+        self._closing = stack.closing
 
     def progress(self) -> ProgressReader:
-        return self._stack.closing(ProgressReader(self._sizes, GrowthReader(self._sizes)))
+        return self._closing(ProgressReader(self._sizes, GrowthReader(self._sizes)))
 
     def storage_metrics(self) -> LogDirMetrics:
         """The brokers' own sizes."""
         return LogDirMetrics(self._kafka)
 
-    def quota_source(self, session: KazooClient) -> LedgeredQuotas:
-        fetch_clients = partial(fetch_group_clients, self._kafka)
-        return LedgeredQuotas(session, self._state.paths, self.client_quotas(session), fetch_clients)
+    def _ledgered(self, quotas: QuotaReader) -> LedgeredQuotas:
+        return LedgeredQuotas(self._stores.ledger, quotas, partial(fetch_group_clients, self._kafka))
 
-    def reassigner(self, session: KazooClient) -> AdminReassigner:
-        return AdminReassigner(self._kafka, session, self._state.paths, self._state.session_timeout)
+    def reassigner(self) -> AdminReassigner:
+        return AdminReassigner(self._kafka, self._stores.ledger, self._stores.session_timeout)
+
+
+class ZooKeeperClusterWithAdmin(_AdminApi, ZooKeeperCluster):
+    """The cluster through ZooKeeper, and through the Admin API what ZooKeeper does not have.
+
+    Reassignments go through the Admin API: only it can cancel, and accept several submissions at once.
+    """
+
+    def __init__(self, configuration: Configuration, stack: Shutdown, state: ZooKeeperState) -> None:
+        ZooKeeperCluster.__init__(self, configuration, stack, state)
+        _AdminApi.__init__(self, configuration, stack, state)
+
+    def quota_source(self) -> LedgeredQuotas:
+        return self._ledgered(ZooKeeperClientQuotas(self._discovery_session, self._paths))
 
     def permissions(self) -> Mapping[str, Callable[[], PermissionSource]]:
         return {
@@ -75,13 +94,15 @@ class ZooKeeperClusterWithAdmin(ZooKeeperCluster):
         }
 
 
-class AdminCluster(ZooKeeperClusterWithAdmin):
+class AdminCluster(_AdminApi):
     """The cluster through the Admin API alone."""
 
-    def snapshots(self, session: KazooClient, progress: ProgressReader | None) -> SnapshotSource:
-        ledger = self._stack.closing(LedgerReader(session, self._state.paths))
-        poll = self._configuration.discovery_poll
-        return self._stack.closing(AdminSnapshots(self._kafka, ledger, poll, progress))
+    def __init__(self, configuration: Configuration, stack: Shutdown, state: StateStores) -> None:
+        super().__init__(configuration, stack, state)
+        self._poll = configuration.discovery_poll
+
+    def snapshots(self, progress: ProgressReader | None) -> SnapshotSource:
+        return self._closing(AdminSnapshots(self._kafka, self._stores.ledger_reader(), self._poll, progress))
 
     def source(self) -> AdminClusterSource:
         return AdminClusterSource(self._kafka)
@@ -92,11 +113,14 @@ class AdminCluster(ZooKeeperClusterWithAdmin):
     def broker_hosts(self) -> BrokerHosts:
         return BrokerHosts(self._kafka)
 
-    def client_quotas(self, session: KazooClient) -> AdminClientQuotas:
+    def quota_source(self) -> LedgeredQuotas:
+        return self._ledgered(self.client_quotas())
+
+    def client_quotas(self) -> AdminClientQuotas:
         return AdminClientQuotas(self._kafka)
 
-    def writer(self, session: KazooClient) -> AdminConfigWriter:
-        return AdminConfigWriter(self._kafka, session, self._state.paths, self._state.session_timeout)
+    def writer(self) -> AdminConfigWriter:
+        return AdminConfigWriter(self._kafka, self._stores.ledger, self._stores.session_timeout)
 
     def permissions(self) -> Mapping[str, Callable[[], PermissionSource]]:
         return {"Kafka's permissions": lambda: KafkaPermissions(self._kafka, writes_configs=True)}

@@ -1,6 +1,6 @@
 """The adapters of Kafka's cluster: through ZooKeeper, or through the Admin API (`admin_cluster`).
 
-The type to know is `ZooKeeperCluster`.
+The types to know are `Cluster` and `ZooKeeperCluster`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigW
 from autothrottle.adapters.kafka_zookeeper.placement import ZooKeeperClusterSource, ZooKeeperRegistrations
 from autothrottle.adapters.kafka_zookeeper.reassignments import ZooKeeperReassigner
 from autothrottle.adapters.kafka_zookeeper.snapshots import ZooKeeperSnapshots
+from autothrottle.adapters.state_store.ledger import LedgeredQuotas
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
-from autothrottle.adapters.zookeeper_state.ledger import LedgeredQuotas
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.adapters.zookeeper_state.storage_metrics import ZooKeeperStorageMetrics
-from autothrottle.composition.state import StateStores
+from autothrottle.composition.state import StateStores, ZooKeeperState
+from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import (
     BrokerRegistry,
     ConfigWriter,
@@ -33,12 +35,12 @@ from autothrottle.ports.kafka import (
     SnapshotSource,
 )
 from autothrottle.ports.services import ClusterSource, StorageMetricsSource
-from autothrottle.runtime.configuration import Configuration, KafkaBackend
+from autothrottle.runtime.configuration import Configuration, KafkaBackend, StateStore
 from autothrottle.runtime.shutdown import Shutdown
 
 if TYPE_CHECKING:
-    from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
     from autothrottle.adapters.kafka_admin.sources import KafkaLogSizes
+    from autothrottle.composition.admin_cluster import AdminCluster
 
 
 class ZooKeeperCluster:
@@ -47,7 +49,7 @@ class ZooKeeperCluster:
     log_sizes: KafkaLogSizes | None = None
     fetch_settings: FetchSettingsSource | None = None
 
-    def __init__(self, configuration: Configuration, stack: Shutdown, state: StateStores) -> None:
+    def __init__(self, configuration: Configuration, stack: Shutdown, state: ZooKeeperState) -> None:
         self._configuration, self._stack, self._state = configuration, stack, state
         self._paths = KafkaPaths(configuration.zk_prefix)
 
@@ -56,12 +58,18 @@ class ZooKeeperCluster:
         """Its own session, so that reading a whole cluster does not delay the stores."""
         return self._state.new_session()
 
+    @cached_property
+    def _discovery_session(self) -> KazooClient:
+        return self._state.new_session()
+
     def progress(self) -> ProgressReader | None:
         """The background reader of log sizes; None without the Admin API."""
         return None
 
-    def snapshots(self, session: KazooClient, progress: ProgressReader | None) -> SnapshotSource:
-        return self._stack.closing(ZooKeeperSnapshots(session, self._paths, self._state.paths, progress))
+    def snapshots(self, progress: ProgressReader | None) -> SnapshotSource:
+        return self._stack.closing(
+            ZooKeeperSnapshots(self._discovery_session, self._paths, self._state.paths, progress)
+        )
 
     def source(self) -> ClusterSource:
         return ZooKeeperClusterSource(self._placement_session, self._paths)
@@ -77,31 +85,46 @@ class ZooKeeperCluster:
         """The hosts, without waiting for ZooKeeper at the start: loads of brokers that a label names need no host."""
         return BrokerHosts(ZooKeeperRegistrations(self._state.background_session(), self._paths))
 
-    def quota_source(self, session: KazooClient) -> QuotaSource:
-        return LedgeredQuotas(session, self._state.paths, self.client_quotas(session))
+    def quota_source(self) -> QuotaSource:
+        session = self._discovery_session
+        return LedgeredQuotas(ZooKeeperLedger(session, self._state.paths), ZooKeeperClientQuotas(session, self._paths))
 
-    def client_quotas(self, session: KazooClient) -> AdminClientQuotas | ZooKeeperClientQuotas:
-        return ZooKeeperClientQuotas(session, self._paths)
+    def client_quotas(self) -> ZooKeeperClientQuotas:
+        return ZooKeeperClientQuotas(self._state.session, self._paths)
 
-    def writer(self, session: KazooClient) -> ConfigWriter:
-        return ZooKeeperConfigWriter(session, self._paths, self._state.paths)
+    def writer(self) -> ConfigWriter:
+        return ZooKeeperConfigWriter(self._state.applier_session, self._paths, self._state.paths)
 
-    def reassigner(self, session: KazooClient) -> Reassigner:
-        return ZooKeeperReassigner(session, self._paths, self._state.paths)
+    def reassigner(self) -> Reassigner:
+        return ZooKeeperReassigner(self._state.applier_session, self._paths, self._state.paths)
 
     def permissions(self) -> Mapping[str, Callable[[], PermissionSource]]:
         """What is accessed -> a function that connects to the permissions there."""
         return {"Kafka's znodes": lambda: ZooKeeperPermissions(self._state.new_session(), self._paths)}
 
 
-def new_cluster(configuration: Configuration, stack: Shutdown, state: StateStores) -> ZooKeeperCluster:
+def new_state(configuration: Configuration, stack: Shutdown) -> StateStores:
+    """Return the stores of our own state in the configured place."""
+    if configuration.state_store is StateStore.ZOOKEEPER:
+        return ZooKeeperState(configuration, stack)
+    from autothrottle.composition.kafka_state import KafkaState
+
+    return KafkaState(configuration, stack)
+
+
+def new_cluster(configuration: Configuration, stack: Shutdown, state: StateStores) -> ZooKeeperCluster | AdminCluster:
     """Return the adapters for the configured backend, with the Admin API if there are bootstrap servers."""
+    if configuration.kafka_backend is KafkaBackend.ADMIN:
+        from autothrottle.composition.admin_cluster import AdminCluster
+
+        return AdminCluster(configuration, stack, state)
+    if not isinstance(state, ZooKeeperState):  # the configuration refuses it
+        raise Invalid("kafka-backend zookeeper needs state-store zookeeper, whose terms fence its writes")
     if not configuration.bootstrap_servers:
         return ZooKeeperCluster(configuration, stack, state)
-    from autothrottle.composition.admin_cluster import AdminCluster, ZooKeeperClusterWithAdmin
+    from autothrottle.composition.admin_cluster import ZooKeeperClusterWithAdmin
 
-    by_admin_api = configuration.kafka_backend is KafkaBackend.ADMIN
-    return (AdminCluster if by_admin_api else ZooKeeperClusterWithAdmin)(configuration, stack, state)
+    return ZooKeeperClusterWithAdmin(configuration, stack, state)
 
 
 def validate_kafka_settings(configuration: Configuration) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -14,21 +14,26 @@ from autothrottle.composition.cluster import ZooKeeperCluster
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.ports.telemetry import LoadSource, NoLoads
-from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, Configuration
+from autothrottle.runtime.configuration import METRICS_SOURCE_GROUP, OPTIONS, Configuration
 from autothrottle.runtime.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from autothrottle.adapters.datadog import DatadogMetrics
+    from autothrottle.composition.admin_cluster import AdminCluster
 
 log = logging.getLogger(__name__)
 
 _CHECK_KEY_TIMEOUT = timedelta(seconds=5)
 
+_CAPACITY = "the capacity of links"
+
 
 class MetricsSources:
     """Builds the configured metrics source, and Datadog. Its stack closes them."""
 
-    def __init__(self, configuration: Configuration, stack: Shutdown, cluster: Callable[[], ZooKeeperCluster]) -> None:
+    def __init__(
+        self, configuration: Configuration, stack: Shutdown, cluster: Callable[[], ZooKeeperCluster | AdminCluster]
+    ) -> None:
         self._configuration, self._stack, self._cluster = configuration, stack, cluster
 
     def load_source(self) -> LoadSource:
@@ -40,6 +45,7 @@ class MetricsSources:
             "scrape": self._scraped,
         }
         name = self._configuration.metrics_source
+        _log_limits(self._configuration)
         return sources[name]() if name in sources else self._installed_source(name)
 
     @cached_property
@@ -129,3 +135,46 @@ class MetricsSources:
         if close := getattr(source, "close", None):
             self._stack.callback(close)
         return source
+
+
+def _log_limits(configuration: Configuration) -> None:
+    """Log which source is used, and what it does not see."""
+    source, fanout = configuration.metrics_source, configuration.consumer_fanout
+    unseen = _unseen(configuration)
+    text = f"Metrics source: {source}"
+    if source == "kafka":
+        text += f". It computes loads from the growth of logs and --consumer-fanout {fanout:g}"
+    if unseen:
+        text += f". It does not see {', '.join(unseen)}"
+    if _CAPACITY in unseen and not _has_capacities(configuration):
+        example = OPTIONS["capacity"].example
+        log.warning("%s. No capacity is given, so no broker has a load. Fix: --capacity=%s, for example", text, example)
+    else:
+        log.info("%s", text)
+
+
+def _unseen(configuration: Configuration) -> Sequence[str]:
+    """Return what the metrics source does not see."""
+    exporter = configuration.exporter
+    jmx = () if exporter.device_label else ("other traffic of the hosts", "protocol headers")
+    of_exporter = (*jmx, *(() if exporter.speed else (_CAPACITY,)))
+    window = configuration.metrics_window.total_seconds()
+    unseen: Mapping[str, Sequence[str]] = {
+        "datadog": ("loads of the last minute", f"hosts without the tag {configuration.broker_id_tag}", _CAPACITY),
+        "kafka": (
+            "consumers that read old data or from followers",
+            "other traffic of the hosts",
+            "bytes that compaction removes",
+            _CAPACITY,
+        ),
+        "none": ("any load",),
+        "prometheus": ("changes since the last scrape", *of_exporter),
+        "scrape": (f"peaks shorter than {window:g} s (--metrics-window)", *of_exporter),
+    }
+    return unseen.get(configuration.metrics_source, ())
+
+
+def _has_capacities(configuration: Configuration) -> bool:
+    limits = configuration.capacities
+    of_hosts = configuration.metrics_source == "datadog" and (configuration.capacity_tag or limits.by_instance_type)
+    return bool(of_hosts or limits.by_broker or limits.default)

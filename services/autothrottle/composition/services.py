@@ -21,15 +21,12 @@ from autothrottle.adapters import grpc as clients
 from autothrottle.adapters.credentials import ServiceCertificates, Tokens
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.grpc.services import ServiceClient
-from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.membership import remove_own_tree
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.applier import ApplierServicer
-from autothrottle.composition.cluster import ZooKeeperCluster, new_cluster
+from autothrottle.composition.cluster import ZooKeeperCluster, new_cluster, new_state
 from autothrottle.composition.loads import MetricsSources
-from autothrottle.composition.state import StateStores
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import Conflict, Invalid, Unavailable
 from autothrottle.core.exported_metrics import BUILD_INFO, MetricSample, SampleSource
@@ -42,7 +39,7 @@ from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.planner.uninstall import take_back_everything
 from autothrottle.ports.kafka import Term
 from autothrottle.ports.services import ClusterSource
-from autothrottle.ports.state_store import RequestQuotaStore
+from autothrottle.ports.state_store import Election, RequestQuotaStore
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.call_limits import RequestQuotas
@@ -54,6 +51,7 @@ from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics
 
 if TYPE_CHECKING:
+    from autothrottle.composition.admin_cluster import AdminCluster
     from autothrottle.gateway.server import GatewayServer
     from autothrottle.placement.forecaster import LimitForecaster
     from autothrottle.runtime.pools_file import FollowedPools
@@ -85,7 +83,7 @@ class Composition:
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.health = Health()
         self._sample_sources: list[SampleSource] = [self.health.samples, log_samples]
-        self.state = StateStores(configuration, stack)
+        self.state = new_state(configuration, stack)
         self.sources = MetricsSources(configuration, stack, lambda: self.cluster)
         self._tls = ServiceCertificates(configuration.tls) if configuration.tls else None
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None
@@ -94,7 +92,7 @@ class Composition:
         self._quotas = RequestQuotas()
 
     @cached_property
-    def cluster(self) -> ZooKeeperCluster:
+    def cluster(self) -> ZooKeeperCluster | AdminCluster:
         """Built when it is first used: planner and gateway have no access to Kafka."""
         return new_cluster(self.configuration, self._stack, self.state)
 
@@ -103,9 +101,9 @@ class Composition:
         self.configuration = replace(self.configuration, **addresses)  # type: ignore[arg-type]
 
     def discovery(self) -> Servicer:
-        cluster, session = self.cluster, self.state.new_session()
-        source = cluster.snapshots(session, cluster.progress())
-        servicer = DiscoveryServicer(source, cluster.quota_source(session), cluster.log_sizes, cluster.fetch_settings)
+        cluster = self.cluster
+        source = cluster.snapshots(cluster.progress())
+        servicer = DiscoveryServicer(source, cluster.quota_source(), cluster.log_sizes, cluster.fetch_settings)
         registration = self._needing_state_store(servicer)
         self.health.add("kafka", servicer.check, service="autothrottle.v1.DiscoveryService")
         return registration
@@ -115,10 +113,7 @@ class Composition:
         return _registration(MetricsServicer(self.sources.load_source(), events))
 
     def applier(self) -> Servicer:
-        session = self.state.new_session()
-        return self._needing_state_store(
-            ApplierServicer(self.cluster.writer(session), self.cluster.reassigner(session))
-        )
+        return self._needing_state_store(ApplierServicer(self.cluster.writer(), self.cluster.reassigner()))
 
     def planner(self) -> tuple[Servicer, Planner]:
         """The planner and its servicer. The caller starts the planner with the address of its server."""
@@ -189,7 +184,7 @@ class Composition:
     def quotas(self) -> Servicer:
         """The service of Kafka's client quotas, which any admin process serves: it has no state."""
         discovery = self._client(clients.DiscoveryClient)
-        state, quotas = self.state, self.cluster.client_quotas(self.state.session)
+        state, quotas = self.state, self.cluster.client_quotas()
         temporary, rules = state.temporary_quotas, state.yield_rules
         return _registration(QuotaServicer(quotas, temporary, rules, discovery, state.catch_ups, state.overrides))
 
@@ -284,8 +279,8 @@ class Composition:
         for source in self._sample_sources:
             yield from source()
 
-    def serve(self, name: str, servicers: Sequence[Servicer], listen: str) -> str:
-        """Serve until the stack closes; return the address."""
+    def serve(self, name: str, servicers: Sequence[Servicer], listen: str, option: str = "listen") -> str:
+        """Serve until the stack closes; return the address. `option` gives the address, and is named in errors."""
         credentials = self._tls.server_credentials() if self._tls else None
         server = ServiceServer(
             name,
@@ -295,6 +290,7 @@ class Composition:
             interceptors=self._tracing.server_interceptors,
             credentials=credentials,
             checks=self.health,
+            option=option,
         )
         return self._started(server)
 
@@ -349,7 +345,7 @@ class Composition:
         Raises:
             Invalid: members on other hosts cannot reach its address.
         """
-        deadline = time.monotonic() + self.configuration.zk_session_timeout.total_seconds() + 1
+        deadline = time.monotonic() + self.state.session_timeout.total_seconds() + 1
         while hosts := self._hosts_without_route(member):
             if time.monotonic() > deadline:
                 raise Invalid(
@@ -371,14 +367,13 @@ class Composition:
         Raises:
             Conflict: when another planner keeps the leadership.
         """
-        session, election = self.state.new_session(), self.state.election()
-        source, writer = self.cluster.snapshots(session, None), self.cluster.writer(session)
-        term = _win_election(election, self.configuration.zk_session_timeout * 2)
+        election, source, writer = self.state.election(), self.cluster.snapshots(None), self.cluster.writer()
+        term = _win_election(election, self.state.session_timeout * 2)
         try:
-            outcomes = take_back_everything(term, source, self.cluster.quota_source(session), writer)
+            outcomes = take_back_everything(term, source, self.cluster.quota_source(), writer)
         finally:
             election.leave()
-        remove_own_tree(session, self.state.paths, self.configuration.zk_session_timeout * 2)
+        self.state.remove()
         return len(outcomes)
 
     def _follow_request_quotas(self) -> RequestQuotaStore:
@@ -432,7 +427,7 @@ def _without_arrow(option: str, value: str, error: ImportError) -> Invalid:
     return Invalid(f"{option} is {value!r}, but Arrow is not installed ({error}); {fix}")
 
 
-def _win_election(election: ZooKeeperElection, patience: timedelta) -> Term:
+def _win_election(election: Election, patience: timedelta) -> Term:
     """Join the election and return our term.
 
     Raises:

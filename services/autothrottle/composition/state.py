@@ -1,13 +1,18 @@
-"""Our own state in ZooKeeper: sessions, and the stores that use them. The type to know is `StateStores`."""
+"""Our own state: the stores of a process, in ZooKeeper or in Kafka (`kafka_state`).
+
+The type to know is `StateStores`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import TypeVar
 
 from kazoo.client import KazooClient
 
+from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
 from autothrottle.adapters.zookeeper.map_codecs import (
     CATCH_UPS,
     REQUEST_QUOTAS,
@@ -16,15 +21,25 @@ from autothrottle.adapters.zookeeper.map_codecs import (
     MapCodec,
 )
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
-from autothrottle.adapters.zookeeper_state.operator_stores import (
-    ZooKeeperAuditedMap,
-    ZooKeeperOverrides,
-    ZooKeeperPauses,
+from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger, ZooKeeperLedgerReader
+from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, remove_own_tree
+from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_map, zookeeper_overrides, zookeeper_pauses
+from autothrottle.ports.kafka import PermissionSource
+from autothrottle.ports.state_store import (
+    CatchUpStore,
+    Election,
+    Ledger,
+    LedgerReader,
+    Membership,
+    OverrideStore,
+    PauseStore,
+    RequestQuotaStore,
+    TemporaryQuotaStore,
+    YieldRuleStore,
 )
-from autothrottle.ports.state_store import CatchUpStore, RequestQuotaStore, TemporaryQuotaStore, YieldRuleStore
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.shutdown import SESSIONS, Shutdown
 
@@ -34,13 +49,76 @@ V = TypeVar("V")
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 
 
-class StateStores:
-    """The sessions and stores of a process, each built when it is first used; its stack closes them."""
+class StateStores(ABC):
+    """The stores of a process, each built when it is first used; its stack closes them."""
 
     def __init__(self, configuration: Configuration, stack: Shutdown) -> None:
-        self._stack, self._servers = stack, ",".join(configuration.zk_addr)
-        self.session_timeout = configuration.zk_session_timeout
+        self._stack = stack
+        self.session_timeout = configuration.session_timeout
         self.paths = OwnPaths(configuration.zk_config_prefix)
+
+    @abstractmethod
+    def election(self) -> Election:
+        """Return a candidate."""
+
+    @cached_property
+    @abstractmethod
+    def membership(self) -> Membership: ...
+
+    @cached_property
+    @abstractmethod
+    def overrides(self) -> OverrideStore: ...
+
+    @cached_property
+    @abstractmethod
+    def pauses(self) -> PauseStore: ...
+
+    @cached_property
+    def catch_ups(self) -> CatchUpStore:
+        return self._audited_map(CATCH_UPS)
+
+    @cached_property
+    def temporary_quotas(self) -> TemporaryQuotaStore:
+        return self._audited_map(TEMPORARY_QUOTAS)
+
+    @cached_property
+    def yield_rules(self) -> YieldRuleStore:
+        return self._audited_map(YIELD_RULES)
+
+    @cached_property
+    def request_quotas(self) -> RequestQuotaStore:
+        """Without waiting: a gateway that cannot reach the state store serves without request quotas."""
+        return self._audited_map(REQUEST_QUOTAS, in_background=True)
+
+    @abstractmethod
+    def _audited_map(self, codec: MapCodec[K, V], in_background: bool = False) -> NodeAuditedMap[K, V]: ...
+
+    @cached_property
+    @abstractmethod
+    def ledger(self) -> Ledger: ...
+
+    @abstractmethod
+    def ledger_reader(self) -> LedgerReader: ...
+
+    @abstractmethod
+    def permissions(self) -> PermissionSource:
+        """Return what this process may do with the store."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove the ledger, the election and the members. What operators set stays, and the term.
+
+        Raises:
+            Conflict: the ledger still has entries, or a planner is still a candidate.
+        """
+
+
+class ZooKeeperState(StateStores):
+    """The stores in ZooKeeper, and the sessions that use them."""
+
+    def __init__(self, configuration: Configuration, stack: Shutdown) -> None:
+        super().__init__(configuration, stack)
+        self._servers = ",".join(configuration.zk_addr)
 
     def new_session(self) -> KazooClient:
         """Wait for ZooKeeper, and return a session with it."""
@@ -61,6 +139,11 @@ class StateStores:
         """The session of all stores. A session for each of them costs three threads, and time at start and end."""
         return self.new_session()
 
+    @cached_property
+    def applier_session(self) -> KazooClient:
+        """The session of all writes to the ledger and to Kafka."""
+        return self.new_session()
+
     def election(self) -> ZooKeeperElection:
         return ZooKeeperElection(self.new_session(), self.paths, self.session_timeout)
 
@@ -69,29 +152,26 @@ class StateStores:
         return ZooKeeperMembership(self.background_session(), self.paths, self.session_timeout)
 
     @cached_property
-    def overrides(self) -> ZooKeeperOverrides:
-        return self._stack.closing(ZooKeeperOverrides(self.session, self.paths))
+    def overrides(self) -> OverrideStore:
+        return self._stack.closing(zookeeper_overrides(self.session, self.paths))
 
     @cached_property
-    def pauses(self) -> ZooKeeperPauses:
-        return self._stack.closing(ZooKeeperPauses(self.session, self.paths))
+    def pauses(self) -> PauseStore:
+        return self._stack.closing(zookeeper_pauses(self.session, self.paths))
+
+    def _audited_map(self, codec: MapCodec[K, V], in_background: bool = False) -> NodeAuditedMap[K, V]:
+        session = self.background_session() if in_background else self.session
+        return self._stack.closing(zookeeper_map(session, self.paths, codec))
 
     @cached_property
-    def catch_ups(self) -> CatchUpStore:
-        return self._audited_map(self.session, CATCH_UPS)
+    def ledger(self) -> ZooKeeperLedger:
+        return ZooKeeperLedger(self.applier_session, self.paths)
 
-    @cached_property
-    def temporary_quotas(self) -> TemporaryQuotaStore:
-        return self._audited_map(self.session, TEMPORARY_QUOTAS)
+    def ledger_reader(self) -> LedgerReader:
+        return self._stack.closing(ZooKeeperLedgerReader(self.new_session(), self.paths))
 
-    @cached_property
-    def yield_rules(self) -> YieldRuleStore:
-        return self._audited_map(self.session, YIELD_RULES)
+    def permissions(self) -> PermissionSource:
+        return ZooKeeperPermissions(self.new_session(), self.paths)
 
-    @cached_property
-    def request_quotas(self) -> RequestQuotaStore:
-        """In a session of its own: a gateway that cannot reach ZooKeeper serves without request quotas."""
-        return self._audited_map(self.background_session(), REQUEST_QUOTAS)
-
-    def _audited_map(self, session: KazooClient, codec: MapCodec[K, V]) -> ZooKeeperAuditedMap[K, V]:
-        return self._stack.closing(ZooKeeperAuditedMap(session, self.paths, codec))
+    def remove(self) -> None:
+        remove_own_tree(self.session, self.paths, self.session_timeout * 2)

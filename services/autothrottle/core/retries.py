@@ -88,6 +88,11 @@ STORED_STATE = Retry(
     "An operator expects an effect within a second",
     first=0.5,
 )
+STATE_TOPIC = Retry(
+    "Reading the state topic in Kafka, and appending to it",
+    "A new leader of its partition is used at once. A request that gets no answer ends after 2 s",
+    first=0.05,
+)
 CLUSTER = Retry(
     "Following the cluster in ZooKeeper", "A new reassignment needs its throttles within a second", first=0.5
 )

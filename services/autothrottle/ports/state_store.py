@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
+from autothrottle.core.cluster.snapshot import Problem
+from autothrottle.core.errors import Invalid
 from autothrottle.core.members import Member
 from autothrottle.core.operators.audit import AuditReading
 from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride
 from autothrottle.core.quotas.keys import ClientQuotaEntity, TemporaryQuota
 from autothrottle.core.quotas.yielding import YieldRule
-from autothrottle.core.records import AuditAction, CatchUp, Pause
+from autothrottle.core.records import AuditAction, CatchUp, Outcome, Pause
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.ports.kafka import Term, Watch
 
@@ -97,6 +100,76 @@ class Membership(Protocol):
 
     def problem(self) -> str:
         """Return why this process is not registered; "": it is, and the store answers. Does not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCopy:
+    """All ledger entries at one moment."""
+
+    entries: Mapping[ConfigResource, LedgerEntry] = field(default_factory=dict)
+    """Resource -> its entry. An unreadable entry keeps its last known value; absent: we own nothing there."""
+    unreadable: Mapping[ConfigResource, Problem] = field(default_factory=dict)
+    """Resource -> why its entry cannot be read."""
+
+
+class LedgerReader(Protocol):
+    """Reads the whole ledger of brokers and topics, again and again."""
+
+    def read(self, timeout: timedelta) -> LedgerCopy:
+        """Return the ledger, including every write completed before the call.
+
+        Raises:
+            Unavailable: the store does not answer in time.
+        """
+
+
+class Terms(Protocol):
+    """Checks whether a term continues."""
+
+    def check_term(self, fence: int, deadline: float) -> None:
+        """Check that the term is the newest one, by a write, since a read may be stale.
+
+        Args:
+            fence: the term's number.
+            deadline: on the monotonic clock.
+
+        Raises:
+            NotLeader: the term is over.
+            Unavailable: the store does not answer in time.
+        """
+
+
+class Ledger(Terms, Protocol):
+    """Reads and writes ledger entries, for a Kafka whose configs are not in the same store.
+
+    A deadline is a time of the monotonic clock.
+    """
+
+    def read(
+        self, resources: Collection[ConfigResource], deadline: float
+    ) -> Mapping[ConfigResource, LedgerEntry | Invalid | None]:
+        """Return the entries by resource. None: the entry does not exist; an error: it cannot be parsed.
+
+        Raises:
+            Unavailable: the store does not answer in time.
+        """
+
+    def quota_entries(self, deadline: float) -> Mapping[ConfigResource, LedgerEntry | Invalid]:
+        """Return the entries of client quotas, or why they cannot be parsed.
+
+        Raises:
+            Unavailable: the store does not answer in time.
+        """
+
+    def write(
+        self, fence: int, entries: Mapping[ConfigResource, LedgerEntry | None], deadline: float
+    ) -> Mapping[ConfigResource, Outcome]:
+        """Write entries (None: delete the entry) and return the outcome of each.
+
+        Raises:
+            NotLeader: the term is over; the remaining entries were not written.
+            Unavailable: no entry was tried.
+        """
 
 
 class OverrideStore(Protocol):

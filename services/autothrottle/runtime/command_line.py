@@ -73,7 +73,11 @@ def _named(*names: str) -> frozenset[str]:
 
 
 _C = Configuration
-_PROCESS = _named(_C.GENERAL, _C.ZOOKEEPER) - {"zk-prefix"}
+BROKER_OPTIONS = _named(
+    "kafka-backend", "kafka-native-mode", "bootstrap-servers", "kafka-client-config", "kafka-api-request-timeout"
+)
+"""Options of the connections with brokers. Every process uses them if its state is in Kafka."""
+_PROCESS = _named(_C.GENERAL, _C.STATE, _C.ZOOKEEPER) - {"zk-prefix"} | BROKER_OPTIONS
 _METERED = _PROCESS | {"cluster-name"}
 _SERVER = _METERED | _named("listen", "metrics-listen", "advertise", _C.SECURITY) - {"tls-server-name"}
 _CLIENT = _SERVER | {"tls-server-name"}
@@ -85,12 +89,12 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "all services in one process",
         _RUN,
-        "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key",
+        "--bootstrap-servers kafka1:9092 --capacity 1000MB/s",
     ),
     "check": Command(
         "reads what `run` reads with the same options, writes nothing, and prints each problem and its fix",
         _RUN | _named(_C.CHECK),
-        "--zk-addr zk1:2181,zk2:2181 --api-key-file api-key --app-key-file app-key -o json",
+        "--bootstrap-servers kafka1:9092 --capacity 1000MB/s -o json",
     ),
     "discovery": Command(
         "reports reassignments and the current throttles",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials import TlsFiles
 from autothrottle.core.access import CertificateRoles, parse_certificate_roles
+from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.operators.sources import Schedule, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
@@ -47,6 +48,14 @@ class KafkaBackend(StrEnum):
     """Kafka 0.10 to 3.9 in ZooKeeper mode."""
     ADMIN = "admin"
     """Kafka's Admin API, 2.4 to 4.x, in ZooKeeper mode or KRaft mode."""
+
+
+class StateStore(StrEnum):
+    """Where the election, the ledger and what operators set are stored."""
+
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+    """A topic of the cluster itself, over the Admin API backend."""
 
 
 class PolicyName(StrEnum):
@@ -167,7 +176,8 @@ class Configuration:
     metrics_source: str = option(
         _metrics_source,
         "datadog",
-        "Source of load and capacity",
+        "Source of load and capacity. Without it: datadog with its keys, prometheus with prometheus-url, scrape with "
+        "scrape-url, else kafka with bootstrap-servers",
         f"one of {', '.join(METRICS_SOURCES)}, or an entry point of the group {METRICS_SOURCE_GROUP}",
     )
     metrics_window: timedelta = kinds.seconds(
@@ -261,7 +271,10 @@ class Configuration:
 
     KAFKA: ClassVar[str] = "Kafka"
     kafka_backend: KafkaBackend = kinds.choice(
-        KafkaBackend.ZOOKEEPER, "How to access Kafka: ZooKeeper or the Admin API", KafkaBackend
+        KafkaBackend.ZOOKEEPER,
+        "How to access Kafka: ZooKeeper or the Admin API; admin is the default with bootstrap-servers and without "
+        "zk-addr and zk-prefix",
+        KafkaBackend,
     )
     kafka_native_mode: bool = kinds.boolean("Same as kafka-backend admin")
     bootstrap_servers: tuple[str, ...] = kinds.addresses(
@@ -279,11 +292,28 @@ class Configuration:
         "0.5", "Interval of polls for reassignments (admin backend)", at_least=Decimal("0.1"), at_most=3600
     )
 
+    STATE: ClassVar[str] = "State store"
+    state_store: StateStore = kinds.choice(
+        StateStore.ZOOKEEPER,
+        "Where to store our own state; kafka is the default with bootstrap-servers and without zk-addr, zk-prefix and "
+        "kafka-backend",
+        StateStore,
+    )
+    state_topic: str = option(
+        kinds.checked(re.compile(TOPIC_NAME).fullmatch, "is not the name of a topic"),
+        "__autothrottle_state",
+        "Topic of our own state in Kafka, created at the first start (state-store kafka)",
+        "a topic name: 1 to 249 letters, digits, '.', '_' and '-'",
+    )
+    session_timeout: timedelta = kinds.seconds(
+        "6", "Session timeout of each process in the state store; bounds a failover", at_most=60
+    )
+
     ZOOKEEPER: ClassVar[str] = "ZooKeeper"
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
     zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
     zk_config_prefix: str = kinds.znode("autothrottle", "Root znode of our own state; not below zk-prefix")
-    zk_session_timeout: timedelta = kinds.seconds("6", "ZooKeeper session timeout; bounds a failover", at_most=60)
+    zk_session_timeout: timedelta = kinds.seconds("6", "Same as session-timeout", at_most=60)
 
     RATES: ClassVar[str] = "Rates"
     policy: PolicyName = kinds.choice(
@@ -342,7 +372,9 @@ class Configuration:
     default_capacity: Capacity | None = _capacity(
         "default-capacity", "Fallback link capacity. Without it, brokers of unknown capacity count as failed", "120"
     )
-    capacity: Capacity | None = _capacity("capacity", "Same as default-capacity", "1000MB/s")
+    capacity: Capacity | None = _capacity(
+        "capacity", "Same as default-capacity; metrics-source kafka needs it, or broker-cap-map", "1000MB/s"
+    )
 
     REMOVAL: ClassVar[str] = "Removal of throttles"
     cleanup_after: int = kinds.count("60", "Idle intervals before removal of leftover throttles", at_least=1)
@@ -401,7 +433,7 @@ class Configuration:
 
     ADDRESSES: ClassVar[str] = "Addresses"
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)
-    grpc_listen: str = kinds.listen("127.0.0.1:0", "Listening address of the gRPC API of `autothrottle run`")
+    grpc_listen: str = kinds.listen("127.0.0.1:8090", "Listening address of the gRPC API of `autothrottle run`")
     listen: str = kinds.listen("127.0.0.1:0", "Listening address of a single service")
     metrics_listen: str = kinds.listen(
         "",
@@ -459,6 +491,8 @@ class Configuration:
 
     help: bool = False
     """True: print the help text only; all other settings are defaults. Not an option, like the warnings."""
+    state_store_given: bool = field(default=False, compare=False)
+    """False: the state store is a default. Not an option."""
     warnings: tuple[str, ...] = ()
     """Valid but suspicious settings, for the log."""
 

@@ -18,7 +18,14 @@ from urllib.parse import urlsplit
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.exporters import EXPORTERS
-from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS, Configuration, KafkaBackend, PolicyName
+from autothrottle.runtime.configuration import (
+    METRICS_SOURCES,
+    OPTIONS,
+    Configuration,
+    KafkaBackend,
+    PolicyName,
+    StateStore,
+)
 from autothrottle.runtime.option_kinds import Option, Refused, declared_options
 from autothrottle.runtime.sources import Flags, Given, Rank, from_environment, from_file
 from autothrottle_client.replicas import is_loopback, is_loopback_host
@@ -27,6 +34,13 @@ T = TypeVar("T")
 
 _SCRAPE_WINDOW = timedelta(seconds=12)
 """Default of metrics-window with scraping: the shortest that is steady, see docs/how-it-works.md."""
+
+_SOURCE_OPTIONS: Mapping[str, Sequence[str]] = {
+    "datadog": ("api-key", "api-key-file", "app-key", "app-key-file"),
+    "prometheus": ("prometheus-url",),
+    "scrape": ("scrape-url",),
+}
+"""Metrics source -> the options each of which makes it the default."""
 
 _KAFKA_NODE = re.compile(
     "admin|brokers|cluster|config|consumers|controller|controller_epoch|delegation_token|feature|"
@@ -178,12 +192,22 @@ class _Combinations:
     def checked(self) -> Configuration:
         """Return the configuration with the options that count; add to the problems and warnings."""
         keys: dict[str, Any] = {"api_key": self._key("api-key"), "app_key": self._key("app-key")}
+        source = self._metrics_source()
         configuration = replace(
-            self.values, **keys, **self._ratios(), **self._kafka(), **self._capacity(), **self._window()
+            self.values,
+            **keys,
+            metrics_source=source,
+            **self._ratios(),
+            **self._kafka(),
+            **self._state_store(),
+            **self._session(),
+            **self._capacity(),
+            **self._window(source),
         )
         self.warnings.extend(self._suspicions(configuration))
         self._check_metrics_source(configuration)
-        self._check_exporter()
+        self._check_exporter(source)
+        self._check_state_store(configuration)
         self._check_zookeeper()
         self._check_decisions()
         self._check_tls()
@@ -224,8 +248,25 @@ class _Combinations:
         directions = {"max_tx_rate": self._rank("max-tx-rate"), "max_rx_rate": self._rank("max-rx-rate")}
         return {name: self.values.max_rate for name, rank in directions.items() if both < rank}
 
-    def _window(self) -> Mapping[str, Any]:
-        is_default = self.values.metrics_source == "scrape" and self._rank("metrics-window") is Rank.DEFAULT
+    def _metrics_source(self) -> str:
+        """Return the given source, or else the one whose options are given."""
+        if "metrics-source" in self.given:
+            return self.values.metrics_source
+        options = {
+            source: next((name for name in names if getattr(self.values, name.replace("-", "_"))), "")
+            for source, names in _SOURCE_OPTIONS.items()
+        }
+        sources = [source for source, name in options.items() if name]
+        is_refused = any(problem.startswith("metrics-source:") for problem in self.problems)
+        if len(sources) > 1 and "metrics-source" in self.used and not is_refused:
+            given = " and ".join(self._named(options[source]) for source in sources)
+            fixes = ", or ".join(f"--metrics-source={source}" for source in sources)
+            self.problems.append(f"{given} belong to different metrics sources. Fix: choose one with {fixes}")
+        default = "kafka" if self.values.bootstrap_servers else self.values.metrics_source
+        return sources[0] if sources else default
+
+    def _window(self, source: str) -> Mapping[str, Any]:
+        is_default = source == "scrape" and self._rank("metrics-window") is Rank.DEFAULT
         return {"metrics_window": _SCRAPE_WINDOW} if is_default else {}
 
     def _kafka(self) -> Mapping[str, Any]:
@@ -237,11 +278,35 @@ class _Combinations:
                 f"and kafka-backend is {backend} ({self._source('kafka-backend')}), which contradict each "
                 f"other: native mode means the admin backend. Fix: give kafka-backend only"
             )
-        backend = KafkaBackend.ADMIN if native else backend
+        backend = KafkaBackend.ADMIN if native or self._is_kafka_alone else backend
         servers = self.values.bootstrap_servers
         if backend is KafkaBackend.ADMIN and not servers:
             servers = (OPTIONS["bootstrap-servers"].example,)
         return {"kafka_backend": backend, "bootstrap_servers": servers}
+
+    @property
+    def _access_options(self) -> Sequence[str]:
+        """The given options that choose the access to Kafka or ZooKeeper. With one of them no default moves state."""
+        return [name for name in ("zk-addr", "zk-prefix", "kafka-backend", "kafka-native-mode") if name in self.given]
+
+    @property
+    def _is_kafka_alone(self) -> bool:
+        return bool(self.values.bootstrap_servers) and not self._access_options
+
+    def _state_store(self) -> Mapping[str, Any]:
+        is_given = "state-store" in self.given
+        default = StateStore.KAFKA if self._is_kafka_alone else StateStore.ZOOKEEPER
+        return {"state_store": self.values.state_store if is_given else default, "state_store_given": is_given}
+
+    def _session(self) -> Mapping[str, Any]:
+        """Return the session timeout from the option of either name."""
+        names = ("session-timeout", "zk-session-timeout")
+        timeouts = {name: getattr(self.values, name.replace("-", "_")) for name in names}
+        if len({timeouts[name] for name in names if self._rank(name) < Rank.PRESET}) > 1:
+            both = " and ".join(f"{name}: {self.given[name].text!r} ({self._source(name)})" for name in names)
+            self.problems.append(f"{both} have the same meaning and different values. Fix: give session-timeout only")
+        timeout = timeouts[min(names, key=self._rank)]
+        return {"session_timeout": timeout, "zk_session_timeout": timeout}
 
     def _capacity(self) -> Mapping[str, Any]:
         names = ("capacity", "default-capacity")
@@ -289,15 +354,32 @@ class _Combinations:
         if settled.kafka_client_config and not settled.bootstrap_servers:
             yield "kafka-client-config is given, but without bootstrap-servers the Kafka client has no address"
 
-    def _check_exporter(self) -> None:
+    def _check_exporter(self, source: str) -> None:
         values = self.values
-        if values.metrics_source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
+        if source == "scrape" and not values.scrape_url and not EXPORTERS[values.broker_exporter].port:
             self.problems.append(
                 f"{self._valued('broker-exporter')} reports all pods of a host, so metrics-source scrape cannot read "
                 "it. Fix: --metrics-source=prometheus"
             )
         if values.prometheus_token_file and values.prometheus_user_file:
             self.problems.append("prometheus-token-file and prometheus-user-file are both given. Fix: give one")
+
+    def _check_state_store(self, settled: Configuration) -> None:
+        if settled.state_store is not StateStore.KAFKA:
+            return
+        store = self._named("state-store")
+        if not self.values.bootstrap_servers and not any(p.startswith("bootstrap-servers:") for p in self.problems):
+            self.problems.append(
+                f"{store} is kafka, whose topic is reached through bootstrap-servers, which is not given. "
+                "Fix: --bootstrap-servers=kafka1:9092, for example"
+            )
+        if settled.kafka_backend is KafkaBackend.ZOOKEEPER and self._access_options:
+            default = f"default with {' and '.join(self._access_options)}"
+            source = self._source("kafka-backend") if "kafka-backend" in self.given else default
+            self.problems.append(
+                f"{store} is kafka, and kafka-backend is zookeeper ({source}), which fences its writes with a node in "
+                "ZooKeeper. Fix: --kafka-backend=admin, or --state-store=zookeeper"
+            )
 
     def _check_zookeeper(self) -> None:
         prefix = self.values.zk_prefix

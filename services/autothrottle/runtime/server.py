@@ -96,6 +96,7 @@ class ServiceServer:
         interceptors: Sequence[grpc.ServerInterceptor] = (),
         credentials: grpc.ServerCredentials | None = None,
         checks: Health | None = None,
+        option: str = "listen",
     ) -> None:
         """Bind to the address.
 
@@ -111,6 +112,7 @@ class ServiceServer:
             credentials: TLS credentials for callers over a network; None: plain connections from any caller. A unix
                 socket is always plain.
             checks: the checks of the process, for gRPC health; None: health is SERVING from start to stop.
+            option: the option that gives the address, for errors.
         """
         self.name = name
         self._services = tuple(service for _, _, service in servicers)
@@ -143,7 +145,7 @@ class ServiceServer:
             (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
         self._report()
-        self.address = self._bind(listen, credentials)
+        self.address = self._bind(listen, credentials, option)
         """Listening address: `host:port` with the actual port, or `unix:PATH`."""
 
     def start(self) -> None:
@@ -178,7 +180,7 @@ class ServiceServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _bind(self, listen: str, credentials: grpc.ServerCredentials | None) -> str:
+    def _bind(self, listen: str, credentials: grpc.ServerCredentials | None, option: str) -> str:
         try:
             if credentials is None or listen.startswith("unix:"):
                 port = self._server.add_insecure_port(listen)
@@ -188,7 +190,8 @@ class ServiceServer:
             self._admission.shutdown()
             raise Unavailable(
                 f"{self.name} cannot listen on {listen}: the address is in use or does not belong to this host. "
-                f"Fix: stop the program that holds it, or choose another (127.0.0.1:0 takes any free port)."
+                f"Fix: stop the program that holds it, or choose another with --{option} (127.0.0.1:0 takes any free "
+                "port)."
             ) from error
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 

@@ -58,7 +58,7 @@ OPTIONS: Mapping[str, str] = {
     # On a full link the headroom formula lowers a throttle by 10 %: the default threshold of 10 would just miss it.
     "change-threshold": "5",
     "min-rate": "5",
-    "zk-session-timeout": "3",
+    "session-timeout": "3",
     "log-level": "debug",
 }
 """Options of every service, besides addresses; others have their defaults. Log level debug, to count cycles."""

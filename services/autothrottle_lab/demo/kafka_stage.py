@@ -158,7 +158,7 @@ class KafkaStage(Stage):
             "cap-map": json.dumps({INSTANCE_TYPE: CAPACITY / MEGABYTE}),
             "min-rate": "1",
             # Five brokers on one machine are slow, and a write must end within the session timeout.
-            "zk-session-timeout": "6",
+            "session-timeout": "6",
             "kafka-backend": "admin",
             "bootstrap-servers": self._cluster.bootstrap_servers,
             "kafka-bootstrap-controllers": self._cluster.bootstrap_controllers,

@@ -31,6 +31,7 @@ from tests.chaos.on_kafka.stage import (
     SharedCluster,
     decoded_configs,
 )
+from tests.chaos.on_kafka.state_topic import texts_of_records
 from tests.chaos.play import POLL_SECONDS, Play
 from tests.chaos.proxy import Trap, kafka_api
 from tests.chaos.schedule import Edit, Fault, FaultKind, Schedule, Target
@@ -367,5 +368,5 @@ def _matcher(request: Request) -> Callable[[bytes], bool]:
     api = {Request.CONFIG: ALTER_CONFIGS, Request.REASSIGN: ALTER_REASSIGNMENTS, Request.FETCH: FETCH}.get(
         request, PRODUCE
     )
-    text = {Request.LEDGER: b"/ledger/", Request.HEARTBEAT: b"/sessions/"}.get(request, b"")
-    return lambda frame: kafka_api(frame) == api and text in frame
+    text = {Request.LEDGER: b"/ledger/", Request.HEARTBEAT: b"/election/"}.get(request, b"")
+    return lambda frame: kafka_api(frame) == api and text in texts_of_records(frame)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.chaos.on_kafka.cluster import BROKERS, ProxiedCluster
 from tests.chaos.on_kafka.state import StateLog, ZooKeeperState
-from tests.chaos.on_kafka.state_topic import KafkaState
+from tests.chaos.on_kafka.state_topic import KafkaState, SentRecord, record_ids
 from tests.chaos.proxy import Link, kafka_api
 from tests.chaos.schedule import Edit, Schedule
 from tests.chaos.services import StagedServices
@@ -52,9 +51,6 @@ _LOAD = (1, 3, 2)
 USER_RATE = "5000000"
 OVERRIDE_RATE = 1_200_000
 """Lower than every rate that the policy decides, because lower rates are written at once, and higher ones in steps."""
-
-_RECORD_ID = re.compile(rb'"id": ?"([^"]+)"')
-"""The id of a record of the state topic, which is not compressed."""
 
 PRODUCE, FETCH, ALTER_CONFIGS, ALTER_REASSIGNMENTS = 0, 1, 44, 45
 """API keys."""
@@ -113,8 +109,8 @@ class KafkaStage(StagedServices):
         super().__init__(plan, directory)
         self.cluster, self.brokers, self.kafka = cluster, cluster.brokers, cluster.brokers.kafka
         self.orders, self.late = f"orders-{plan.seed}", f"late-{plan.seed}"
-        self.writers: dict[str, str] = {}
-        """Id of a record of the state topic -> the process that wrote it."""
+        self.sent_records: dict[str, SentRecord] = {}
+        """Id of a record of the state topic -> who sent it when."""
         self.read_back: dict[tuple[str, str], float] = {}
         """(process, id of a record of the state topic) -> when the proxy forwarded the record to the process."""
         self.state = self._state(state)
@@ -133,7 +129,7 @@ class KafkaStage(StagedServices):
         seed, session_seconds = self.plan.seed, self.plan.session_seconds
         if store == "zookeeper":
             return ZooKeeperState(self.cluster.zookeeper, f"chaos-{seed}", session_seconds)
-        return KafkaState(self.kafka, f"__chaos-{seed}", session_seconds, self.writers, self.read_back)
+        return KafkaState(self.kafka, f"__chaos-{seed}", session_seconds, self.sent_records, self.read_back)
 
     def __enter__(self) -> KafkaStage:
         with ExitStack() as stack:
@@ -218,15 +214,16 @@ class KafkaStage(StagedServices):
             if api in (ALTER_CONFIGS, ALTER_REASSIGNMENTS):
                 self.sent.append(SentRequest(time.time(), name, frame))
             elif api == PRODUCE:
-                self.writers |= {record_id.decode(): name for record_id in _RECORD_ID.findall(frame)}
+                for record_id in record_ids(frame):
+                    self.sent_records.setdefault(record_id, SentRecord(name, time.time()))
 
         return observe
 
     def _response_observer(self, name: str) -> Callable[[bytes], None]:
         def observe(frame: bytes) -> None:
             at = time.time()
-            for record_id in _RECORD_ID.findall(frame):
-                self.read_back.setdefault((name, record_id.decode()), at)
+            for record_id in record_ids(frame):
+                self.read_back.setdefault((name, record_id), at)
 
         return observe
 

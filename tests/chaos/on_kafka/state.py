@@ -50,7 +50,7 @@ class Heartbeat:
     """A heartbeat in the log that its process has read back."""
 
     sent_at: float
-    """Seconds since the epoch, by the process's clock."""
+    """Seconds since the epoch at which a proxy saw it for the first time."""
     read_at: float
     """Seconds since the epoch at which the proxy forwarded it back to the process."""
 
@@ -119,7 +119,7 @@ class ZooKeeperState(StateLog):
         return {
             "zk-addr": self._server.connect,
             "zk-config-prefix": self._own.prefix,
-            "zk-session-timeout": str(self._session_seconds),
+            "session-timeout": str(self._session_seconds),
         }
 
     def history(self) -> StateHistory:

@@ -1,14 +1,16 @@
 """State in a topic: a reader of its log, and a replay that is independent of the product's.
 
-Each record is an edit. It is void for every reader if its fence is not the newest term, or if one of its checks does
-not match the current version of a path (0: absent).
+Each record is an edit. It is void for every reader if its fence is not the newest term, or if it expects another
+version of a path than the current one (0: absent).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,8 +21,37 @@ from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from tests.chaos.on_kafka.state import Claim, FencedRecord, Heartbeat, LedgerWrite, StateHistory, StateLog, holder
 
+_GZIP, _GZIP_FORMAT = b"\x1f\x8b\x08", 31
+"""The begin of compressed records, and zlib's number of their format."""
+
+_RECORD_ID = re.compile(rb'"id": ?"([^"]+)"')
+
 _REQUEST_MILLISECONDS = 3000
 """Timeout of a read, so that a broker that is away does not hold up the reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """A record of the state topic, when a proxy saw it for the first time."""
+
+    process: str
+    at: float
+    """Seconds since the epoch."""
+
+
+def texts_of_records(frame: bytes) -> bytes:
+    """Return what may be records in a request or response: its bytes, and what is compressed in them."""
+    pieces, start = [frame], frame.find(_GZIP)
+    while start >= 0:
+        with suppress(zlib.error):
+            pieces.append(zlib.decompressobj(_GZIP_FORMAT).decompress(frame[start:]))
+        start = frame.find(_GZIP, start + 1)
+    return b" ".join(pieces)
+
+
+def record_ids(frame: bytes) -> list[str]:
+    """Return the ids of the records in a request or response."""
+    return [record_id.decode() for record_id in _RECORD_ID.findall(texts_of_records(frame))]
 
 
 @dataclass(slots=True)
@@ -29,51 +60,54 @@ class StateReplay:
 
     claims: list[Claim] = field(default_factory=list)
     ledger: list[LedgerWrite] = field(default_factory=list)
-    heartbeats: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
-    """Session -> (time at which it sent a heartbeat, id of the record)."""
+    heartbeats: dict[str, list[str]] = field(default_factory=dict)
+    """Candidate -> ids of its heartbeats."""
     leaders: dict[str, str] = field(default_factory=dict)
-    """Session -> name of the process that led with it."""
+    """Candidate -> name of the process that led as this candidate."""
     fenced: list[tuple[int, str]] = field(default_factory=list)
     """(fence, id) of the records with a fence that took effect."""
     void: int = 0
     _versions: dict[str, int] = field(default_factory=dict)
-    _owners: dict[str, str] = field(default_factory=dict)
-    _counter: int = 0
+    _audits: set[str] = field(default_factory=set)
+    _last_version: int = 0
 
-    def take(self, at: float, edit: Mapping[str, Any]) -> None:
-        """Apply a record, sent at a time in seconds since the epoch."""
-        self._counter = self._counter or int(at * 1000) * 1000
+    def take(self, milliseconds: int, edit: Mapping[str, Any]) -> None:
+        """Apply a record.
+
+        Args:
+            milliseconds: when its author appended it, since 1970.
+            edit: the record.
+        """
+        if "snapshot" in edit:
+            return
         term = next((version for path, version in self._versions.items() if path.endswith("/term")), 0)
-        checks: Mapping[str, int] = edit.get("checks") or {}
-        is_fenced = edit.get("fence") is not None and edit["fence"] != term
-        if is_fenced or any(self._versions.get(path, 0) != version for path, version in checks.items()):
+        fence: int = edit.get("fence", 0)
+        expected: Mapping[str, int] = edit.get("versions", {})
+        texts: Mapping[str, str | None] = edit.get("texts", {})
+        is_outrun = any(self._versions.get(path, 0) != version for path, version in expected.items())
+        if fence not in (0, term) or is_outrun or edit["id"] in self._audits:
             self.void += 1
             return
-        self._counter += 1
-        fence = edit.get("fence") or 0
         if fence:
             self.fenced.append((fence, edit["id"]))
-        for path, text in (edit.get("writes") or {}).items():
-            self._write(at, fence, path, text, edit.get("owner") or "")
-            _, marker, session = path.rpartition("/sessions/")
-            if marker and text is not None:
-                self.heartbeats.setdefault(session, []).append((at, edit["id"]))
-        if session := edit.get("ends"):
-            for path in [path for path, owner in self._owners.items() if owner == session]:
-                self._write(at, fence, path, None, "")
+        if "audit" in edit:
+            self._audits.add(edit["id"])
+        if texts or "audit" in edit:
+            self._last_version = self._last_version + 1 if self._last_version else milliseconds * 1000
+        for path, text in texts.items():
+            self._write(milliseconds / 1000, edit["id"], fence, path, text)
 
-    def _write(self, at: float, fence: int, path: str, text: str | None, owner: str) -> None:
+    def _write(self, at: float, record_id: str, fence: int, path: str, text: str | None) -> None:
         if text is None:
             self._versions.pop(path, None)
-            self._owners.pop(path, None)
         else:
-            self._versions[path] = self._counter
-            if owner:
-                self._owners[path] = owner
+            self._versions[path] = self._last_version
+        parent, _, name = path.rpartition("/")
+        if parent.endswith("/election") and text is not None:
+            self.heartbeats.setdefault(name, []).append(record_id)
         if path.endswith("/term") and text:
-            self.claims.append(Claim(at, self._counter, holder(text)))
-            if owner:
-                self.leaders[owner] = holder(text)
+            self.claims.append(Claim(at, self._last_version, holder(text)))
+            self.leaders[json.loads(text)["holder"]] = holder(text)
         _, marker, entity = path.partition("/ledger/")
         if marker and "/" in entity:
             entry = None if text is None else parse_ledger_entry(text.encode())
@@ -88,7 +122,7 @@ class KafkaState(StateLog):
         cluster: KraftCluster,
         topic: str,
         session_seconds: float,
-        writers: Mapping[str, str],
+        sent: Mapping[str, SentRecord],
         read_back: Mapping[tuple[str, str], float],
     ) -> None:
         """Prepare to read a topic.
@@ -97,11 +131,11 @@ class KafkaState(StateLog):
             cluster: has the topic, once the services have created it.
             topic: its name.
             session_seconds: session time-out of the services.
-            writers: id of a record -> the process that wrote it.
+            sent: id of a record -> who sent it when.
             read_back: (process, id of a record) -> when the process got the record, seconds since the epoch.
         """
         self.partition = topic, 0
-        self._writers, self._read_back = writers, read_back
+        self._sent, self._read_back = sent, read_back
         self._cluster, self._topic, self._session_seconds = cluster, topic, session_seconds
         self._replay, self._lock = StateReplay(), threading.Lock()
         self._next_offset = 0
@@ -126,11 +160,13 @@ class KafkaState(StateLog):
     def history(self) -> StateHistory:
         with self._lock:
             replay, heartbeats = self._replay, dict[str, list[Heartbeat]]()
-            for session, process in replay.leaders.items():
-                for sent_at, record_id in replay.heartbeats.get(session, ()):
-                    if read_at := self._read_back.get((process, record_id)):
-                        heartbeats.setdefault(process, []).append(Heartbeat(sent_at, read_at))
-            fenced = [FencedRecord(fence, self._writers.get(record_id, "")) for fence, record_id in replay.fenced]
+            for candidate, process in replay.leaders.items():
+                for record_id in replay.heartbeats.get(candidate, ()):
+                    read_at, sent = self._read_back.get((process, record_id)), self._sent.get(record_id)
+                    if read_at and sent:
+                        heartbeats.setdefault(process, []).append(Heartbeat(sent.at, read_at))
+            senders = {record_id: sent.process for record_id, sent in self._sent.items()}
+            fenced = [FencedRecord(fence, senders.get(record_id, "")) for fence, record_id in replay.fenced]
             return StateHistory(list(replay.claims), list(replay.ledger), heartbeats, fenced, replay.void)
 
     def _follow(self) -> None:
@@ -158,6 +194,6 @@ class KafkaState(StateLog):
                 for record in consumer.poll(timeout_ms=100).get(partition, ()):
                     with self._lock:
                         self._next_offset = record.offset + 1
-                        self._replay.take(record.timestamp / 1000, json.loads(record.value))
+                        self._replay.take(record.timestamp, json.loads(record.value))
         finally:
             consumer.close()

@@ -226,7 +226,8 @@ def test_an_address_in_use_fails_and_names_the_fix() -> None:
     assert ended.returncode == 1
     # gRPC's own line comes through a pipe, before or after ours.
     (error,) = (line for line in ended.stderr.splitlines() if " ERROR " in line)
-    assert f"Metrics cannot listen on {address}" in error and "Fix: stop the program that holds it" in error
+    assert f"Metrics cannot listen on {address}" in error
+    assert "Fix: stop the program that holds it, or choose another with --listen" in error
     assert "Traceback" not in ended.stderr
 
 
@@ -235,6 +236,7 @@ def test_sigterm_ends_a_service_with_status_0() -> None:
     with subprocess.Popen(command, env=os.environ, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         try:
+            assert "Metrics source: none. It does not see any load" in running.stderr.readline()
             assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
             running.terminate()
             assert running.wait(SECONDS) == 0
@@ -271,7 +273,7 @@ def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails
     program = (
         "import sys; from datetime import timedelta; from autothrottle.composition import state; "
         "from autothrottle.__main__ import main; state._CONNECT_TIMEOUT = timedelta(seconds=2); "
-        f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--zk-session-timeout=1']))"
+        f"sys.exit(main([{command!r}, '--zk-addr=127.0.0.1:1', '--session-timeout=1']))"
     )
     ended = python("-c", program)
     (line,) = ended.stderr.splitlines()
@@ -281,11 +283,12 @@ def test_a_service_that_needs_zookeeper_logs_one_line_with_the_address_and_fails
 
 def test_a_service_without_zookeeper_logs_one_warning_and_works() -> None:
     """Metrics and gateway use ZooKeeper only for the list of members."""
-    flags = ["--listen=127.0.0.1:0", "--metrics-source=none", "--zk-addr=127.0.0.1:1", "--zk-session-timeout=1"]
+    flags = ["--listen=127.0.0.1:0", "--metrics-source=none", "--zk-addr=127.0.0.1:1", "--session-timeout=1"]
     command = [sys.executable, "-m", "autothrottle", "metrics", *flags]
     with subprocess.Popen(command, env=os.environ, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         try:
+            assert "Metrics source: none. It does not see any load" in running.stderr.readline()
             assert "Metrics listens on 127.0.0.1:" in running.stderr.readline()
             warning = running.stderr.readline().strip()
             assert warning.endswith(

@@ -1,11 +1,11 @@
 """Writes throttle configs through Kafka's admin API in three stages, and a crash may occur between any two.
 
-Kafka's configs and our ledger cannot be written atomically. So the ledger (in our ZooKeeper) first records the intent,
-then Kafka gets the write, then the ledger records it as written. After an interrupted change,
+Kafka's configs and our ledger cannot be written atomically. So the ledger (in our state store) first records the
+intent, then Kafka gets the write, then the ledger records it as written. After an interrupted change,
 `core.throttles.ownership` accepts either value as ours.
 
-Kafka does not know our terms. The fence holds as far as possible: the term is checked in ZooKeeper right before each
-write, and each write ends before our session can expire and before the leader's lease ends.
+Kafka does not know our terms. The fence holds as far as possible: the term is checked in the state store right
+before each write, and each write ends before our session can expire and before the leader's lease ends.
 
 A broker may report a value later than Kafka accepted it. So a write is confirmed once the broker whose value was read
 before reports it. Until then the intent stays in the ledger. A restore in that time is sent even if the broker already
@@ -26,13 +26,10 @@ from datetime import timedelta
 from itertools import chain, zip_longest
 from typing import Any
 
-from kazoo.client import KazooClient
-
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, quota_edits
 from autothrottle.adapters.kafka_admin.values import Answers, ConfigEdit, ConfigOperation, Configs
-from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import Fence, Ledger
+from autothrottle.adapters.state_store.ledger import Fence
 from autothrottle.core.cluster.configs import (
     MAX_VALUE_BYTES,
     REPLICAS_KEYS,
@@ -47,6 +44,7 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Missing, NotLea
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, Edit, intended, validate_restored
 from autothrottle.ports.kafka import Term
+from autothrottle.ports.state_store import Ledger
 
 MAX_BATCH_TOPICS, MAX_BATCH_BYTES = 100, 1_000_000
 """Limits of one request. The controller writes it as one batch of its log, which holds at most 8 MB."""
@@ -107,13 +105,12 @@ class _PreparedEdit:
 
 
 class AdminConfigWriter:
-    """A `ConfigWriter` on Kafka's admin API; the term and the ledger are in our own ZooKeeper. Thread-safe."""
+    """A `ConfigWriter` on Kafka's admin API; the term and the ledger are in our state store. Thread-safe."""
 
     def __init__(
         self,
         kafka: KafkaAdmin,
-        client: KazooClient,
-        own: OwnPaths,
+        ledger: Ledger,
         session_timeout: timedelta,
         patience: timedelta = _PATIENCE,
     ) -> None:
@@ -121,12 +118,11 @@ class AdminConfigWriter:
 
         Args:
             kafka: holds the configs.
-            client: the session that holds the term.
-            own: paths of the term and the ledger.
-            session_timeout: of that session, > 0.
+            ledger: holds the ledger and the terms.
+            session_timeout: how long the leader may be silent, > 0.
             patience: how long a broker may take before the others continue without it, > 0.
         """
-        self._kafka, self._quotas, self._ledger = kafka, AdminClientQuotas(kafka), Ledger(client, own)
+        self._kafka, self._quotas, self._ledger = kafka, AdminClientQuotas(kafka), ledger
         self._fence = Fence(self._ledger, session_timeout)
         self._patience = patience.total_seconds()
 

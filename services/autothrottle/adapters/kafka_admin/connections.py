@@ -42,7 +42,10 @@ with warnings.catch_warnings():
     import kafka.net.manager
     import kafka.net.selector
     import kafka.protocol.admin
+    import kafka.protocol.consumer
     import kafka.protocol.metadata
+    import kafka.protocol.producer
+    import kafka.record
 
 __all__ = ["CLIENT", "CollectedTlsSocket", "Connections", "NoResponse", "Node", "kafka"]
 

@@ -10,13 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from kazoo.client import KazooClient
-
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.values import PartitionMetadata, PartitionReassignment
-from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.ledger import Fence, Ledger
+from autothrottle.adapters.state_store.ledger import Fence
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,
@@ -29,6 +26,7 @@ from autothrottle.core.cluster.snapshot import (
 from autothrottle.core.errors import Missing
 from autothrottle.core.operators.submission import Targets
 from autothrottle.ports.kafka import Refusals, Term
+from autothrottle.ports.state_store import Ledger
 
 _OFFLINE = PartitionMetadata(NO_LEADER, (), ())
 _NOT_REASSIGNED = PartitionReassignment((), (), ())
@@ -129,18 +127,17 @@ def _reassignment(
 
 
 class AdminReassigner:
-    """A `Reassigner` on Kafka's admin API; the term is in our own ZooKeeper. Thread-safe."""
+    """A `Reassigner` on Kafka's admin API; the term is in our state store. Thread-safe."""
 
-    def __init__(self, kafka: KafkaAdmin, client: KazooClient, own: OwnPaths, session_timeout: timedelta) -> None:
+    def __init__(self, kafka: KafkaAdmin, ledger: Ledger, session_timeout: timedelta) -> None:
         """Prepare; this reads and writes nothing.
 
         Args:
             kafka: executes the reassignments.
-            client: the session that holds the term.
-            own: path of the term.
-            session_timeout: of that session, > 0.
+            ledger: knows the newest term.
+            session_timeout: how long the leader may be silent, > 0.
         """
-        self._kafka, self._fence = kafka, Fence(Ledger(client, own), session_timeout)
+        self._kafka, self._fence = kafka, Fence(ledger, session_timeout)
 
     def submit_reassignments(self, term: Term, targets: Targets, timeout: timedelta) -> Refusals:
         return self._alter(term, targets, timeout)

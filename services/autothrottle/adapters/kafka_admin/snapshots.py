@@ -22,7 +22,6 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.reassignments import ReassignmentReading, read_reassignments
 from autothrottle.adapters.kafka_admin.values import Answers, Configs
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
-from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
 from autothrottle.core.cluster.configs import (
     RATE_KEYS,
     REPLICAS_KEYS,
@@ -45,6 +44,7 @@ from autothrottle.core.cluster.snapshot import (
 from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.retries import LISTS
 from autothrottle.ports.kafka import SnapshotEvent, Watch
+from autothrottle.ports.state_store import LedgerCopy, LedgerReader
 
 log = logging.getLogger(__name__)
 

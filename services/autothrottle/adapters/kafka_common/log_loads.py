@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Collection
@@ -21,8 +20,6 @@ from autothrottle.core.traffic.capacity import CapacityLimits, capacity_of
 from autothrottle.core.traffic.loads import BrokerLoad, Loads, by_broker
 from autothrottle.core.traffic.log_growth_history import LogTraffic
 from autothrottle.ports.kafka import AllLogsSource
-
-log = logging.getLogger(__name__)
 
 _SAMPLES = 12
 """Samples in one window."""
@@ -60,12 +57,6 @@ class LogLoads(BackgroundReader):
             window: length of the interval that a load covers, > 0.
             clock: wall-clock time, UTC.
         """
-        log.warning(
-            "The metrics source kafka sees only the growth of logs. It assumes that consumers read each byte %g times "
-            "(consumer-fanout). It does not see consumers that read old data, other traffic of the hosts, and bytes "
-            "that compaction removes",
-            fanout,
-        )
         interval = min(max(window.total_seconds() / _SAMPLES, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
         super().__init__("log-loads", timedelta(seconds=interval), clock)
         self._source, self._limits = source, capacity_limits

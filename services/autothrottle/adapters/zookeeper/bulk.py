@@ -24,6 +24,7 @@ from kazoo.protocol.serialization import Watch
 from kazoo.protocol.states import Callback
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.state_store.nodes import Node as Node
 
 BATCH_NODES = 1_000
 """Limit of nodes per request. Their paths are far below the server's 1 MB limit, and it is busy for milliseconds."""
@@ -38,10 +39,6 @@ _RESULT = struct.Struct("!iBii")
 _STAT = struct.Struct("!8xq16xi32x")
 """(zxid of the last write of the data, version of the data)."""
 
-
-Node = tuple[bytes | None, int, int]
-"""(data, zxid of the last write, version). A plain tuple, because the garbage collector stops tracking those; 100,000
-tracked objects double the time of a read."""
 
 DENIED: Node = (b"(ZooKeeper denies access to this node)", 0, -1)
 """Stands for a node that ZooKeeper does not let us read. No parser accepts it, so that the node counts as unreadable

@@ -14,9 +14,10 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoAuthError, NodeExistsError, NoNodeError, RolledBackError
 from kazoo.protocol.states import ZnodeStat
 
+from autothrottle.adapters.state_store.nodes import NodeEdit, StoredNode
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import FenceCheck, term_check
+from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, translated_errors
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord
 
@@ -29,27 +30,6 @@ _NOTHING_WRITTEN = "nothing was written"
 
 _UNFENCED = FenceCheck(0, ())
 """The check of a change that belongs to no term."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredNode:
-    """A node before a change."""
-
-    data: bytes | None
-    version: int
-    """Version of the node. It restarts at 0 when the node is deleted and created again."""
-    zxid: int
-    """The transaction of its last write."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEdit:
-    """A change of one node."""
-
-    data: bytes | None
-    """The new data; None: the node is deleted."""
-    record: StoredAuditRecord | None
-    """The audit record; None: the change is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +54,10 @@ class AuditTrail:
         self._known: TrailEnd | None = None
         """The log's end after our last change; guarded by `_turn`. None: read it from ZooKeeper."""
 
-    def edit(self, path: str, plan: Callable[[StoredNode | None], NodeEdit | None], fence: int | None = None) -> int:
-        """Change a node and write the audit record in one transaction; return the transaction's id.
-
-        Args:
-            path: of the node. Its parent is created if needed.
-            plan: returns the change of the current node, or None if there is nothing to change. It is called again if
-                another client was faster. The argument None means that the node does not exist.
-            fence: the term that must continue; None: the change belongs to no term.
-
-        Returns:
-            The id; 0: there was nothing to change.
-
-        Raises:
-            NotLeader: the term is over.
-            Unavailable: other clients kept changing the nodes.
-        """
+    def edit(
+        self, path: str, plan: Callable[[StoredNode | None], NodeEdit | None], doing: str, fence: int | None = None
+    ) -> int:
+        """Change a node and write the audit record in one transaction; return the transaction's id."""
 
         def attempt() -> int | None:
             end, node = self._end(), self._node(path)
@@ -108,11 +76,13 @@ class AuditTrail:
                 self._client.ensure_path_async(path.rpartition("/")[0]).get(timeout=self._timeout)
             return zxid
 
-        return self._retried(attempt)
+        with translated_errors(doing):
+            return self._retried(attempt)
 
     def append(self, record: StoredAuditRecord) -> None:
         """Write a record of an action that changes no node."""
-        self._retried(lambda: self._committed(self._client.transaction(), _UNFENCED, self._end(), record))
+        with translated_errors("writing an audit record"):
+            self._retried(lambda: self._committed(self._client.transaction(), _UNFENCED, self._end(), record))
 
     def _node(self, path: str) -> StoredNode | None:
         try:
@@ -198,6 +168,10 @@ class AuditTrail:
 
     def newest(self, limit: int) -> AuditReading:
         """Return the newest records, newest first, and which of them cannot be read."""
+        with translated_errors("reading the audit records"):
+            return self._newest(limit)
+
+    def _newest(self, limit: int) -> AuditReading:
         try:
             names = self._client.get_children_async(self._own.audit).get(timeout=self._timeout)
         except NoNodeError:
@@ -223,6 +197,6 @@ def _write(change: TransactionRequest, path: str, node: StoredNode | None, data:
     if node is None:
         change.create(path, data)
     elif data is None:
-        change.delete(path, node.version)
+        change.delete(path, node.number)
     else:
-        change.set_data(path, data, node.version)
+        change.set_data(path, data, node.number)

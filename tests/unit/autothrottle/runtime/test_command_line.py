@@ -52,7 +52,7 @@ def test_help_marks_required_options(name: str) -> None:
 
 
 def test_a_service_shows_no_options_of_others() -> None:
-    assert {"min-rate", "api-key", "kafka-backend", "listen", "zk-prefix"}.isdisjoint(shown(help_text("gateway")))
+    assert {"min-rate", "api-key", "discovery-poll", "listen", "zk-prefix"}.isdisjoint(shown(help_text("gateway")))
     assert {"api-listen", "api-tokens-file", "admin-addr", "zk-addr"} <= {*shown(help_text("gateway"))}
     assert {"zk-addr", "datadog-url", "cap-map"} <= {*shown(help_text("metrics"))}
     assert {"policy", "discovery-poll", "api-listen"}.isdisjoint(shown(help_text("metrics")))

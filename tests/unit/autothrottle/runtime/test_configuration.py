@@ -18,7 +18,7 @@ from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import Capacity
 from autothrottle.runtime.command_line import COMMANDS
-from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend
+from autothrottle.runtime.configuration import OPTIONS, Configuration, KafkaBackend, StateStore
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.sources import Given, Rank
 from tests.builders import mb
@@ -63,6 +63,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "zk-addr": ["a:2181", "a:2181,b:2181", "10.0.0.1:2181"],
     "zk-prefix": ["/kafka", "a/b", "c"],
     "zk-config-prefix": ["ours", "/tools/throttle", "x"],
+    "state-topic": ["autothrottle", "a.b-c_1"],
+    "session-timeout": ["1", "2.5", "60"],
     "zk-session-timeout": ["1", "2.5", "60"],
     "policy": ["headroom", "adaptive", "static"],
     "static-rate": ["0.5", "1", "250"],
@@ -178,6 +180,9 @@ BAD: Mapping[str, Sequence[str]] = {
     "zk-addr": ["a", "a:2181/kafka", "a:x", "a:65536", ":2181", "a b:1", ","],
     "zk-prefix": ["a//b", "./a", "a/..", "//", "/zookeeper"],
     "zk-config-prefix": ["/", "a/../b", "brokers", "config/x"],
+    "state-store": ["etcd", "Kafka"],
+    "state-topic": ["", "..", "a b", "a/b", "x" * 250],
+    "session-timeout": ["0.9", "60.1"],
     "zk-session-timeout": ["0.9", "60.1"],
     "policy": ["Adaptive", "best"],
     "static-rate": ["0", "-1"],
@@ -263,7 +268,7 @@ def test_defaults_match_the_original() -> None:
     assert (c.kafka_backend, c.bootstrap_servers) == (KafkaBackend.ZOOKEEPER, ())
     assert c.kafka_api_request_timeout == timedelta(seconds=15)
     assert (c.zk_addr, c.zk_prefix) == (("localhost:2181",), "")
-    assert (c.zk_config_prefix, c.zk_session_timeout) == ("/autothrottle", timedelta(seconds=6))
+    assert (c.zk_config_prefix, c.session_timeout) == ("/autothrottle", timedelta(seconds=6))
     assert (c.interval, c.api_listen) == (timedelta(seconds=180), "localhost:8080")
     assert (c.limits.min_rate, c.limits.max_tx_ratio, c.limits.max_rx_ratio) == (10_000_000, 0.9, 0.9)
     assert (c.limits.change_threshold, c.limits.failure_threshold, c.limits.keep_throttles) == (0.1, 1, False)
@@ -273,7 +278,7 @@ def test_defaults_match_the_original() -> None:
 
 def test_every_listener_is_loopback_by_default() -> None:
     addresses = parse([], {})
-    assert (addresses.grpc_listen, addresses.listen) == ("127.0.0.1:0", "127.0.0.1:0")
+    assert (addresses.grpc_listen, addresses.listen) == ("127.0.0.1:8090", "127.0.0.1:0")
     assert addresses.api_listen == "localhost:8080"
 
 
@@ -285,6 +290,7 @@ def test_the_tables_of_this_module_contain_every_option() -> None:
         "app-key-file",
         "prometheus-token-file",
         "prometheus-user-file",
+        "state-store",
         *TLS,
     }
     assert set(GOOD) | special == set(OPTIONS)
@@ -301,7 +307,8 @@ def test_every_accepted_text_changes_the_configuration(name: str) -> None:
 def layers(draw: st.DrawFn) -> tuple[str, list[str | None]]:
     """Draw an option and its texts as flag, variable and file key; None: not given there."""
     name = draw(st.sampled_from(sorted(GOOD)))
-    return name, [draw(st.none() | st.sampled_from(GOOD[name])) for _ in range(3)]
+    flag, variable, key = (draw(st.none() | st.sampled_from(GOOD[name])) for _ in range(3))
+    return name, [flag, variable or None, key]  # an empty variable counts as not set
 
 
 @settings(max_examples=examples(25, 400), deadline=None)
@@ -594,6 +601,112 @@ def test_no_metrics_source_needs_the_static_policy(command: str, policy: str) ->
     assert parse(["--metrics-source=none", "--policy=static"], {}, used=used).new_policy().fixed_rate == mb(50)
 
 
+def test_the_shortest_start_needs_brokers_and_a_capacity_alone() -> None:
+    words = ["--bootstrap-servers", "kafka1:9092", "--capacity", "1000MB/s"]
+    c = parse(words, {}, used=COMMANDS["run"].options)
+    assert (c.kafka_backend, c.bootstrap_servers) == (KafkaBackend.ADMIN, ("kafka1:9092",))
+    assert (c.metrics_source, c.capacities.default) == ("kafka", Capacity(mb(1000), mb(1000)))
+    assert (c.state_store, c.state_topic, c.state_store_given) == (StateStore.KAFKA, "__autothrottle_state", False)
+    assert c.warnings == ()
+
+
+EARLIER_START = [
+    {},
+    {"zk-addr": "zk1:2181"},
+    {"zk-addr": "localhost:2181"},
+    {"zk-prefix": "/kafka"},
+    {"kafka-backend": "zookeeper"},
+    {"kafka-backend": "admin"},
+    {"kafka-native-mode": "true"},
+    {"kafka-native-mode": "false"},
+    {"zk-addr": "zk1:2181", "kafka-backend": "admin"},
+]
+
+
+@pytest.mark.parametrize("options", EARLIER_START)
+@pytest.mark.parametrize("source", ["flag", "variable", "key"])
+@pytest.mark.parametrize("servers", [{}, {"bootstrap-servers": "a:1"}])
+def test_a_default_moves_no_state_of_an_earlier_start(
+    options: Mapping[str, str], source: str, servers: Mapping[str, str]
+) -> None:
+    """Only brokers without an option of ZooKeeper or of the backend are a start of Kafka alone."""
+    flags, variables, keys = split(dict.fromkeys(options, source), options)
+    c = configure(flags, variables, {**keys, **servers})
+    is_alone = bool(servers) and not options
+    is_admin = "admin" in options.values() or options.get("kafka-native-mode") == "true" or is_alone
+    assert c.state_store is (StateStore.KAFKA if is_alone else StateStore.ZOOKEEPER)
+    assert c.kafka_backend is (KafkaBackend.ADMIN if is_admin else KafkaBackend.ZOOKEEPER)
+    assert not c.state_store_given
+
+
+@pytest.mark.parametrize(
+    ("flags", "store", "backend"),
+    [
+        (["--state-store=zookeeper"], StateStore.ZOOKEEPER, KafkaBackend.ZOOKEEPER),
+        (["--state-store=zookeeper", "--bootstrap-servers=a:1"], StateStore.ZOOKEEPER, KafkaBackend.ADMIN),
+        (["--state-store=kafka", "--bootstrap-servers=a:1"], StateStore.KAFKA, KafkaBackend.ADMIN),
+        (
+            ["--state-store=kafka", "--bootstrap-servers=a:1", "--kafka-backend=admin", "--zk-addr=b:2"],
+            StateStore.KAFKA,
+            KafkaBackend.ADMIN,
+        ),
+        (
+            ["--state-store=kafka", "--bootstrap-servers=a:1", "--kafka-native-mode"],
+            StateStore.KAFKA,
+            KafkaBackend.ADMIN,
+        ),
+    ],
+)
+def test_a_named_state_store_wins(flags: list[str], store: StateStore, backend: KafkaBackend) -> None:
+    c = parse(flags, {})
+    assert (c.state_store, c.kafka_backend, c.state_store_given) == (store, backend, True)
+
+
+def test_state_in_kafka_without_brokers_is_refused_with_the_fix() -> None:
+    for argv in (["--state-store=kafka"], ["--state-store=kafka", "--kafka-backend=admin"]):
+        (problem,) = problems(*argv)
+        assert problem == (
+            "state-store (flag --state-store) is kafka, whose topic is reached through bootstrap-servers, which is not "
+            "given. Fix: --bootstrap-servers=kafka1:9092, for example"
+        )
+    (problem,) = problems("--state-store=kafka", "--bootstrap-servers=a")
+    assert problem.startswith("bootstrap-servers: 'a'")
+
+
+@pytest.mark.parametrize(
+    ("flag", "source"),
+    [
+        ("--kafka-backend=zookeeper", "flag --kafka-backend"),
+        ("--zk-addr=b:2", "default with zk-addr"),
+        ("--zk-prefix=/kafka", "default with zk-prefix"),
+    ],
+)
+def test_state_in_kafka_is_refused_with_the_backend_that_zookeeper_fences(flag: str, source: str) -> None:
+    (problem,) = problems("--state-store=kafka", "--bootstrap-servers=a:1", flag)
+    assert problem == (
+        f"state-store (flag --state-store) is kafka, and kafka-backend is zookeeper ({source}), which fences its "
+        "writes with a node in ZooKeeper. Fix: --kafka-backend=admin, or --state-store=zookeeper"
+    )
+
+
+@pytest.mark.parametrize("name", ["session-timeout", "zk-session-timeout"])
+@pytest.mark.parametrize("source", ["flag", "variable", "key"])
+def test_the_session_timeout_has_its_earlier_name_too(name: str, source: str) -> None:
+    c = configure(*split({name: source}, {name: "9"}))
+    assert c.session_timeout == timedelta(seconds=9)
+
+
+def test_two_session_timeouts_are_refused_unless_they_are_equal() -> None:
+    (problem,) = problems("--session-timeout=9", AUTOTHROTTLE_ZK_SESSION_TIMEOUT="8")
+    assert problem == (
+        "session-timeout: '9' (flag --session-timeout) and zk-session-timeout: '8' (environment variable "
+        "AUTOTHROTTLE_ZK_SESSION_TIMEOUT) have the same meaning and different values. Fix: give session-timeout only"
+    )
+    assert parse(["--session-timeout=9", "--zk-session-timeout=9.0"], {}).session_timeout == timedelta(seconds=9)
+    preset = {"session-timeout": Given("3", "preset", Rank.PRESET)}
+    assert parse(["--zk-session-timeout=9"], {}, preset=preset).session_timeout == timedelta(seconds=9)
+
+
 def test_native_mode_means_the_admin_backend() -> None:
     assert parse(["-kafka-native-mode"], {}).kafka_backend is KafkaBackend.ADMIN
 
@@ -612,7 +725,8 @@ def test_the_admin_backend_defaults_to_a_local_broker() -> None:
 
 def test_the_zookeeper_backend_uses_the_admin_api_only_with_given_brokers() -> None:
     assert parse([], {}).bootstrap_servers == ()
-    assert parse(["--bootstrap-servers=a:1,b:2"], {}).bootstrap_servers == ("a:1", "b:2")
+    c = parse(["--bootstrap-servers=a:1,b:2", "--zk-addr=c:3"], {})
+    assert (c.kafka_backend, c.bootstrap_servers) == (KafkaBackend.ZOOKEEPER, ("a:1", "b:2"))
 
 
 @pytest.mark.parametrize(
@@ -771,9 +885,70 @@ def test_a_required_key_may_be_given_as_its_file(tmp_path: Path) -> None:
     assert parse(flags, {}, used=("metrics-source",)).api_key == "secret-api"
 
 
+KEYS = {"api-key": "k1", "app-key": "k2"}
+SERVERS = {"bootstrap-servers": "a:1", "capacity": "100"}
+PROMETHEUS, SCRAPE = {"prometheus-url": "http://a:1"}, {"scrape-url": "http://{host}:1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "source"),
+    [
+        ({}, "datadog"),
+        (KEYS, "datadog"),
+        (KEYS | SERVERS, "datadog"),
+        (PROMETHEUS, "prometheus"),
+        (PROMETHEUS | SERVERS, "prometheus"),
+        (SCRAPE, "scrape"),
+        (SCRAPE | SERVERS, "scrape"),
+        (SERVERS, "kafka"),
+        (SERVERS | {"zk-addr": "b:2"}, "kafka"),
+        ({"kafka-backend": "admin"}, "datadog"),
+        (KEYS | PROMETHEUS | SERVERS | {"metrics-source": "scrape"}, "scrape"),
+        (KEYS | SERVERS | {"metrics-source": "none"}, "none"),
+    ],
+)
+def test_the_metrics_source_is_the_one_whose_options_are_given(options: Mapping[str, str], source: str) -> None:
+    for place in ("flag", "variable", "key"):
+        assert configure(*split(dict.fromkeys(options, place), options)).metrics_source == source
+
+
+def test_the_keys_may_be_files_for_the_choice_of_the_metrics_source(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    files = [f"--api-key-file={tmp_path / 'key'}", f"--app-key-file={tmp_path / 'key'}", "--bootstrap-servers=a:1"]
+    assert parse(files, {}, used=COMMANDS["run"].options).metrics_source == "datadog"
+
+
+def test_options_of_several_metrics_sources_are_refused_without_a_choice() -> None:
+    argv = ["--prometheus-url=http://a:1", "--scrape-url=http://{host}:1"]
+    environ = {"AUTOTHROTTLE_API_KEY": "k1", "AUTOTHROTTLE_APP_KEY": "k2"}
+    used = COMMANDS["run"].options
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(argv, environ, used=used)
+    assert caught.value.problems == (
+        "api-key (environment variable AUTOTHROTTLE_API_KEY) and prometheus-url (flag --prometheus-url) and scrape-url "
+        "(flag --scrape-url) belong to different metrics sources. Fix: choose one with --metrics-source=datadog, or "
+        "--metrics-source=prometheus, or --metrics-source=scrape",
+    )
+    assert parse([*argv, "--metrics-source=prometheus"], environ, used=used).metrics_source == "prometheus"
+    assert parse(argv, environ, used=COMMANDS["planner"].options).metrics_source == "datadog"
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse([*argv, "--metrics-source=graphite"], environ, used=used)
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["metrics-source"]
+
+
+def test_brokers_without_a_capacity_are_refused_with_the_option_and_an_example() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        parse(["--bootstrap-servers=a:1"], {}, used=COMMANDS["run"].options)
+    assert caught.value.problems == (
+        "metrics-source kafka (default) does not know the capacity of links, but capacity is not given. "
+        "Fix: --capacity=1000MB/s, or broker-cap-map",
+    )
+
+
 def test_scraping_has_a_shorter_default_window_and_needs_an_exporter_of_one_broker() -> None:
     scraping = ["--metrics-source=scrape"]
     assert parse(scraping, {}).metrics_window == timedelta(seconds=12)
+    assert parse(["--scrape-url=http://{host}:1"], {}).metrics_window == timedelta(seconds=12)
     assert parse([*scraping, "--metrics-window=30"], {}).metrics_window == timedelta(seconds=30)
     (problem,) = problems(*scraping, "--broker-exporter=cadvisor")
     assert problem.startswith("broker-exporter: 'cadvisor' (flag --broker-exporter) reports all pods of a host")

@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -22,13 +21,14 @@ from autothrottle.admin.servicer import AdminServicer
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.server import ServiceServer
+from autothrottle.topicmappr import execution
 from autothrottle.v1 import admin_pb2_grpc, planner_pb2_grpc
+from autothrottle_client import throttlectl
 from tests import builders
 from tests.builders import eventually, mb
 from tests.in_process_services import BROKERS, InProcessServices
 from tests.paths import ROOT
 
-README = (ROOT / "README.md").read_text("utf-8")
 PAGE = (ROOT / "docs" / "http-api.md").read_text("utf-8")
 SECONDS = 60
 
@@ -118,14 +118,11 @@ def test_the_page_has_examples_for_list_set_and_watch() -> None:
     assert lines().keys() >= {"list", "SetOverride", "WatchCycles"}
 
 
-def test_the_examples_use_the_address_of_the_readmes_start_command() -> None:
-    (listen,) = {parse([word, value], {}).grpc_listen for word, value in flags("--grpc-listen")}
+def test_the_examples_and_the_clients_use_the_address_at_which_run_listens() -> None:
+    """`run` listened on any free port, so that throttlectl did not find it without an option."""
+    listen = parse([], {}).grpc_listen
     assert {Grpcurl(words, listen).address for words in lines().values()} == {listen}
-
-
-def flags(name: str) -> Iterator[tuple[str, str]]:
-    words = README.split()
-    yield from ((word, value) for word, value in pairwise(words) if word == name and "." in value)
+    assert listen == throttlectl.DEFAULT_ADDRESS == execution.DEFAULT_ADMIN_ADDRESS
 
 
 def test_the_examples_work_in_their_order(services: InProcessServices, server: str) -> None:

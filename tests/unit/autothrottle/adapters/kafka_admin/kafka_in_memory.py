@@ -15,10 +15,10 @@ from autothrottle.adapters.kafka_admin.values import (
     PartitionReassignment,
 )
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.adapters.zookeeper_state.ledger import LedgerCopy, LedgerReader
 from autothrottle.core.cluster.configs import RATE_KEYS, REPLICAS_KEYS, ConfigResource
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import AutothrottleError, Missing, Unavailable
+from autothrottle.ports.state_store import LedgerCopy, LedgerReader
 
 
 class MemoryKafka(KafkaAdmin):

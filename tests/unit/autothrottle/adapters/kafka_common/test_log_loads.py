@@ -75,14 +75,6 @@ def test_the_first_request_waits_for_two_samples() -> None:
     assert source.reads >= 2
 
 
-def test_the_source_logs_at_its_start_what_it_cannot_see(caplog: pytest.LogCaptureFixture) -> None:
-    """It was a warning of the first loads. An estimate that read them first hid it from the planner's log."""
-    with loads_of(Source()) as loads:
-        assert loads.fetch_loads(TIMEOUT).warnings == ()
-    (message,) = caplog.messages
-    assert "consumers read each byte 1.5 times (consumer-fanout)" in message
-
-
 def test_a_broker_that_never_answered_is_a_problem_of_its_own() -> None:
     source = Source()
     source.brokers.add(3)

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.memory import MemoryMembers, MemoryMembership
+from autothrottle.adapters.state_store.registration import format_member, parse_member
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
-from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, format_member, parse_member
+from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.ports.state_store import Membership
 from autothrottle_lab.servers.processes import free_ports

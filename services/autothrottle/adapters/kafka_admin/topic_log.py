@@ -1,0 +1,257 @@
+"""One partition of a topic: appended to with acks=all, and read up to the high watermark. The type is `TopicLog`.
+
+Reads and appends have separate connections: a broker answers the requests of a connection in order, and a read waits at
+the broker for new records. The partition is read by the topic's id, so that a topic of the same name that was created
+again is never taken for its predecessor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.kafka_admin import messages
+from autothrottle.adapters.kafka_admin.client_properties import client_options
+from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_admin.errors import code_error
+from autothrottle.adapters.kafka_admin.routing import Build, Routing
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
+from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicRecord
+from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
+
+_READ_BYTES = 8_000_000
+_GZIP, _MAGIC = 1, 2
+_MAX_BATCH_BYTES = 64_000_000
+_EARLIEST = -2
+_SEGMENT_BYTES = 16 << 20
+"""Kafka deletes whole segments only, so this bounds the disk space of deleted records."""
+
+_REPLICAS, _IN_SYNC = 3, 2
+
+_MOVED = frozenset({"NotLeaderForPartitionError", "FencedLeaderEpochError", "UnknownLeaderEpochError"})
+_GONE = frozenset({"OffsetOutOfRangeError", "UnknownTopicIdError", "InconsistentTopicIdError"})
+
+
+class _Partition(NamedTuple):
+    topic_id: Any
+    leader: int
+    replicas: int
+    """The replication factor."""
+
+
+class TopicLog:
+    """A `Topic` in Kafka 3.1 or later. Thread-safe; reads and appends do not wait for one another."""
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        """Prepare; this sends nothing.
+
+        Raises:
+            Invalid: a client property is unknown, unsupported or wrong.
+        """
+        options = client_options(settings.client_properties)
+        self.name, self._servers = topic, ",".join(settings.bootstrap_servers)
+        self._reads = Routing(settings.bootstrap_servers, options, settings.request_timeout)
+        self._appends = Routing(settings.bootstrap_servers, options, settings.request_timeout)
+        self._partition: _Partition | None = None
+        """Guarded by nothing: a stale value costs one request."""
+
+    def close(self) -> None:
+        self._reads.close()
+        self._appends.close()
+
+    def append(self, values: Sequence[bytes], deadline: float) -> None:
+        builder = kafka.record.MemoryRecordsBuilder(_MAGIC, _GZIP, _MAX_BATCH_BYTES)
+        milliseconds = time.time_ns() // 1_000_000
+        for value in values:
+            builder.append(milliseconds, None, value)
+        builder.close()
+        records = builder.buffer()
+
+        def build() -> Any:
+            kind = kafka.protocol.producer.ProduceRequest
+            data = kind.TopicProduceData
+            partition = data.PartitionProduceData(index=0, records=records)
+            return kind(
+                acks=-1,
+                timeout_ms=_milliseconds(deadline),
+                topic_data=[data(name=self.name, partition_data=[partition])],
+                max_version=12,
+            )
+
+        response = self._ask_leader(self._appends, build, deadline)
+        self._check(response.responses[0].partition_responses[0])
+
+    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+        partition = self._located(self._reads, deadline)
+        if str(partition.topic_id) != topic_id:
+            raise OutOfLog(f"topic {self.name} was deleted and created again")
+
+        def build() -> Any:
+            kind = kafka.protocol.consumer.FetchRequest
+            topic = kind.FetchTopic
+            part = topic.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=_READ_BYTES)
+            return kind(
+                max_wait_ms=int(wait * 1000),
+                min_bytes=1,
+                max_bytes=_READ_BYTES,
+                topics=[topic(topic_id=partition.topic_id, partitions=[part])],
+                min_version=13,
+            )
+
+        response = self._ask_leader(self._reads, build, deadline)
+        self._check_code(response.error_code, None)
+        result = response.responses[0].partitions[0]
+        self._check(result)
+        batches = list(kafka.record.MemoryRecords(result.records or b""))
+        records = [
+            TopicRecord(record.offset, record.timestamp, record.value or b"")
+            for batch in batches
+            if not batch.is_control_batch
+            for record in batch
+            if record.offset >= offset
+        ]
+        following = batches[-1].last_offset + 1 if batches else offset
+        return Records(records, following, result.log_start_offset)
+
+    def locate(self, deadline: float) -> tuple[str, int]:
+        self._partition = None
+        partition = self._located(self._reads, deadline)
+
+        def build() -> Any:
+            kind = kafka.protocol.consumer.ListOffsetsRequest
+            topic = kind.ListOffsetsTopic
+            part = topic.ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST)
+            return kind(replica_id=-1, isolation_level=0, topics=[topic(name=self.name, partitions=[part])])
+
+        result = self._ask_leader(self._reads, build, deadline).topics[0].partitions[0]
+        self._check(result)
+        return str(partition.topic_id), result.offset
+
+    def create(self, deadline: float) -> None:
+        brokers = len(self._appends.metadata(deadline).brokers)
+        replicas = min(_REPLICAS, brokers)
+        configs = {
+            **_SETTINGS,
+            "segment.bytes": str(_SEGMENT_BYTES),
+            "min.insync.replicas": str(_least_in_sync(replicas)),
+        }
+
+        def build() -> Any:
+            kind = kafka.protocol.admin.CreateTopicsRequest
+            topic = kind.CreatableTopic
+            entries = [topic.CreatableTopicConfig(name=name, value=value) for name, value in configs.items()]
+            creatable = topic(
+                name=self.name, num_partitions=1, replication_factor=replicas, assignments=[], configs=entries
+            )
+            return kind(topics=[creatable], timeout_ms=_milliseconds(deadline), validate_only=False)
+
+        answer = self._appends.ask_any(build, deadline, again=False).topics[0]
+        if answer.error_code and answer.error_code != kafka.errors.TopicAlreadyExistsError.errno:
+            error = code_error(answer.error_code, answer.error_message, f"topic {self.name}")
+            if not isinstance(error, Unavailable):
+                raise Invalid(f"{error}. Or create the topic yourself: {self._creation(replicas, configs)}")
+            raise error
+
+    def _creation(self, replicas: int, configs: Mapping[str, str]) -> str:
+        options = " ".join(f"--config {name}={value}" for name, value in configs.items())
+        return (
+            f"kafka-topics.sh --bootstrap-server {self._servers} --create --topic {self.name} --partitions 1 "
+            f"--replication-factor {replicas} {options}"
+        )
+
+    def risks(self, deadline: float) -> Mapping[str, str]:
+        partition = self._located(self._appends, deadline)
+        keys = [*_SETTINGS, "min.insync.replicas"]
+        response = self._appends.ask_any(lambda: messages.describe_configs(messages.TOPIC, [self.name], keys), deadline)
+        configs = messages.configs(response).get(self.name, {})
+        if isinstance(configs, AutothrottleError):
+            raise configs
+        values = {key: value.value or "" for key, value in configs.items()}
+        wrong = {key: required for key, required in _SETTINGS.items() if values.get(key, required) != required}
+        least = _least_in_sync(partition.replicas)
+        if int(values.get("min.insync.replicas") or least) < least:
+            wrong["min.insync.replicas"] = str(least)
+        return {
+            key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost; it must be "
+            f"{required}. Fix: kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
+            f"--entity-name {self.name} --add-config {key}={required}"
+            for key, required in wrong.items()
+        }
+
+    def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
+        """Return what endangers the records; this makes the class a `PermissionSource`. Nothing is written."""
+        try:
+            return self.risks(time.monotonic() + timeout.total_seconds())
+        except Missing:
+            return {}  # the first start creates it
+
+    def delete_before(self, offset: int, deadline: float) -> None:
+        def build() -> Any:
+            kind = kafka.protocol.admin.DeleteRecordsRequest
+            topic = kind.DeleteRecordsTopic
+            part = topic.DeleteRecordsPartition(partition_index=0, offset=offset)
+            return kind(topics=[topic(name=self.name, partitions=[part])], timeout_ms=_milliseconds(deadline))
+
+        self._check(self._ask_leader(self._appends, build, deadline).topics[0].partitions[0])
+
+    # Internals
+
+    def _located(self, routing: Routing, deadline: float) -> _Partition:
+        """Return where the partition is, by the last metadata."""
+        if self._partition is None:
+            topic = routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics[0]
+            if topic.error_code:
+                raise code_error(topic.error_code, None, f"topic {self.name}")
+            if len(topic.partitions) != 1:
+                raise Invalid(
+                    f"topic {self.name} has {len(topic.partitions)} partitions and must have 1, whose order all "
+                    "processes share. Fix: choose another name with state-topic"
+                )
+            partition = topic.partitions[0]
+            if partition.leader_id < 0:
+                raise Unavailable(f"topic {self.name} has no leader now; autothrottle tries again")
+            self._partition = _Partition(topic.topic_id, partition.leader_id, len(partition.replica_nodes))
+        return self._partition
+
+    def _ask_leader(self, routing: Routing, build: Build, deadline: float) -> Any:
+        leader = self._located(routing, deadline).leader
+        answer = routing.each({leader: build}, deadline, again=False)[leader]
+        if isinstance(answer, AutothrottleError):
+            self._partition = None
+            raise answer
+        return answer
+
+    def _check(self, result: Any) -> None:
+        self._check_code(result.error_code, getattr(result, "error_message", None))
+
+    def _check_code(self, code: int, message: str | None) -> None:
+        if not code:
+            return
+        self._partition = None
+        name = kafka.errors.for_code(code).__name__
+        if name in _GONE:
+            raise OutOfLog(f"topic {self.name}: {name}")
+        if name in _MOVED:
+            raise Unavailable(f"another broker leads topic {self.name} now; autothrottle asks it")
+        raise code_error(code, message, f"topic {self.name}")
+
+
+_SETTINGS: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+}
+"""Without them Kafka deletes records that we still need."""
+
+
+def _least_in_sync(replicas: int) -> int:
+    return _IN_SYNC if replicas >= _REPLICAS else 1
+
+
+def _milliseconds(deadline: float) -> int:
+    return max(1, int(seconds_left(deadline) * 1000))

@@ -1,0 +1,310 @@
+"""Elects the leading planner in the state topic, and fences its term.
+
+A candidate writes its node again and again: its heartbeat. A claim is an edit of the term's node that expects the last
+known version of that node, and the last known version of the leader's own node. So of several claims only the first is
+valid, and none is valid if the leader has written a heartbeat that the claimant had not yet read. The version of the
+claim is the fence of the term, which every later edit of the term names (`replica.StateEdit.fence`).
+
+A candidate claims when it has read no heartbeat of the leader for the session timeout, by its own monotonic clock. A
+leader steps down two thirds of the session timeout after it sent the last heartbeat that it has read back. It sent that
+heartbeat before any other process could read it. So it has stepped down before another can claim, if their clocks
+run at the same speed within a third.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from autothrottle.adapters.kafka_state.log import StateLog
+from autothrottle.adapters.kafka_state.replica import EditResult, Effect, StateEdit, Tree
+from autothrottle.adapters.zookeeper.codec import INT64, integer, own_object, text
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
+from autothrottle.core.retries import ELECTION
+from autothrottle.ports.kafka import Term
+from autothrottle.ports.state_store import Leader
+
+log = logging.getLogger(__name__)
+
+_LEAVE_SECONDS = 1.0
+"""How long `leave` waits at most for Kafka to confirm it."""
+
+
+class KafkaElection:
+    """One candidate; an `Election`."""
+
+    def __init__(self, state: StateLog, own: OwnPaths, session_timeout: timedelta) -> None:
+        self._state, self._own = state, own
+        self._session_seconds = session_timeout.total_seconds()
+        self._silence_limit = self._session_seconds * 2 / 3
+        self._heartbeat_seconds = self._session_seconds / 6
+        self._turn_seconds = self._session_seconds / 3
+        """How long a candidate lets each one go first that has waited longer."""
+        self._name = uuid.uuid4().hex
+        self._path = f"{own.election}/{self._name}"
+        self._leaving = threading.Event()
+        self._wake = threading.Event()
+        self._term_ended = threading.Event()
+        self._lock = threading.Lock()
+        self._term: Term | None = None
+        self._last_contact = 0.0
+        self._has_waited = False
+        """Whether another candidate led when this one joined."""
+        self._led_since = 0.0
+        self._joined = 0
+        """Version of the first heartbeat of this candidacy; 0: none is written yet."""
+        self._rests_until = 0.0
+        self._thread: threading.Thread | None = None
+        self._address, self._host = "", ""
+        self._on_change: Callable[[], None] = lambda: None
+
+    @property
+    def term(self) -> Term | None:
+        """The term that this candidate holds; None after two thirds of the session timeout without an answer."""
+        lease_end = self._last_contact + self._silence_limit
+        term = self._term
+        return None if term is None or time.monotonic() > lease_end else replace(term, lease_end=lease_end)
+
+    def leader(self) -> Leader | None:
+        """Return the last leader, whether or not its term continues; None: there has not been one."""
+        with self._state.synced(time.monotonic() + self._silence_limit) as tree:
+            node = tree.node(self._own.term)
+        if node is None:
+            return None
+        since = datetime.fromtimestamp(node.time / 1000, UTC)
+        try:
+            holder = own_object(node.text.encode(), self._own.term)
+            return Leader(node.version, text(holder["address"]), since, text(holder["host"]))
+        except (*FIELD_ERRORS, Invalid):
+            return Leader(node.version, "", since)
+
+    def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
+        """Start to campaign in a background thread."""
+        self._address, self._host, self._on_change = address, host, on_change
+        with self._lock:
+            self._leaving.clear()
+            self._rests_until = 0.0
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._campaign, name="election", daemon=True)
+                self._thread.start()
+
+    def resign(self, pause: timedelta) -> bool:
+        """Give up the term if another candidate waits."""
+        is_new = self._has_waited and time.monotonic() - self._led_since < pause.total_seconds()
+        if self.term is None or is_new:
+            return False
+        try:
+            self._beat(time.monotonic() + self._silence_limit)  # so that all candidates are known here
+        except AutothrottleError:
+            return False
+        if not self._others():
+            return False
+        self._rests_until = time.monotonic() + pause.total_seconds()
+        self._end_term()
+        return True
+
+    def leave(self) -> None:
+        """Give up the term at once, and withdraw the candidacy; other candidates need not wait for its expiry."""
+        with self._lock:
+            self._leaving.set()
+            thread = self._thread
+        self._end_term()
+        self._wake.set()
+        if thread is not None:
+            thread.join(_LEAVE_SECONDS + self._heartbeat_seconds)
+            if thread.is_alive():
+                log.warning("The state topic does not answer; the candidacy ends when it expires")
+
+    # Campaigning.
+
+    def _campaign(self) -> None:
+        watch = self._state.watch(self._is_ours, self._wake.set)
+        while not self._has_left():
+            self._wake.clear()
+            try:
+                if time.monotonic() < self._rests_until and self._others():
+                    self._wake.wait(self._heartbeat_seconds)
+                else:
+                    self._run_candidacy()
+            except Unavailable as error:
+                log.debug("The election is interrupted, trying again: %s", error)
+                self._leaving.wait(ELECTION.first)
+            except AutothrottleError as error:
+                log.warning("The election is interrupted, trying again: %s", error)
+                self._leaving.wait(self._heartbeat_seconds)
+            except Exception:  # a bug must not end the thread: this planner would never lead again
+                log.exception("The election failed unexpectedly, trying again")
+                self._leaving.wait(ELECTION.first)
+        watch.close()
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether a path belongs to the election."""
+        return path == self._own.term or path.rpartition("/")[0] == self._own.election
+
+    def _has_left(self) -> bool:
+        """Whether the campaign is over: this candidate leaves, its node is deleted, and it has not joined again."""
+        if self._leaving.is_set():
+            with suppress(AutothrottleError):
+                self._withdraw()
+        with self._lock:
+            if self._leaving.is_set():
+                self._thread = None
+            return self._thread is None
+
+    def _run_candidacy(self) -> None:
+        """Write heartbeats, claim a term as soon as nobody else leads, and hold it."""
+        self._has_waited, self._joined = False, 0
+        next_beat = 0.0
+        while not self._leaving.is_set():
+            started = time.monotonic()
+            if started >= next_beat:
+                beat = self._beat(started + self._silence_limit)
+                if not self._joined:
+                    self._joined = beat.version
+                    self._beat(started + self._silence_limit)
+                next_beat = started + self._heartbeat_seconds
+            self._wake.clear()
+            claim, patience = self._claim()
+            if claim is None:
+                self._wake.wait(max(0.01, min(next_beat - time.monotonic(), patience)))
+                continue
+            started = time.monotonic()
+            result = self._state.append(claim, started + self._silence_limit)
+            if result.effect is Effect.APPLIED:
+                return self._lead(result.version, started)
+
+    def _beat(self, deadline: float) -> EditResult:
+        """Write a heartbeat. It says when this candidacy began: the version of its first heartbeat."""
+        return self._state.append(StateEdit(texts={self._path: json.dumps({"joined": self._joined})}), deadline)
+
+    def _claim(self) -> tuple[StateEdit | None, float]:
+        """Return the edit that begins a term for us; None: another candidate may lead, for so many seconds at least."""
+        with self._state.current() as tree:
+            holder = self._holder_path(tree)
+            versions = {self._own.term: tree.fence}
+            if holder:
+                versions[holder] = tree.version(holder)
+        if not holder:  # a leader that restores a lost topic goes first
+            patience = self._silence_limit - self._state.silence(self._own.term)
+        elif holder == self._path:
+            patience = 0.0
+        elif not versions[holder]:
+            patience = self._rank() * self._turn_seconds - self._state.silence(holder)
+        else:
+            patience = self._session_seconds + self._rank() * self._turn_seconds - self._state.silence(holder)
+        if holder and holder != self._path:
+            self._state.led_last = False
+        if patience > 0:
+            self._has_waited = bool(holder)
+            return None, patience
+        term = {"holder": self._name, "address": self._address, "host": self._host}
+        return StateEdit(versions=versions, texts={self._own.term: json.dumps(term)}), 0.0
+
+    def _rank(self) -> int:
+        """The number of candidates that wait longer than this one. They may claim first."""
+        with self._state.current() as tree:
+            nodes = {path: node.text for path in self._others() if (node := tree.node(path)) is not None}
+        return sum(0 < _joined(node) < self._joined for node in nodes.values())
+
+    def _holder_path(self, tree: Tree) -> str:
+        """Return the node of the candidate that holds the newest term; "": there has been no term."""
+        node = tree.node(self._own.term)
+        if node is None:
+            return ""
+        try:
+            return f"{self._own.election}/{text(json.loads(node.text)['holder'])}"
+        except FIELD_ERRORS:
+            return f"{self._own.election}/unknown"
+
+    def _others(self) -> list[str]:
+        """The nodes of other candidates that live."""
+        with self._state.current() as tree:
+            paths = [f"{self._own.election}/{name}" for name in tree.children(self._own.election)]
+        return [path for path in paths if path != self._path and self._state.silence(path) <= self._session_seconds]
+
+    def _withdraw(self) -> None:
+        """Delete our node, so that others can claim at once."""
+        self._state.append(StateEdit(texts={self._path: None}), time.monotonic() + _LEAVE_SECONDS)
+
+    # Leading.
+
+    def _lead(self, fence: int, started: float) -> None:
+        """Hold a term that has begun, while Kafka confirms it."""
+        with self._lock:
+            if self._leaving.is_set():
+                return
+            self._last_contact, self._led_since, self._term = started, started, Term(fence)
+            self._term_ended.clear()
+            self._state.led_last = True
+        try:
+            self._on_change()
+            self._hold(fence)
+        finally:
+            self._end_term()
+        if self._rests_until > time.monotonic():
+            self._withdraw()
+
+    def _hold(self, fence: int) -> None:
+        """Return when the term is over."""
+        snapshots: threading.Thread | None = None
+        while True:
+            until = self._last_contact + self._silence_limit
+            if self._term_ended.wait(max(0.0, min(self._heartbeat_seconds, until - time.monotonic()))):
+                return
+            request_time = time.monotonic()
+            if request_time >= until:
+                log.warning("No answer from the state topic for %.1f s: giving up the term", self._silence_limit)
+                return
+            try:
+                newest = self._beat(until).fence
+            except Unavailable:
+                continue  # a missing answer does not end the term; the clock decides
+            if newest != fence:
+                self._state.led_last = False
+                log.warning("Term %d is over: term %d has begun", fence, newest)
+                return
+            self._last_contact = request_time
+            if self._state.is_snapshot_due and (snapshots is None or not snapshots.is_alive()):
+                snapshots = threading.Thread(target=self._keep_small, name="state-snapshot", daemon=True)
+                snapshots.start()
+
+    def _keep_small(self) -> None:
+        """Append a snapshot, and remove the nodes of processes that died."""
+        try:
+            for path, version in self._expired():
+                deadline = time.monotonic() + self._silence_limit
+                self._state.append(StateEdit(versions={path: version}, texts={path: None}), deadline)
+            self._state.write_snapshot()
+        except AutothrottleError as error:
+            log.warning("The state topic keeps its old records for now: %s", error)
+
+    def _expired(self) -> Iterator[tuple[str, int]]:
+        with self._state.current() as tree:
+            parents = (self._own.election, self._own.members)
+            nodes = [(f"{p}/{name}", node.version) for p in parents for name, node in tree.children(p).items()]
+        for path, version in nodes:
+            if self._state.silence(path) > 10 * self._session_seconds:
+                yield path, version
+
+    def _end_term(self) -> None:
+        with self._lock:
+            ended, self._term = self._term, None
+            self._term_ended.set()
+        if ended is not None:
+            self._on_change()
+
+
+def _joined(node: str) -> int:
+    """Return when the candidacy of a node began; 0: unknown."""
+    try:
+        return integer(json.loads(node)["joined"], INT64)
+    except FIELD_ERRORS:
+        return 0

@@ -1,0 +1,77 @@
+"""Registers each running process as a node that it writes again and again. Without these writes, the entry expires."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from autothrottle.adapters.kafka_state.log import StateLog
+from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.state_store.registration import LEAVE_SECONDS, Registration, parse_member
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.core.members import Member, ordered
+
+
+class KafkaMembership(Registration):
+    """Registers one process. The topic need not exist yet."""
+
+    def __init__(self, log: StateLog, own: OwnPaths, session_timeout: timedelta) -> None:
+        super().__init__(own, session_timeout)
+        self._log = log
+
+    @property
+    def _store(self) -> str:
+        return f"Kafka (topic {self._log.name})"
+
+    def members(self, timeout: timedelta) -> tuple[Member, ...]:
+        """Return all processes that have written their entry within the session timeout."""
+        with self._log.synced(time.monotonic() + timeout.total_seconds()) as tree:
+            nodes = dict(tree.children(self._own.members))
+        members = []
+        for name, node in nodes.items():
+            if self._log.silence(f"{self._own.members}/{name}") <= self._session_timeout.total_seconds():
+                with suppress(Invalid):
+                    members.append(parse_member(node.text.encode()))
+        return ordered(members)
+
+    def _register(self) -> bool:
+        edit = StateEdit(texts={self._path: self._data.decode()})
+        self._log.append(edit, time.monotonic() + self._silence_limit)
+        return True
+
+    def _member_names(self) -> Sequence[str]:
+        with self._log.current() as tree:
+            return sorted(tree.children(self._own.members))
+
+    def _deregister(self) -> None:
+        if not self._log.problem():
+            with suppress(Unavailable):
+                self._log.append(StateEdit(texts={self._path: None}), time.monotonic() + LEAVE_SECONDS)
+
+
+def remove_own_nodes(log: StateLog, own: OwnPaths, session_timeout: timedelta) -> None:
+    """Remove the entries of candidates and members that have died. What operators set stays, and the term.
+
+    Raises:
+        Conflict: the ledger still has entries, or a planner is still a candidate.
+        Unavailable: Kafka does not answer.
+    """
+    deadline = time.monotonic() + session_timeout.total_seconds()
+    with log.synced(deadline) as tree:
+        has_ledger = any(tree.children(f"{own.ledger}/{kind.value}") for kind in ResourceType)
+        versions = {
+            f"{parent}/{name}": node.version
+            for parent in (own.election, own.members)
+            for name, node in tree.children(parent).items()
+        }
+    alive = [path for path in versions if log.silence(path) <= session_timeout.total_seconds()]
+    if any(path.startswith(own.election) for path in alive):
+        raise Conflict(f"{own.election} is not empty; stop every planner first")
+    if has_ledger:
+        raise Conflict(f"{own.ledger} is not empty; remove autothrottle's throttles first")
+    expired = {path: version for path, version in versions.items() if path not in alive}
+    log.append(StateEdit(versions=expired, texts=dict.fromkeys(expired)), deadline)

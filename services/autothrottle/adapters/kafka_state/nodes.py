@@ -1,0 +1,174 @@
+"""Nodes of the state in Kafka, as the stores of operators' settings use them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
+from autothrottle.adapters.kafka_state.log import StateLog
+from autothrottle.adapters.kafka_state.replica import Effect, StateEdit, Tree
+from autothrottle.adapters.state_store.nodes import Node, NodeEdit, StoredNode
+from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodeOverrides, NodePauses
+from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
+from autothrottle.adapters.zookeeper.map_codecs import MapCodec
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.errors import Invalid, NotLeader, Unavailable
+from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
+from autothrottle.ports.kafka import Watch
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+TIMEOUT = timedelta(seconds=5)
+"""For each operation, by default."""
+
+
+class KafkaTrail:
+    """A `Trail`. Thread-safe."""
+
+    def __init__(self, state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> None:
+        self._state, self._own, self._timeout = state, own, timeout.total_seconds()
+
+    def edit(
+        self, path: str, plan: Callable[[StoredNode | None], NodeEdit | None], doing: str, fence: int | None = None
+    ) -> int:
+        """Change a node and write the audit record in one record; return the new version."""
+        deadline = time.monotonic() + self._timeout
+        with self._state.synced(deadline) as tree:
+            node = _node(tree, path)
+            self._check(fence, tree.fence)
+        while (change := plan(node)) is not None:
+            text = None if change.data is None else change.data.decode()
+            audit = "" if change.record is None else format_audit_record(change.record).decode()
+            versions = {path: node.version if node else 0}
+            edit = StateEdit(fence=fence or 0, versions=versions, texts={path: text}, audit=audit)
+            result = self._state.append(edit, deadline)
+            if result.effect is Effect.APPLIED:
+                return result.version
+            self._check(fence, result.fence)
+            with self._state.current() as tree:
+                node = _node(tree, path)
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"{path} kept changing for {self._timeout:g} s while {doing}; nothing was written, try again"
+                )
+        return 0
+
+    def append(self, record: StoredAuditRecord) -> None:
+        """Write a record of an action that changes no node."""
+        edit = StateEdit(audit=format_audit_record(record).decode())
+        self._state.append(edit, time.monotonic() + self._timeout)
+
+    def newest(self, limit: int) -> AuditReading:
+        """Return the newest records, newest first, and which of them cannot be read."""
+        with self._state.synced(time.monotonic() + self._timeout) as tree:
+            entries = list(tree.audit)[-limit:]
+        records: list[StoredAuditRecord] = []
+        problems: list[str] = []
+        for entry in reversed(entries):
+            written = datetime.fromtimestamp(entry.time / 1000, UTC)
+            try:
+                records.append(parse_audit_record(entry.text.encode(), entry.number, written, entry.version))
+            except Invalid as error:
+                problems.append(f"{self._own.audit_record}{entry.number}: {error}")
+        return AuditReading(tuple(records), tuple(problems))
+
+    @staticmethod
+    def _check(fence: int | None, newest: int) -> None:
+        if fence is not None and fence != newest:
+            raise NotLeader(f"term {fence} is over; nothing was written")
+
+
+def _node(tree: Tree, path: str) -> StoredNode | None:
+    node = tree.node(path)
+    return None if node is None else StoredNode(node.text.encode(), 0, node.version)
+
+
+class KafkaNodes:
+    """Follows a node, or a node and its children (`FollowedNodes`). Thread-safe."""
+
+    def __init__(
+        self, state: StateLog, path: str, name: str, timeout: timedelta = TIMEOUT, with_children: bool = False
+    ) -> None:
+        """Start to follow; `name` describes the content in messages."""
+        self._state, self._path, self._name, self._with_children = state, path, name, with_children
+        self._timeout = timeout.total_seconds()
+        self.published: Mapping[str, Node] = {}
+        self._watchers = Subscriptions[None]()
+        self._start_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._dirty, self._closed = threading.Event(), threading.Event()
+        self._subscription = state.watch(self._is_followed, self._dirty.set)
+
+    def close(self) -> None:
+        """Stop following; no notification follows."""
+        self._subscription.close()
+        self._closed.set()
+        self._dirty.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def read(self) -> Mapping[str, Node]:
+        """Return path -> node for all that exist."""
+        with self._state.synced(time.monotonic() + self._timeout) as tree:
+            return self._nodes(tree)
+
+    def watch(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change, on a thread of its own: a slow watcher must not delay the state."""
+        watch = self._watchers.add(lambda _: notify())
+        with self._start_lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name=f"state-{self._name}", daemon=True)
+                self._thread.start()
+        self._dirty.set()
+        return watch
+
+    def _is_followed(self, path: str) -> bool:
+        return path == self._path or (self._with_children and path.rpartition("/")[0] == self._path)
+
+    def _follow(self) -> None:
+        while True:
+            self._dirty.wait()
+            self._dirty.clear()
+            if self._closed.is_set():
+                return
+            try:
+                with self._state.current() as tree:
+                    published, self.published = self.published, self._nodes(tree)
+                if published != self.published:
+                    self._watchers.publish(None)
+            except Exception:  # a bug must not end the thread: no watcher would hear of later changes
+                log.exception("Following the %s failed unexpectedly", self._name)
+
+    def _nodes(self, tree: Tree) -> Mapping[str, Node]:
+        paths = [self._path]
+        if self._with_children:
+            paths += [f"{self._path}/{name}" for name in tree.children(self._path)]
+        nodes = ((path, tree.node(path)) for path in paths)
+        return {path: (node.text.encode(), node.version, 0) for path, node in nodes if node is not None}
+
+
+def kafka_overrides(state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> NodeOverrides:
+    """Return the store of overrides."""
+    nodes = KafkaNodes(state, own.overrides, "overrides", timeout, with_children=True)
+    return NodeOverrides(own, KafkaTrail(state, own, timeout), nodes)
+
+
+def kafka_pauses(state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> NodePauses:
+    """Return the store of the pause."""
+    return NodePauses(own, KafkaTrail(state, own, timeout), KafkaNodes(state, own.pause, "pause", timeout))
+
+
+def kafka_map(
+    state: StateLog, own: OwnPaths, codec: MapCodec[K, V], timeout: timedelta = TIMEOUT
+) -> NodeAuditedMap[K, V]:
+    """Return the store of a map."""
+    nodes = KafkaNodes(state, own.audited_map(codec.node), codec.kind.name, timeout)
+    return NodeAuditedMap(own, codec, KafkaTrail(state, own, timeout), nodes)

@@ -1,0 +1,118 @@
+"""The state topic in memory, with the failures of a real one."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+
+from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicRecord
+from autothrottle.core.errors import Missing, Unavailable
+
+
+class MemoryPartition:
+    """The records of one topic, which many `MemoryTopic` share."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.topic_id: str | None = None
+        """None: the topic does not exist."""
+        self.start = 0
+        self.records: list[TopicRecord] = []
+        self.faults: dict[str, str] = {}
+        """Setting -> what is wrong with it."""
+
+    def delete(self) -> None:
+        """Delete the topic with its records."""
+        with self.changed:
+            self.topic_id, self.start, self.records = None, 0, []
+            self.changed.notify_all()
+
+    def create(self) -> None:
+        """Create the topic, unless it exists."""
+        with self.changed:
+            if self.topic_id is None:
+                self.topic_id = uuid.uuid4().hex
+                self.changed.notify_all()
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records before an offset, as any client of Kafka may."""
+        with self.changed:
+            self.start = max(self.start, offset)
+            self.records = [record for record in self.records if record.offset >= offset]
+
+    @property
+    def end(self) -> int:
+        """Offset of the next record."""
+        return self.records[-1].offset + 1 if self.records else self.start
+
+    def append(self, values: Sequence[bytes]) -> None:
+        """Append records with the current time."""
+        with self.changed:
+            milliseconds = time.time_ns() // 1_000_000
+            self.records += [
+                TopicRecord(offset, milliseconds, value) for offset, value in enumerate(values, start=self.end)
+            ]
+            self.changed.notify_all()
+
+
+class MemoryTopic:
+    """One client's view of the partition (a `Topic`). Each client can lose its connection, alone."""
+
+    def __init__(self, partition: MemoryPartition) -> None:
+        self.partition = partition
+        self.is_cut = False
+        """Whether no call is answered."""
+        self.loses_answers = False
+        """Whether records are appended, but not acknowledged."""
+        self._closed = False
+
+    def append(self, values: Sequence[bytes], deadline: float) -> None:
+        self._reach()
+        if self.partition.topic_id is None:
+            raise Missing("the topic does not exist")
+        self.partition.append(values)
+        if self.loses_answers:
+            raise Unavailable("the answer was lost")
+
+    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+        partition, until = self.partition, time.monotonic() + wait
+        with partition.changed:
+            while True:
+                self._reach()
+                if partition.topic_id is None:
+                    raise Missing("the topic does not exist")
+                if partition.topic_id != topic_id or not partition.start <= offset <= partition.end:
+                    raise OutOfLog("the offset does not exist")
+                records = partition.records[max(0, len(partition.records) - (partition.end - offset)) :]
+                if records or time.monotonic() >= until:
+                    return Records(records, partition.end, partition.start)
+                partition.changed.wait(until - time.monotonic())
+
+    def locate(self, deadline: float) -> tuple[str, int]:
+        self._reach()
+        if self.partition.topic_id is None:
+            raise Missing("the topic does not exist")
+        return self.partition.topic_id, self.partition.start
+
+    def create(self, deadline: float) -> None:
+        self._reach()
+        self.partition.create()
+
+    def risks(self, deadline: float) -> Mapping[str, str]:
+        self._reach()
+        return self.partition.faults
+
+    def delete_before(self, offset: int, deadline: float) -> None:
+        self._reach()
+        self.partition.delete_before(offset)
+
+    def close(self) -> None:
+        self._closed = True
+        with self.partition.changed:
+            self.partition.changed.notify_all()
+
+    def _reach(self) -> None:
+        if self.is_cut or self._closed:
+            raise Unavailable("no broker answers")

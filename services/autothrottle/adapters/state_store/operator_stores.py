@@ -1,0 +1,251 @@
+"""What operators set: overrides, the pause and the audited maps.
+
+Each store follows its node, and changes it by compare-and-set together with the audit record. Without the node of a
+map, the map is empty. An entry of a map that cannot be read stays in the node as it is, and the other entries apply.
+The nodes of overrides are those of the original program.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from autothrottle.adapters.state_store.nodes import FollowedNodes, Node, NodeEdit, StoredNode, Trail
+from autothrottle.adapters.zookeeper.codec import format_override, format_pause, parse_override, parse_pause
+from autothrottle.adapters.zookeeper.map_codecs import MapCodec, MapContent
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.cluster.configs import broker_id_of, validate_broker_id
+from autothrottle.core.errors import Incomplete, Invalid
+from autothrottle.core.operators.audit import (
+    AuditReading,
+    StoredAuditRecord,
+    unwritten_record,
+    without_entry,
+    without_purged,
+)
+from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
+from autothrottle.core.records import AuditAction, Pause
+from autothrottle.ports.kafka import Watch
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class NodeOverrides:
+    """An `OverrideStore`. Thread-safe.
+
+    The version of an override is the transaction id of its last write, because a node's own version restarts at 0 when
+    the node is deleted and created again. Each change and its audit record are one transaction.
+    """
+
+    def __init__(self, own: OwnPaths, trail: Trail, nodes: FollowedNodes) -> None:
+        """Use a trail, and the followed node of the cluster override with its children."""
+        self._own, self._trail, self._nodes = own, trail, nodes
+
+    def close(self) -> None:
+        """Stop following the overrides."""
+        self._nodes.close()
+
+    def read_overrides(self) -> Overrides:
+        """Return all overrides."""
+        overrides: dict[int | None, StoredOverride] = {}
+        unreadable: dict[int | None, str] = {}
+        warnings = []
+        for path, (data, version, _) in self._nodes.read().items():
+            name = path.removeprefix(self._own.overrides)[1:]
+            broker_id = broker_id_of(name)
+            if name and broker_id is None:
+                warnings.append(f"{path}: {name!r} is not a broker id; ignoring the node, remove it")
+                continue
+            try:
+                if override := parse_override(data or b"", version):
+                    overrides[broker_id] = override
+            except Invalid as error:
+                unreadable[broker_id] = f"{path}: {error}"
+        brokers = {b: override for b, override in overrides.items() if b is not None}
+        return Overrides(overrides.get(None), brokers, unreadable, tuple(warnings))
+
+    def set_override(self, broker_id: int | None, override: StoredOverride, *, who: str = "") -> StoredOverride:
+        """Set an override: create it or replace the current one. With a version, it replaces only that version."""
+        if broker_id is not None:
+            validate_broker_id(broker_id)
+        validate_rate(override.rate)
+
+        def replacement(node: StoredNode | None) -> NodeEdit:
+            check_version(broker_id, override.version, node.version if node else 0)
+            record = unwritten_record(who, AuditAction.SET, broker_id, _override_in(node), override)
+            return NodeEdit(format_override(override), record)
+
+        version = self._trail.edit(self._own.override(broker_id), replacement, "setting an override")
+        return replace(override, version=version)
+
+    def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
+        """Remove an override. The cluster override's node stays as parent, with rate 0 as the original marks it."""
+
+        def removal(node: StoredNode | None) -> NodeEdit | None:
+            if node is None or (broker_id is None and not _holds_override(node)):
+                return None
+            check_version(broker_id, version, node.version)
+            return _removal(broker_id, unwritten_record(who, AuditAction.REMOVE, broker_id, _override_in(node)))
+
+        return self._trail.edit(self._own.override(broker_id), removal, "removing an override") > 0
+
+    def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
+        """Remove one version of an override, fenced by the term."""
+        who = f"planner, term {fence}"
+
+        def purge(node: StoredNode | None) -> NodeEdit | None:
+            if node is None or node.version != version:
+                return None
+            override = _override_in(node)
+            return _removal(broker_id, unwritten_record(who, AuditAction.PURGE, broker_id, override, reason=reason))
+
+        return self._trail.edit(self._own.override(broker_id), purge, "purging an override", fence) > 0
+
+    def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
+        """Record an action that changes no state in the stores."""
+        self._trail.append(unwritten_record(who, action, result=result))
+
+    def read_audit_records(self, limit: int) -> AuditReading:
+        return self._trail.newest(limit)
+
+    def watch_overrides(self, notify: Callable[[], None]) -> Watch:
+        return self._nodes.watch(notify)
+
+
+def _removal(broker_id: int | None, record: StoredAuditRecord) -> NodeEdit:
+    return NodeEdit(format_override(StoredOverride(0)) if broker_id is None else None, record)
+
+
+def _override_in(node: StoredNode | None) -> StoredOverride | None:
+    """Return the override in a node; None: none is set, or it cannot be parsed."""
+    with suppress(Invalid):
+        override = node and parse_override(node.data or b"", node.version)
+        return override if override and override.rate > 0 else None
+    return None
+
+
+def _holds_override(node: StoredNode) -> bool:
+    """Whether a node holds an override, readable or not."""
+    try:
+        override = parse_override(node.data or b"", node.version)
+    except Invalid:
+        return True
+    return override is not None and override.rate > 0
+
+
+class NodePauses:
+    """A `PauseStore`. Thread-safe."""
+
+    def __init__(self, own: OwnPaths, trail: Trail, nodes: FollowedNodes) -> None:
+        """Use a trail, and the followed node of the pause."""
+        self._own, self._trail, self._nodes = own, trail, nodes
+
+    def close(self) -> None:
+        """Stop following the pause."""
+        self._nodes.close()
+
+    def read_pause(self) -> Pause | None:
+        """Return the pause; a node that cannot be parsed counts as a pause that keeps the current throttles."""
+        nodes = self._nodes.read()
+        return self._parsed(nodes[self._own.pause][0]) if nodes else None
+
+    def set_pause(self, pause: Pause) -> None:
+        """Pause, or replace the current pause."""
+        edit = NodeEdit(format_pause(pause), unwritten_record(pause.author, AuditAction.PAUSE, pause=pause))
+        self._trail.edit(self._own.pause, lambda _: edit, "pausing")
+
+    def remove_pause(self, who: str = "") -> bool:
+        """Resume; return whether it was paused."""
+
+        def removal(node: StoredNode | None) -> NodeEdit | None:
+            if node is None:
+                return None
+            return NodeEdit(None, unwritten_record(who, AuditAction.RESUME, pause=self._parsed(node.data)))
+
+        return self._trail.edit(self._own.pause, removal, "resuming") > 0
+
+    def _parsed(self, data: bytes | None) -> Pause:
+        return parse_pause(data or b"", self._own.pause)
+
+    def watch_pause(self, notify: Callable[[], None]) -> Watch:
+        return self._nodes.watch(notify)
+
+
+class NodeAuditedMap(Generic[K, V]):
+    """An `AuditedMap`. Thread-safe. Without the node, the map is empty."""
+
+    def __init__(self, own: OwnPaths, codec: MapCodec[K, V], trail: Trail, nodes: FollowedNodes) -> None:
+        """Use a codec, a trail and the followed node of the map."""
+        self._codec, self._kind = codec, codec.kind
+        self._path, self._trail, self._nodes = own.audited_map(codec.node), trail, nodes
+
+    def close(self) -> None:
+        """Stop following the node."""
+        self._nodes.close()
+
+    def read(self) -> StoredMap[K, V]:
+        return self._content(self._nodes.read()).stored
+
+    def put(self, key: K, entry: V, who: str = "") -> None:
+        record = self._kind.put_record(key, entry, who)
+        self._edit(lambda entries: self._kind.with_entry(entries, key, entry), record)
+
+    def remove(self, key: K, who: str = "") -> bool:
+        return self._edit(lambda entries: without_entry(entries, key), self._kind.removal_record(key, who))
+
+    def purge(self, fence: int, key: K, entry: V, reason: str = "") -> bool:
+        record = self._kind.purge_record(key, fence, reason)
+        return self._edit(lambda entries: without_purged(entries, key, entry), record, fence)
+
+    def watch(self, notify: Callable[[], None]) -> Watch:
+        return self._nodes.watch(notify)
+
+    def follow(self, notify: Callable[[Mapping[K, V]], None]) -> Watch:
+        last: Mapping[K, V] = {}
+
+        def publish() -> None:
+            nonlocal last
+            try:
+                content = self._content(self._nodes.published)
+            except Incomplete as error:
+                log.warning("The last %s stay in effect: %s", self._kind.name, error)
+                return
+            for problem in content.stored.unreadable.values():
+                log.warning("One of the %s does not apply: %s", self._kind.name, problem)
+            last = content.over(last)
+            notify(last)
+
+        watch = self._nodes.watch(publish)
+        if self._nodes.published:  # read for an earlier follower
+            publish()
+        return watch
+
+    def _content(self, nodes: Mapping[str, Node]) -> MapContent[K, V]:
+        return self._codec.parse(nodes[self._path][0] if nodes else None, self._path)
+
+    def _edit(
+        self,
+        change: Callable[[Mapping[K, V]], Mapping[K, V]],
+        record: StoredAuditRecord | None,
+        fence: int | None = None,
+    ) -> bool:
+        """Apply a change to the readable entries; return whether anything changed.
+
+        Args:
+            change: maps the entries to the new ones.
+            record: written in the same transaction; None: no audit record.
+            fence: the term that must continue; None: the change belongs to no term.
+        """
+
+        def edit(node: StoredNode | None) -> NodeEdit | None:
+            content = self._codec.parse(node.data if node else None, self._path)
+            entries = change(content.stored)
+            return None if entries == content.stored else NodeEdit(self._codec.format(entries, content), record)
+
+        return self._trail.edit(self._path, edit, f"changing the {self._kind.name}", fence) > 0

@@ -21,6 +21,7 @@ TWO_LEADERS = "a config write that began in the term of another leader"
 AFTER_DEADLINE = "a config write that began after the leader's own deadline"
 TWO_ACTORS = "a record of a term by a process that does not lead in it"
 TERM_DECREASES = "a term that is not above the one before"
+AFTER_STOP = "a config write that began right after a SIGSTOP that outlasted the term"
 TWO_WRITERS = "ledger writes of two terms that interleave"
 UNANNOUNCED = "a config write that the ledger does not announce"
 FOREIGN_KEY = "a write to a foreign key"
@@ -79,8 +80,6 @@ class Judgement:
     """Requests that changed configs."""
     terms: int
     """Terms that began."""
-    late: int
-    """Requests that a process sent right after a SIGSTOP in which its term had ended; Kafka cannot refuse them."""
     stale: tuple[str, ...]
     """Committed rates that the ledger did not announce at that moment; each was repaired."""
     repair_seconds: float
@@ -104,7 +103,6 @@ def judge(evidence: Evidence) -> Judgement:
         tuple(violations),
         len(evidence.requests),
         len(evidence.state.claims),
-        len(late),
         tuple(f"{key} = {value!r} for {seconds:.1f} s" for _, key, value, seconds in repairs),
         max((seconds for *_, seconds in repairs), default=0.0),
         evidence.state.void,
@@ -112,7 +110,11 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[Violation]:
-    """A process writes only in its own term, and before its own deadline; collect the writes right after a thaw."""
+    """A process writes only in its own term, and before its own deadline; collect the writes right after a thaw.
+
+    A process that is stopped between its last check and the request cannot help it. These are microseconds, so such a
+    write needs an explanation.
+    """
     if not evidence.planners_write:
         return
     claims = evidence.state.claims
@@ -131,6 +133,7 @@ def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[V
             continue
         if any(request.at - TRANSIT_SECONDS <= thaw <= request.at for thaw in evidence.thaws.get(request.process, ())):
             late.append(request)
+            yield Violation(AFTER_STOP, 0, f"{request.process} wrote {_keys(request)}; {claim.process} leads")
         elif others:
             age = request.at - claim.at
             details = f"{request.process} wrote {_keys(request)} {age:.2f} s after {claim.process} began {claim.term}"

@@ -27,7 +27,6 @@ class KafkaRecord:
     broker_faults: int
     writes: int
     terms: int
-    late: int
     stale: int
     repair_seconds: float
     void: int
@@ -91,7 +90,6 @@ def _record(result: KafkaResult) -> KafkaRecord:
         broker_faults=result.broker_faults,
         writes=judgement.writes,
         terms=judgement.terms,
-        late=judgement.late,
         stale=len(judgement.stale),
         repair_seconds=round(judgement.repair_seconds, 2),
         void=judgement.void,
@@ -132,7 +130,6 @@ def summary(records: Sequence[KafkaRecord]) -> str:
             f"{sum(r.cuts for r in records)} connections cut between a request and its response, "
             f"{sum(r.broker_faults for r in records)} brokers killed, frozen or partitioned",
             f"{sum(r.writes for r in records)} config writes of {sum(r.terms for r in records)} terms, "
-            f"{sum(r.late for r in records)} of them right after a SIGSTOP that outlasted the term; "
             f"{sum(r.void for r in records)} void records",
             f"{sum(r.stale for r in records)} stale rates, each repaired within "
             f"{max((r.repair_seconds for r in records), default=0.0):.1f} s",

@@ -48,7 +48,7 @@ def report_on_kafka(record: KafkaRecord) -> None:
 
 def test_faults_and_edits_on_real_brokers_cause_no_violation() -> None:
     print()
-    records = on_kafka.run_all(KAFKA_SEEDS, 2, "zookeeper", report_on_kafka)
+    records = on_kafka.run_all(KAFKA_SEEDS, 2, "kafka", report_on_kafka)
     print(on_kafka.summary(records))
     broken = [on_kafka.details(record) for record in records if record.violations]
     print(*broken, sep="\n")

@@ -37,7 +37,7 @@ def schedule(seed: int) -> Schedule:
     chance = random.Random(f"chaos on Kafka {seed}")
     separate_services = chance.random() < 0.25
     session = chance.choice(SESSION_SECONDS)
-    faults = [_process_fault(chance, session), _link_fault(chance)]
+    faults = [_process_fault(chance, session), _link_fault(chance, session)]
     faults += [_process_fault(chance, session)] if chance.random() < 0.5 else []
     faults += [_broker_fault(chance)] if chance.random() < 0.6 else []
     edits = [
@@ -52,10 +52,11 @@ def schedule(seed: int) -> Schedule:
 def _process_fault(chance: random.Random, session: float) -> Fault:
     kind = chance.choices((FaultKind.KILL, FaultKind.STOP, FaultKind.TERMINATE), (4, 5, 1))[0]
     target = chance.choices((Target.LEADER, Target.APPLIER, Target.OTHER, Target.DISCOVERY), (10, 3, 1, 1))[0]
-    inside = target in (Target.LEADER, Target.APPLIER) and chance.random() < 0.75
+    inside = target in (Target.LEADER, Target.APPLIER) and chance.random() < 0.8
     timing = chance.choice(_TIMINGS) if inside else Timing.ANY
-    request = chance.choice((Request.CONFIG, Request.LEDGER, Request.HEARTBEAT)) if inside else None
-    pause, seconds = round(chance.uniform(0.0, 1.0), 1), round(chance.uniform(0.3, 2 * session), 1)
+    # Between the ledger's intents and the configs, a leader that stops must not continue in the term of another one.
+    request = chance.choices((Request.LEDGER, Request.CONFIG, Request.HEARTBEAT), (5, 3, 2))[0] if inside else None
+    pause, seconds = round(chance.uniform(0.0, 1.0), 1), _duration(chance, session)
     # A late request needs a new leader, so the old one must be down for longer than its session timeout.
     late = timing is Timing.REQUEST and target is Target.LEADER and chance.random() < 0.5
     seconds = max(seconds, session + 1.5) if late else seconds
@@ -63,10 +64,16 @@ def _process_fault(chance: random.Random, session: float) -> Fault:
     return Fault(kind, target, timing, pause, seconds, late, dropped, request.name if request else "")
 
 
-def _link_fault(chance: random.Random) -> Fault:
-    pause, seconds = round(chance.uniform(0.0, 1.0), 1), round(chance.uniform(0.2, 4.0), 1)
+def _duration(chance: random.Random, session: float) -> float:
+    """Return how long a fault lasts: more often longer than the session time-out than shorter."""
+    longest = session if chance.random() < 0.4 else 2 * session
+    return round(chance.uniform(0.3 if longest == session else session + 0.3, longest), 1)
+
+
+def _link_fault(chance: random.Random, session: float) -> Fault:
+    pause, seconds = round(chance.uniform(0.0, 1.0), 1), _duration(chance, session)
     if chance.random() < 0.5:
-        request = chance.choice(tuple(Request))
+        request = chance.choices(tuple(Request), (3, 1, 3, 2, 1))[0]
         kind = chance.choice((FaultKind.CUT, FaultKind.HOLD))
         timing = chance.choice(_TIMINGS)
         return Fault(kind, Target.LEADER, timing, pause, seconds, False, kind is FaultKind.CUT, request.name)

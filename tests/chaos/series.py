@@ -66,12 +66,12 @@ def run_lanes(
                 with _lock:
                     started = stack.enter_context(servers(directory))
                 for seed in seeds[first : first + _RUNS_OF_A_STAGE]:
-                    results.append(one(started, seed, directory / str(seed)))
+                    results.append(run_seed(started, seed, directory / str(seed)))
                     with _lock:
                         report(results[-1])
         return results
 
-    def one(started: S, seed: int, directory: Path) -> R:
+    def run_seed(started: S, seed: int, directory: Path) -> R:
         directory.mkdir()
         try:
             return run_one(started, seed, directory)

@@ -70,21 +70,18 @@ class KafkaResult:
     """The events in order, each with the seconds since the start."""
 
 
-def run(
-    cluster: SharedCluster, plan: Schedule, directory: Path, state: str = "kafka", logs: Path | None = None
-) -> KafkaResult:
+def run(cluster: SharedCluster, plan: Schedule, directory: Path, logs: Path | None = None) -> KafkaResult:
     """Execute one schedule and return its result.
 
     Args:
         cluster: serves many runs, one after the other.
         plan: the schedule of the seed.
         directory: an empty directory for sockets and logs; its path must be short.
-        state: the state store, `kafka` or `zookeeper`.
         logs: directory that keeps the services' logs of a run with violations; None: they are removed.
     """
     is_broken = True
     try:
-        with KafkaStage(cluster, plan, directory, state) as stage, ThreadPoolExecutor(4, "operator") as operators:
+        with KafkaStage(cluster, plan, directory) as stage, ThreadPoolExecutor(4, "operator") as operators:
             result = _KafkaRun(stage, operators).execute()
             is_broken = bool(result.violations)
             return result

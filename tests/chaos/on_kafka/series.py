@@ -51,9 +51,10 @@ def run_all(
     """
 
     def run_one(cluster: SharedCluster, seed: int, directory: Path) -> KafkaRecord:
-        return _record(run(cluster, schedule(seed), directory, state, logs))
+        return _record(run(cluster, schedule(seed), directory, logs))
 
-    return sorted(run_lanes(seeds, lanes, report, SharedCluster, run_one), key=lambda record: record.seed)
+    records = run_lanes(seeds, lanes, report, lambda directory: SharedCluster(directory, state), run_one)
+    return sorted(records, key=lambda record: record.seed)
 
 
 def read_results(path: Path) -> dict[int, KafkaRecord]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -67,18 +66,19 @@ class SentRequest:
 
 
 class SharedCluster(Startable):
-    """What the runs of one lane share: the brokers, a ZooKeeper, Datadog, and the topic `bulk`."""
+    """What the runs of one lane share: the brokers, perhaps a ZooKeeper, Datadog, and the topic `bulk`."""
 
-    def __init__(self, directory: Path) -> None:
-        """Prepare the servers; logs go to `directory`."""
-        self._stack = ExitStack()
+    def __init__(self, directory: Path, state: str) -> None:
+        """Prepare the servers; the state is in `kafka` or `zookeeper`, and logs go to `directory`."""
+        self._stack, self.state = ExitStack(), state
         self.brokers = ProxiedCluster(directory / "kafka")
         self.zookeeper = ZooKeeperServer(directory / "zookeeper")
 
     def start(self) -> None:
         """Start the servers, and fill `bulk`."""
         kafka_cluster = self._stack.enter_context(self.brokers).kafka
-        self._stack.enter_context(self.zookeeper)
+        if self.state == "zookeeper":
+            self._stack.enter_context(self.zookeeper)
         self.datadog = self._stack.enter_context(DatadogEmulator())
         for broker_id in BROKERS:
             self.datadog.add_host(f"host-{broker_id}", broker_id, "lab")
@@ -104,8 +104,8 @@ class SharedCluster(Startable):
 class KafkaStage(StagedServices):
     """A reassignment and the services; a context manager that prepares the topics."""
 
-    def __init__(self, cluster: SharedCluster, plan: Schedule, directory: Path, state: str) -> None:
-        """Prepare a run with its own topics and its own state, in `kafka` or `zookeeper`; logs go to `directory`."""
+    def __init__(self, cluster: SharedCluster, plan: Schedule, directory: Path) -> None:
+        """Prepare a run with its own topics and its own state; logs go to `directory`."""
         super().__init__(plan, directory)
         self.cluster, self.brokers, self.kafka = cluster, cluster.brokers, cluster.brokers.kafka
         self.orders, self.late = f"orders-{plan.seed}", f"late-{plan.seed}"
@@ -113,7 +113,7 @@ class KafkaStage(StagedServices):
         """Id of a record of the state topic -> who sent it when."""
         self.read_back: dict[tuple[str, str], float] = {}
         """(process, id of a record of the state topic) -> when the proxy forwarded the record to the process."""
-        self.state = self._state(state)
+        self.state = self._state()
         self.sent: list[SentRequest] = []
         """Requests of the services that change configs or reassignments."""
         self.expected: dict[str, dict[str, str]] = {}
@@ -123,11 +123,10 @@ class KafkaStage(StagedServices):
         self.since = -1
         """The last metadata record before the start of the services."""
         self._stack = ExitStack()
-        self._client_lock = threading.Lock()
 
-    def _state(self, store: str) -> StateLog:
+    def _state(self) -> StateLog:
         seed, session_seconds = self.plan.seed, self.plan.session_seconds
-        if store == "zookeeper":
+        if self.cluster.state == "zookeeper":
             return ZooKeeperState(self.cluster.zookeeper, f"chaos-{seed}", session_seconds)
         return KafkaState(self.kafka, f"__chaos-{seed}", session_seconds, self.sent_records, self.read_back)
 
@@ -149,15 +148,15 @@ class KafkaStage(StagedServices):
             self.kafka.create_topic(topic, {p: _alive(p) for p in range(4)})
             stack.callback(self.kafka.delete_topic, topic)
             fill(self.kafka, topic, size)
-        before = {
+        initial = {
             f"brokers/{SOURCES[0]}": {FOLLOWER_RATE: "31000000", "log.cleaner.threads": "2"},
             f"brokers/{NEW}": {LEADER_RATE: "32000000", FOLLOWER_RATE: "33000000"},
             f"topics/{self.orders}": {"retention.ms": "86400000"},
             f"topics/{BULK}": {FOLLOWER_REPLICAS: f"{_UNMOVED_PARTITION}:{SOURCES[0]}", "retention.ms": "3600000"},
         }
         for entity in (f"topics/{BULK}", *(f"brokers/{broker_id}" for broker_id in BROKERS)):
-            self._set(entity, {**dict.fromkeys(THROTTLE_KEYS & self.config(entity).keys()), **before.get(entity, {})})
-        self._set(f"topics/{self.orders}", dict(before[f"topics/{self.orders}"]))
+            self._set(entity, {**dict.fromkeys(THROTTLE_KEYS & self.config(entity).keys()), **initial.get(entity, {})})
+        self._set(f"topics/{self.orders}", dict(initial[f"topics/{self.orders}"]))
         # An earlier run may have copied `bulk`, or left a part of it.
         self.kafka.reassign_through_bootstrap({(BULK, p): _alive(p) for p in range(3)})
         self.kafka.wait_until_reassigned()

@@ -165,8 +165,10 @@ class KafkaState(StateLog):
                     read_at, sent = self._read_back.get((process, record_id)), self._sent.get(record_id)
                     if read_at and sent:
                         heartbeats.setdefault(process, []).append(Heartbeat(sent.at, read_at))
-            senders = {record_id: sent.process for record_id, sent in self._sent.items()}
-            fenced = [FencedRecord(fence, senders.get(record_id, "")) for fence, record_id in replay.fenced]
+            fenced = [
+                FencedRecord(fence, sent.process if (sent := self._sent.get(record_id)) else "")
+                for fence, record_id in replay.fenced
+            ]
             return StateHistory(list(replay.claims), list(replay.ledger), heartbeats, fenced, replay.void)
 
     def _follow(self) -> None:

@@ -38,8 +38,11 @@ def test_faults_and_edits_cause_no_violation(seeds: tuple[int, ...]) -> None:
     assert sum(result.cuts_after_commit for result in results) > 0
 
 
-KAFKA_SEEDS = (2, 6, 15)
-"""With them the leader is killed and stopped, also during a request, and brokers are killed, frozen and partitioned."""
+KAFKA_SEEDS = (27, 29, 30)
+"""With them the leader is killed and stopped during a request, and the broker that leads the state partition is killed.
+
+They are among the shortest.
+"""
 
 
 def report_on_kafka(record: KafkaRecord) -> None:
@@ -54,4 +57,5 @@ def test_faults_and_edits_on_real_brokers_cause_no_violation() -> None:
     print(*broken, sep="\n")
     assert broken == []
     assert all(record.writes for record in records)
-    assert sum(record.kills for record in records) > 0 < sum(record.broker_faults for record in records)
+    # Faults that miss their targets would prove nothing.
+    assert sum(record.kills_inside for record in records) > 0 < sum(record.broker_faults for record in records)

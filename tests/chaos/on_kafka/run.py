@@ -104,7 +104,6 @@ class _Failover:
 
 
 class _KafkaRun(Play):
-    limit_seconds = 60.0
     trap_seconds = 4.0
 
     def __init__(self, stage: KafkaStage, operators: ThreadPoolExecutor) -> None:

@@ -185,7 +185,7 @@ def test_a_zookeeper_in_the_values_holds_the_state(values: Mapping[str, Any], tm
 
 
 def test_an_upgrade_does_not_leave_the_state_behind() -> None:
-    """The chart's default was a ZooKeeper. An upgrade would have begun an empty ledger in Kafka, while throttles hold."""
+    """The chart's default was a ZooKeeper. An upgrade would have begun an empty ledger in Kafka."""
     with pytest.raises(ValueError, match="no state store is named"):
         render({}, "--is-upgrade")
     named = {"config": {"state-store": "kafka"}}

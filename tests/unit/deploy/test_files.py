@@ -72,6 +72,7 @@ def test_configuration_of_two_hosts_listens_for_the_other_one_over_tls() -> None
     assert configuration.warnings == ()
     assert configuration.tls and configuration.certificate_roles and not configuration.insecure_listen
     assert configuration.grpc_listen.startswith("0.0.0.0:") and configuration.advertise
+    assert configuration.state_store is StateStore.KAFKA
 
 
 def test_every_image_of_the_compose_file_can_be_replaced_by_one_with_a_digest() -> None:

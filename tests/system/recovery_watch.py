@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,15 @@ class RecoveryWatch:
                 worst = max([worst, *stale, *missing])
         return worst
 
+    def unthrottled_seconds(self) -> float:
+        """Return the time after the first throttle in which a replica was copied without one, in seconds.
+
+        An adding replica is throttled if it is in the follower list and its broker has a follower rate. A sample reads
+        the partitions first and the configs second, so only what the next sample needs, too, counts as missing.
+        """
+        samples = list(dropwhile(lambda s: not s.moving or _unthrottled(s), self.samples))
+        return sum(after.at - s.at for s, after in pairwise(samples) if _unthrottled(s) & after.expected[1])
+
     def worst_window(self, broker_id: int, seconds: float = 12.0) -> float:
         """Return the most bytes that a broker copied in a window, as a share of what its throttle allowed.
 
@@ -286,6 +295,12 @@ def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, S
     answer = admin.SubmitReassignment(request, timeout=60)
     # An attempt that was answered UNAVAILABLE may have submitted them; then its repetition finds them in progress.
     assert answer.submitted + answer.already_in_progress == len(targets), answer
+
+
+def _unthrottled(sample: Sample) -> frozenset[str]:
+    """Return the entries `partition:broker` of the adding replicas that are copied without a throttle."""
+    listed = {e for e in sample.lists[1] if (int(e.partition(":")[2]), FOLLOWER_RATE) in sample.rates}
+    return sample.expected[1] - listed
 
 
 def _entries(value: str | None) -> frozenset[str]:

@@ -58,6 +58,12 @@ class Sample:
     inbound: Mapping[int, float]
     """Broker id -> all bytes received, cumulative."""
 
+    @property
+    def unthrottled(self) -> frozenset[str]:
+        """Adding replicas outside the ISR without a list entry, or on a broker without a rate: `partition:broker`."""
+        listed = {e for e in self.lists[1] if (int(e.partition(":")[2]), FOLLOWER_RATE) in self.rates}
+        return self.expected[1] - listed
+
 
 class Decisions:
     """Records the rates that a planner decides for one link side, cycle by cycle; a context manager."""
@@ -221,13 +227,17 @@ class RecoveryWatch:
         return worst
 
     def unthrottled_seconds(self) -> float:
-        """Return the time after the first throttle in which a replica was copied without one, in seconds.
+        """Return the time in which a replica was copied without a throttle after its first one, in seconds.
 
-        An adding replica is throttled if it is in the follower list and its broker has a follower rate. A sample reads
-        the partitions first and the configs second, so only what the next sample needs, too, counts as missing.
+        In ZooKeeper mode, Kafka starts the partitions one by one, and each has a first throttle of its own. A sample
+        reads the partitions before the configs, so only what the next sample needs, too, counts as missing.
         """
-        samples = list(dropwhile(lambda s: not s.moving or _unthrottled(s), self.samples))
-        return sum(after.at - s.at for s, after in pairwise(samples) if _unthrottled(s) & after.expected[1])
+        seconds, throttled = 0.0, set[str]()
+        for sample, after in pairwise(self.samples):
+            throttled |= sample.expected[1] - sample.unthrottled
+            if sample.unthrottled & after.expected[1] & throttled:
+                seconds += after.at - sample.at
+        return seconds
 
     def worst_window(self, broker_id: int, seconds: float = 12.0) -> float:
         """Return the most bytes that a broker copied in a window, as a share of what its throttle allowed.
@@ -295,12 +305,6 @@ def submit(admin: admin_pb2_grpc.AdminServiceStub, targets: Mapping[Partition, S
     answer = admin.SubmitReassignment(request, timeout=60)
     # An attempt that was answered UNAVAILABLE may have submitted them; then its repetition finds them in progress.
     assert answer.submitted + answer.already_in_progress == len(targets), answer
-
-
-def _unthrottled(sample: Sample) -> frozenset[str]:
-    """Return the entries `partition:broker` of the adding replicas that are copied without a throttle."""
-    listed = {e for e in sample.lists[1] if (int(e.partition(":")[2]), FOLLOWER_RATE) in sample.rates}
-    return sample.expected[1] - listed
 
 
 def _entries(value: str | None) -> frozenset[str]:

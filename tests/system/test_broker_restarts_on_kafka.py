@@ -78,7 +78,7 @@ def test_reassignment_stays_throttled_while_all_brokers_restart(
         with RunReplicas(environment.flags(), tmp_path) as replicas, RecoveryWatch(cluster, TOPIC) as watch:
             with admin_channel(replicas.addresses[0]) as channel:
                 submit(admin_pb2_grpc.AdminServiceStub(channel), TARGETS)
-            watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
+            watch.wait_until(lambda s: bool(s.moving) and not s.unthrottled, 30, "all replicas are throttled")
             set_override(replicas, cluster)
             began = time.monotonic()
             restart(cluster)

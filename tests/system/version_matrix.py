@@ -260,7 +260,7 @@ def play_recovery(environment: Environment, directory: Path, row: Row) -> None:
     configs = environment.configs()
     with RunReplicas(environment.flags(), directory) as replicas, RecoveryWatch(environment.cluster, TOPIC) as watch:
         environment.cluster.reassign_through_tool(TARGETS)
-        watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
+        watch.wait_until(lambda s: bool(s.moving) and not s.unthrottled, 30, "all replicas are throttled")
         time.sleep(STEADY_SECONDS)
         row.override_seconds = set_override(replicas, environment.cluster)
         row.takeover_seconds = kill_leader(replicas, watch)

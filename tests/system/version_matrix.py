@@ -100,10 +100,11 @@ RELEASES = tuple(map(Release.parse, ("3.9.2-zookeeper", "3.9.2", "4.0.2", "4.1.2
 class Environment(Startable):
     """Three brokers of a release, and the ZooKeeper that they or autothrottle's state need."""
 
-    def __init__(self, release: Release, store: str, directory: Path) -> None:
+    def __init__(self, release: Release, store: str, directory: Path, zookeeper_port: int | None = None) -> None:
         self.store = store
         self._stack = ExitStack()
-        self.zookeeper = ZooKeeperServer(directory / "zookeeper") if release.zookeeper or store == "zookeeper" else None
+        needs_zookeeper = release.zookeeper or store == "zookeeper"
+        self.zookeeper = ZooKeeperServer(directory / "zookeeper", zookeeper_port) if needs_zookeeper else None
         self.cluster: KafkaCluster
         if release.zookeeper:
             assert self.zookeeper is not None
@@ -143,14 +144,31 @@ class Environment(Startable):
         fill(self.cluster, TOPIC, BYTES_PER_PARTITION, record_bytes=20_000)
 
 
+def run_process(
+    name: str, flags: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
+) -> Process:
+    """Return an `autothrottle run` with frequent cycles, not yet started."""
+    quick = ("--capacity=6MB/s", "--min-rate=2", "--metrics-window=6", "--interval=3")
+    listen = ("--api-listen=127.0.0.1:0", "--grpc-listen=127.0.0.1:0")
+    command = [sys.executable, "-m", "autothrottle", "run", *flags, *quick, *listen]
+    return Process(name, command, directory / f"{name}.log", environment)
+
+
+def state_of(addresses: Sequence[str]) -> ClusterState | None:
+    """Return the state of the leader; None: none leads, or it has not run a cycle in its term."""
+    try:
+        with AdminClient(addresses) as admin:
+            state = admin.state()
+    except AutothrottleError:
+        return None
+    return state if state.last_cycle and state.last_cycle.term == state.term else None
+
+
 class RunReplicas(Startable):
     """Two `autothrottle run` processes, of which one leads, and `throttlectl` with both addresses."""
 
     def __init__(self, flags: Sequence[str], directory: Path) -> None:
-        quick = ("--capacity=6MB/s", "--min-rate=2", "--metrics-window=6", "--interval=3")
-        listen = ("--api-listen=127.0.0.1:0", "--grpc-listen=127.0.0.1:0")
-        command = [sys.executable, "-m", "autothrottle", "run", *flags, *quick, *listen]
-        self.processes = [Process(name, command, directory / f"{name}.log") for name in ("run-1", "run-2")]
+        self.processes = [run_process(name, flags, directory) for name in ("run-1", "run-2")]
         self.addresses: list[str] = []
         self._stack = ExitStack()
 
@@ -175,13 +193,7 @@ class RunReplicas(Startable):
             assert "Traceback" not in process.log.read_text(), process.log_end()
 
     def state(self) -> ClusterState | None:
-        """Return the state of the leader; None: none leads, or it has not run a cycle in its term."""
-        try:
-            with AdminClient(self.addresses) as admin:
-                state = admin.state()
-        except AutothrottleError:
-            return None
-        return state if state.last_cycle and state.last_cycle.term == state.term else None
+        return state_of(self.addresses)
 
     def wait_for_cycle(self, after: datetime) -> ClusterState:
         """Return the state as soon as the leader has run a cycle that started after this time."""

@@ -58,8 +58,8 @@ def check_foreign(words: list[str], directory: Path) -> None:
 
 def check_helm(words: list[str], directory: Path) -> None:
     """tests/unit/deploy renders the chart."""
-    assert words[1] in ("install", "upgrade", "rollback")
-    assert words[1] == "rollback" or (ROOT / words[3] / "Chart.yaml").is_file()
+    assert words[1] in ("install", "upgrade", "rollback", "uninstall")
+    assert words[1] in ("rollback", "uninstall") or (ROOT / words[3] / "Chart.yaml").is_file()
     check_foreign(words, directory)
 
 

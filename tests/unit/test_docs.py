@@ -65,6 +65,7 @@ FLAG_SOURCES = (
     "tests/benchmarks/placement_bench.py",
     "tests/benchmarks/scorer_bench.py",
     "tests/quality/planner_scripts.py",
+    "tests/system/version_matrix.py",
     "clients/autothrottle_client/throttlectl.py",
     "tests/conftest.py",
 )
@@ -201,6 +202,8 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert configure(read_scenario(ROOT / scenario), flags[:-2], {}).interval.total_seconds() == 30
     else:
         assert main([command, "--help"]) == 0
+        if command == "state":
+            assert flags.pop(0) in ("export", "import") and flags.pop(0).endswith(".json")
         (directory / "autothrottle.toml").write_text(code("toml")[0])
         assert parse(flags, KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}).listen
 
@@ -239,6 +242,7 @@ MAKE_MODULES = {
     "bench-links": "tests/benchmarks/links/contest.py",
     "bench-placement": "tests/benchmarks/placement_bench.py",
     "bench-score": "tests/benchmarks/scorer_bench.py",
+    "matrix": "tests/system/version_matrix.py",
 }
 """Target -> the module that parses its ARGS; those of the others are pytest's."""
 

@@ -32,7 +32,7 @@ def test_help_shows_purpose_own_options_in_groups_and_an_example(name: str) -> N
     assert shown(text) == [option for option in OPTIONS if option in command.options]
     titles = re.findall(r"^([A-Z][A-Za-z ]+):$", text, re.MULTILINE)
     assert titles == [*dict.fromkeys(o.group for o in OPTIONS.values() if o.name in command.options), "Example"]
-    assert text.splitlines()[-1].startswith(f"  autothrottle {name} --")
+    assert text.splitlines()[-1].startswith(f"  autothrottle {name} {command.example[:2]}")
 
 
 @pytest.mark.parametrize("name", CONFIGURED)

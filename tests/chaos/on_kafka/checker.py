@@ -63,8 +63,8 @@ class Evidence:
     """Changes that the controller committed since the start of the services."""
     operators: Sequence[tuple[float, str, str]]
     """(time, entity, key) of config edits by operators."""
-    thaws: Mapping[str, Sequence[float]]
-    """Process -> times at which it continued after a SIGSTOP."""
+    stops: Mapping[str, Sequence[tuple[float, float]]]
+    """Process -> (time of a SIGSTOP, time of its SIGCONT)."""
     planners_write: bool
     """Whether the process that leads is also the one that writes configs."""
     lease_seconds: float
@@ -80,6 +80,8 @@ class Judgement:
     """Requests that changed configs."""
     terms: int
     """Terms that began."""
+    late: int
+    """Requests that were on their way when their process was stopped for longer than its term."""
     stale: tuple[str, ...]
     """Committed rates that the ledger did not announce at that moment; each was repaired."""
     repair_seconds: float
@@ -103,6 +105,7 @@ def judge(evidence: Evidence) -> Judgement:
         tuple(violations),
         len(evidence.requests),
         len(evidence.state.claims),
+        len(late),
         tuple(f"{key} = {value!r} for {seconds:.1f} s" for _, key, value, seconds in repairs),
         max((seconds for *_, seconds in repairs), default=0.0),
         evidence.state.void,
@@ -112,8 +115,8 @@ def judge(evidence: Evidence) -> Judgement:
 def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[Violation]:
     """A process writes only in its own term, and before its own deadline; collect the writes right after a thaw.
 
-    A process that is stopped between its last check and the request cannot help it. These are microseconds, so such a
-    write needs an explanation.
+    A write that leaves right after a SIGSTOP was on its way if another one of its cycle left right before: a process
+    sends the rates of all brokers at once, and may be stopped between two of them.
     """
     if not evidence.planners_write:
         return
@@ -131,9 +134,13 @@ def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[V
         overdue = silence > evidence.lease_seconds + TRANSIT_SECONDS
         if not others and not overdue:
             continue
-        if any(request.at - TRANSIT_SECONDS <= thaw <= request.at for thaw in evidence.thaws.get(request.process, ())):
+        stop = next(
+            (s for s in evidence.stops.get(request.process, ()) if 0 <= request.at - s[1] <= TRANSIT_SECONDS), None
+        )
+        if stop is not None:
             late.append(request)
-            yield Violation(AFTER_STOP, 0, f"{request.process} wrote {_keys(request)}; {claim.process} leads")
+            if not _left_with_another(evidence, request, stop[0]):
+                yield Violation(AFTER_STOP, 0, f"{request.process} wrote {_keys(request)}; {claim.process} leads")
         elif others:
             age = request.at - claim.at
             details = f"{request.process} wrote {_keys(request)} {age:.2f} s after {claim.process} began {claim.term}"
@@ -142,6 +149,14 @@ def _check_requests(evidence: Evidence, late: list[ConfigRequest]) -> Iterator[V
             heartbeat = "the last heartbeat that it had read back"
             details = f"{request.process} wrote {_keys(request)} {silence:.2f} s after it sent {heartbeat}"
             yield Violation(AFTER_DEADLINE, 0, details)
+
+
+def _left_with_another(evidence: Evidence, request: ConfigRequest, stopped_at: float) -> bool:
+    """Whether another write of the same process reached the proxy right before a SIGSTOP."""
+    return any(
+        other.process == request.process and 0 <= stopped_at - other.at <= TRANSIT_SECONDS
+        for other in evidence.requests
+    )
 
 
 def _check_terms(evidence: Evidence) -> Iterator[Violation]:

@@ -109,7 +109,10 @@ class _KafkaRun(Play):
     def __init__(self, stage: KafkaStage, operators: ThreadPoolExecutor) -> None:
         super().__init__(stage)
         self.stage, self._operators = stage, operators
-        self._thaws: dict[str, list[float]] = {}
+        self._stops: dict[str, list[tuple[float, float]]] = {}
+        """Process -> (time of a SIGSTOP, time of its SIGCONT), seconds since the epoch."""
+        self._frozen: dict[str, float] = {}
+        """Process -> time of the SIGSTOP that is in effect."""
         self._failovers: list[_Failover] = []
         self._broker_faults = 0
         self._outages: list[tuple[str, float]] = []
@@ -121,6 +124,7 @@ class _KafkaRun(Play):
         stage = self.stage
         for name in stage.processes:
             stage.start(name)
+        self.until(self._all_listen, "all services listen")
         self.until(lambda: stage.leader()[0] > 0, "a planner leads")
         self._await(_repeated(stage.submit_through_api), "the reassignment is submitted")
         stage.submit_through_kafka()
@@ -153,7 +157,7 @@ class _KafkaRun(Play):
         lease = stage.plan.session_seconds * LEASE_SHARE
         planners_write = not stage.plan.separate_services
         judgement = judge(
-            Evidence(history, requests, stage.config_records(), stage.edits, self._thaws, planners_write, lease)
+            Evidence(history, requests, stage.config_records(), stage.edits, self._stops, planners_write, lease)
         )
         violations = (*self.violations, *judgement.violations)
         failovers = tuple(filter(None, (self._measure(failover) for failover in self._failovers)))
@@ -163,6 +167,15 @@ class _KafkaRun(Play):
         return KafkaResult(stage.plan, judgement, violations, *counts, failovers, outages, seconds, tuple(self.notes))
 
     # States
+
+    def _all_listen(self) -> bool:
+        """Whether all services listen; start those again that ended because Kafka did not answer at their start."""
+        stage = self.stage
+        for name, process in stage.processes.items():
+            if not process.running and process.returncode == 1 and not stage.listens(name):
+                self.note(f"{name} ended at its start")
+                stage.start(name)
+        return all(process.running and stage.listens(name) for name, process in stage.processes.items())
 
     def _is_consistent(self) -> bool:
         """Whether each rate in Kafka is the one in the ledger, without an intent."""
@@ -270,12 +283,16 @@ class _KafkaRun(Play):
         term, leader = self.stage.leader()
         is_leaders = self._process_name(fault.target) == leader and self.stage.processes[leader].running
         at = time.time()
+        name = self._process_name(fault.target)
         super()._break_process(fault)
+        if fault.kind is FaultKind.STOP:
+            self._frozen[name] = at
         if is_leaders and fault.kind in (FaultKind.KILL, FaultKind.TERMINATE):
             self._failovers.append(_Failover(fault.kind.value, at, term))
 
     def _thaw(self, name: str) -> None:
-        self._thaws.setdefault(name, []).append(time.time())
+        if name in self._frozen:
+            self._stops.setdefault(name, []).append((self._frozen.pop(name), time.time()))
         super()._thaw(name)
 
     def _break_server(self, fault: Fault) -> None:
@@ -320,8 +337,7 @@ class _KafkaRun(Play):
         while self.repairs:
             self.sleep(POLL_SECONDS)
         self.until(lambda: not self.stage.brokers.away(), "all brokers are in the cluster")
-        for name in self.stage.processes:
-            self.until(partial(self.stage.listens, name), f"{name} serves")
+        self.until(self._all_listen, "all services listen again")
 
     def _measure(self, failover: _Failover) -> tuple[str, float, float] | None:
         """Return the seconds from the signal to the next claim, and to the end of its first cycle."""

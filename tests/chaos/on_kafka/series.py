@@ -27,6 +27,7 @@ class KafkaRecord:
     broker_faults: int
     writes: int
     terms: int
+    late: int
     stale: int
     repair_seconds: float
     void: int
@@ -70,7 +71,7 @@ def to_json(record: KafkaRecord) -> str:
 
 
 def _from_json(line: str) -> KafkaRecord:
-    fields = json.loads(line)
+    fields = {"late": 0, **json.loads(line)}
     for name in ("notes", "violations"):
         fields[name] = tuple(fields[name])
     for name in ("failovers", "outages"):
@@ -91,6 +92,7 @@ def _record(result: KafkaResult) -> KafkaRecord:
         broker_faults=result.broker_faults,
         writes=judgement.writes,
         terms=judgement.terms,
+        late=judgement.late,
         stale=len(judgement.stale),
         repair_seconds=round(judgement.repair_seconds, 2),
         void=judgement.void,
@@ -131,6 +133,7 @@ def summary(records: Sequence[KafkaRecord]) -> str:
             f"{sum(r.cuts for r in records)} connections cut between a request and its response, "
             f"{sum(r.broker_faults for r in records)} brokers killed, frozen or partitioned",
             f"{sum(r.writes for r in records)} config writes of {sum(r.terms for r in records)} terms, "
+            f"{sum(r.late for r in records)} of them on their way during a SIGSTOP that outlasted the term; "
             f"{sum(r.void for r in records)} void records",
             f"{sum(r.stale for r in records)} stale rates, each repaired within "
             f"{max((r.repair_seconds for r in records), default=0.0):.1f} s",

@@ -50,7 +50,7 @@ CORRECT = Evidence(
     ],
     records=[rate_record(1, 101.1, "5"), rate_record(2, 111.1, "6"), rate_record(3, 112.5, None)],
     operators=[],
-    thaws={},
+    stops={},
     planners_write=True,
     lease_seconds=2.0,
 )
@@ -79,10 +79,12 @@ def test_write_of_a_deposed_leader_is_a_violation() -> None:
     assert checker.TWO_LEADERS in rules(with_request(rate_request(111.5, "run-1", "6")))
 
 
-def test_write_right_after_a_stop_is_told_apart() -> None:
-    """Without its own name, it would look like a leader that ignores its deadline."""
-    evidence = replace(with_request(rate_request(111.5, "run-1", "5")), thaws={"run-1": [111.4]})
-    assert rules(evidence) == {checker.AFTER_STOP}
+def test_write_right_after_a_stop_is_a_violation_unless_another_one_left_right_before() -> None:
+    """A leader sends the rates of all brokers at once, and may be stopped between two of them."""
+    evidence = with_request(rate_request(111.5, "run-1", "5"))
+    assert rules(replace(evidence, stops={"run-1": [(105.0, 111.4)]})) == {checker.AFTER_STOP}
+    judgement = judge(replace(evidence, stops={"run-1": [(101.2, 111.4)]}))
+    assert (judgement.violations, judgement.late) == ((), 1)
 
 
 def test_write_after_the_deadline_of_its_own_leader_is_a_violation() -> None:

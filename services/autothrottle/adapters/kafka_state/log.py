@@ -182,7 +182,7 @@ class StateLog:
 
     def _unavailable(self) -> Unavailable:
         problem = self.problem() or f"the state topic {self.name} did not confirm a record in time"
-        return Unavailable(f"{problem}; autothrottle tries again")
+        return Unavailable(problem)
 
     # Threads
 

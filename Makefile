@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test test-unit test-all chaos fuzz check format proto bench bench-control bench-links bench-placement bench-score pictures docs lock release helm clean java
+.PHONY: help install demo score test test-unit test-all chaos fuzz check format proto bench bench-control bench-links bench-placement bench-score matrix pictures docs lock release helm clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -101,6 +101,9 @@ bench-placement: $(STAMP) ## measure placement plans on generated clusters; ARGS
 
 bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside pandas; ARGS="--millions 1,10,50"
 	$(BIN)/python -m tests.benchmarks.scorer_bench $(ARGS)
+
+matrix: $(STAMP) java ## play one recovery on each version of Kafka; ARGS="--releases 4.3.1,3.9.2-zookeeper --write"
+	$(BIN)/python -m tests.system.version_matrix $(ARGS)
 
 pictures: $(STAMP) ## make the pictures in docs/images anew
 	$(BIN)/python -m tests.benchmarks.pictures

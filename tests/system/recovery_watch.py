@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ class Sample:
     """Broker id -> bytes of the topic that the broker has copied outside the ISR, cumulative."""
     inbound: Mapping[int, float]
     """Broker id -> all bytes received, cumulative."""
+
+    @property
+    def unthrottled(self) -> frozenset[str]:
+        """Adding replicas outside the ISR without a list entry, or on a broker without a rate: `partition:broker`."""
+        listed = {e for e in self.lists[1] if (int(e.partition(":")[2]), FOLLOWER_RATE) in self.rates}
+        return self.expected[1] - listed
 
 
 class Decisions:
@@ -219,6 +225,19 @@ class RecoveryWatch:
                 missing = [sample.at - since[entry] for entry in (expected & expected_next) - listed]
                 worst = max([worst, *stale, *missing])
         return worst
+
+    def unthrottled_seconds(self) -> float:
+        """Return the time in which a replica was copied without a throttle after its first one, in seconds.
+
+        In ZooKeeper mode, Kafka starts the partitions one by one, and each has a first throttle of its own. A sample
+        reads the partitions before the configs, so only what the next sample needs, too, counts as missing.
+        """
+        seconds, throttled = 0.0, set[str]()
+        for sample, after in pairwise(self.samples):
+            throttled |= sample.expected[1] - sample.unthrottled
+            if sample.unthrottled & after.expected[1] & throttled:
+                seconds += after.at - sample.at
+        return seconds
 
     def worst_window(self, broker_id: int, seconds: float = 12.0) -> float:
         """Return the most bytes that a broker copied in a window, as a share of what its throttle allowed.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ import pytest
 from autothrottle_client import AdminClient, AutothrottleError, ClusterState
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, fill
-from autothrottle_lab.servers.kafka import KafkaCluster, java_command
+from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -26,7 +24,6 @@ from tests.system.test_throttlectl import address_of, throttlectl
 MB = 1_000_000
 INTERVAL, CLEANUP_AFTER = 2, 2
 DESTINATION, BYSTANDER = 1005, 1004
-TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 TOOL_RATE = 3 * MB
 KEYS = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY}
 
@@ -92,23 +89,9 @@ def deployed(zookeeper: ZooKeeperServer, kafka_cluster: ZooKeeperModeCluster, tm
         yield Deployed(zookeeper, kafka_cluster, tmp_path, stack)
 
 
-def execute_with_the_tool(cluster: KafkaCluster, plan: dict[int, list[int]], topic: str, directory: Path) -> str:
-    """Start a reassignment with Kafka's own tool and its `--throttle`; return the tool's output."""
-    rows = [
-        {"topic": topic, "partition": p, "replicas": ids, "log_dirs": ["any"] * len(ids)} for p, ids in plan.items()
-    ]
-    file = directory / "plan.json"
-    file.write_text(json.dumps({"version": 1, "partitions": rows}))
-    command = [*java_command("3.9.2", 128), TOOL, "--bootstrap-server", cluster.bootstrap_servers]
-    command += ["--reassignment-json-file", str(file), "--execute", "--throttle", str(TOOL_RATE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.timeout(600)
 def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_stay(
-    deployed: Deployed, kafka_cluster: ZooKeeperModeCluster, tmp_path: Path
+    deployed: Deployed, kafka_cluster: ZooKeeperModeCluster
 ) -> None:
     topic = "by-the-tool"
     kafka_cluster.create_topic(topic, {p: [1001, 1002] for p in range(4)})
@@ -120,7 +103,8 @@ def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_s
         process = deployed.start()
         eventually(lambda: foreign_in(process) == [(f"brokers/{BYSTANDER}", LEADER_RATE, "7000000")], 30)
         with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
-            output = execute_with_the_tool(kafka_cluster, {p: [1001, DESTINATION] for p in range(4)}, topic, tmp_path)
+            targets = {(topic, p): [1001, DESTINATION] for p in range(4)}
+            output = kafka_cluster.reassign_through_tool(targets, "--throttle", str(TOOL_RATE))
             assert f"throttle limit was set to {TOOL_RATE} B/s" in output
             taken = watch.wait_until(
                 lambda s: bool(s.moving) and TOOL_RATE not in s.rates.values() and s.lists == s.expected,

@@ -65,6 +65,7 @@ FLAG_SOURCES = (
     "tests/benchmarks/placement_bench.py",
     "tests/benchmarks/scorer_bench.py",
     "tests/quality/planner_scripts.py",
+    "tests/system/version_matrix.py",
     "clients/autothrottle_client/throttlectl.py",
     "tests/conftest.py",
 )
@@ -239,6 +240,7 @@ MAKE_MODULES = {
     "bench-links": "tests/benchmarks/links/contest.py",
     "bench-placement": "tests/benchmarks/placement_bench.py",
     "bench-score": "tests/benchmarks/scorer_bench.py",
+    "matrix": "tests/system/version_matrix.py",
 }
 """Target -> the module that parses its ARGS; those of the others are pytest's."""
 

@@ -10,6 +10,7 @@ Tests use it to check the product's adapters. It shares only kafka-python and th
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ from typing import Any, TypeVar
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.servers.jars import DUMP_SECONDS, class_archive_options, kafka_jars, require_java
-from autothrottle_lab.servers.processes import Process, Startable, free_ports
+from autothrottle_lab.servers.processes import Process, Startable, free_ports, run_command
 
 T = TypeVar("T")
 Partition = tuple[str, int]
@@ -45,6 +46,10 @@ START_SECONDS = 300.0
 
 REQUEST_SECONDS = 15.0
 """Deadline of one request to the brokers."""
+
+_REASSIGN_TOOL = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+"""Main class of `kafka-reassign-partitions.sh` since Kafka 3.7."""
+_TOOL_SECONDS = 300.0
 
 ATTEMPTS = 3
 """Attempts of a request whose broker cannot be reached."""
@@ -288,6 +293,28 @@ class KafkaCluster(Startable):
         results = self._call_admin(lambda admin: admin.alter_partition_reassignments(targets))
         if refused := {f"{p.topic}-{p.partition}": error.__name__ for p, error in results.items() if error}:
             raise Invalid(f"The controller refuses to reassign {refused}.")
+
+    def reassign_through_tool(self, replicas: Mapping[Partition, Sequence[int]], *options: str) -> str:
+        """Start a reassignment with the release's own `kafka-reassign-partitions.sh --execute`; return its output.
+
+        Raises:
+            Invalid: the tool fails; the message has its output.
+        """
+        rows = [
+            {"topic": topic, "partition": number, "replicas": list(to), "log_dirs": ["any"] * len(to)}
+            for (topic, number), to in replicas.items()
+        ]
+        plan = self.directory / f"plan-{uuid.uuid4().hex}.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+        command = [*java_command(self.version, 128), _REASSIGN_TOOL, "--bootstrap-server", self.bootstrap_servers]
+        command += ["--reassignment-json-file", str(plan), "--execute", *options]
+        try:
+            status, output = run_command(command, _TOOL_SECONDS)
+        finally:
+            plan.unlink()
+        if status != 0:
+            raise Invalid(f"The reassignment tool of Kafka {self.version} ended with {status}: {output}")
+        return output
 
     def wait_until_reassigned(self, within_seconds: float = 60.0) -> None:
         """Return when no reassignment is in progress."""

@@ -33,7 +33,7 @@ from autothrottle.core.cluster.configs import (
     largest_response,
 )
 from autothrottle.core.cluster.flows import Intervals, LinkSide, LinkTraffic, Progress, link_sides_of
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.forecast.eta import move_time, needed_rate
 from autothrottle.core.forecast.progress import StallWatch
 from autothrottle.core.policy.interface import Limits
@@ -169,13 +169,20 @@ def _starving(decision: Decision, raised: Decision | None, into: Ingress, schedu
 
 
 def below_min_isr(reassignments: Iterable[TopicReassignment], settings: ClusterSettings) -> frozenset[TopicPartition]:
-    """Return the partitions being copied whose ISR is smaller than `min.insync.replicas`, so that acks=all fails."""
+    """Return the partitions being copied whose ISR is smaller than `min.insync.replicas`, so that acks=all fails.
+
+    Offline partitions are not among them: nothing is copied, and their throttle must be there when they have a leader.
+    """
     below: set[TopicPartition] = set()
     for reassignment in reassignments:
         topic = reassignment.topic
         least = settings.min_in_sync_replicas.get(topic, DEFAULT_MIN_IN_SYNC_REPLICAS)
         if least > min(map(len, reassignment.isr), default=least):
-            below |= {(topic, p) for p, _, isr, pending in reassignment.rows() if pending and len(isr) < least}
+            below |= {
+                (topic, p)
+                for p, leader, isr, pending in reassignment.rows()
+                if pending and leader != NO_LEADER and len(isr) < least
+            }
     return frozenset(below)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autothrottle.core.cluster.configs import ClusterSettings, FetchSettings, ReplicaRole, fitting_response
 from autothrottle.core.cluster.flows import Flow
-from autothrottle.core.cluster.snapshot import Snapshot, TopicPartition, TopicReassignment
+from autothrottle.core.cluster.snapshot import NO_LEADER, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.core.records import Decision, Reason
 from autothrottle.core.throttles.guards import (
@@ -121,6 +121,16 @@ def test_partition_with_fewer_in_sync_replicas_than_required_is_below_min_isr() 
     assert below_min_isr([moved], ClusterSettings()) == frozenset(), "unknown counts as 1"
     arrived = reassignment("t", {0: (1001, (1001, 1003), (1003,), ())})
     assert below_min_isr([arrived], ClusterSettings(min_in_sync_replicas={"t": 3})) == frozenset(), "nothing is copied"
+
+
+def test_offline_partition_stays_throttled() -> None:
+    """Kafka 4 empties the ISR when all brokers stop, so the partition counted as below min.insync.replicas.
+
+    After the start of the brokers, 80 MB were copied before its throttle was set again.
+    """
+    offline = reassignment("t", {0: (NO_LEADER, (), (1003,), ()), 1: (1001, (1001,), (1003,), ())})
+    assert below_min_isr([offline], ClusterSettings()) == frozenset()
+    assert below_min_isr([offline], ClusterSettings(min_in_sync_replicas={"t": 2})) == {("t", 1)}
 
 
 def planned(

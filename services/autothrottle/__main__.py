@@ -14,11 +14,14 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 from autothrottle import __version__
-from autothrottle.composition.cluster import validate_kafka_settings
+from autothrottle.composition.cluster import new_state, validate_kafka_settings
 from autothrottle.composition.services import Composition
+from autothrottle.composition.state import copy_state
 from autothrottle.composition.store_choice import refuse_state_left_behind
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.members import Member, leader_address
@@ -140,6 +143,8 @@ def main(arguments: list[str]) -> int:
         return start(f"autothrottle {command}", module, extra, arguments)
     if command == "completion":
         return _completion(arguments)
+    if command == "state":
+        return _state(arguments)
     if command not in COMMANDS:
         near = nearest(command, COMMANDS)
         hint = f"; did you mean `autothrottle {near}`?" if near else ""
@@ -175,7 +180,31 @@ def _show(text: str) -> int:
     return 0
 
 
-def _configured(command: str, arguments: Sequence[str]) -> int:
+def _state(arguments: list[str]) -> int:
+    """Run `state export FILE` or `state import FILE`."""
+    if {"-h", "-help", "--help"} & {*arguments}:
+        return _show(help_text("state"))
+    if len(arguments) < 2 or arguments[0] not in ("export", "import") or arguments[1].startswith("-"):
+        print("state needs `export FILE` or `import FILE` before its options", file=sys.stderr)
+        return EXIT_USAGE
+    return _configured("state", arguments[2:], partial(_copy_state, arguments[0], arguments[1]))
+
+
+def _copy_state(action: str, path: str, configuration: Configuration) -> int:
+    log_standard_error()
+    with Shutdown() as shutdown:
+        copy = copy_state(action == "import", Path(path), new_state(configuration, shutdown))
+    log.info(
+        "%sed %d entries, %d audit records and the newest term %d",
+        action.capitalize(),
+        len(copy.nodes),
+        len(copy.audit),
+        copy.fence,
+    )
+    return 0
+
+
+def _configured(command: str, arguments: Sequence[str], run: Callable[[Configuration], int] | None = None) -> int:
     options = COMMANDS[command].options
     configuration = parse(arguments, os.environ, used=options)
     if configuration.pools and "pools" in options:
@@ -190,11 +219,14 @@ def _configured(command: str, arguments: Sequence[str]) -> int:
     try:
         if "zk-prefix" in options or configuration.state_store is StateStore.KAFKA:  # it accesses Kafka
             validate_kafka_settings(configuration)
-        refuse_state_left_behind(configuration)
+        if run is None:
+            refuse_state_left_behind(configuration)
     except Invalid as error:
         log.error("%s", capitalized(str(error)))
         return EXIT_USAGE
     try:
+        if run is not None:
+            return run(configuration)
         if command == "check":
             return _check(configuration)
         return _uninstall(configuration) if command == "uninstall" else _until_stopped(command, configuration)

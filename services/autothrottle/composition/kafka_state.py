@@ -8,12 +8,14 @@ from functools import cached_property
 from typing import TypeVar
 
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
+from autothrottle.adapters.kafka_state.copy import export_state, import_state
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.membership import KafkaMembership, remove_own_nodes
 from autothrottle.adapters.kafka_state.nodes import kafka_map, kafka_overrides, kafka_pauses
 from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
+from autothrottle.adapters.state_store.state_copy import StateCopy
 from autothrottle.adapters.zookeeper.map_codecs import MapCodec
 from autothrottle.composition.admin_cluster import kafka_settings
 from autothrottle.composition.state import StateStores
@@ -74,6 +76,12 @@ class KafkaState(StateStores):
 
     def permissions(self) -> PermissionSource:
         return self._topic
+
+    def export_copy(self) -> StateCopy:
+        return export_state(self._log, self.paths)
+
+    def import_copy(self, copy: StateCopy) -> None:
+        import_state(self._log, self.paths, copy)
 
     def remove(self) -> None:
         remove_own_nodes(self._log, self.paths, self.session_timeout)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from datetime import timedelta
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TypeVar
 
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
+from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
 from autothrottle.adapters.zookeeper.map_codecs import (
     CATCH_UPS,
     REQUEST_QUOTAS,
@@ -23,10 +25,12 @@ from autothrottle.adapters.zookeeper.map_codecs import (
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop
+from autothrottle.adapters.zookeeper_state.copy import export_state, import_state
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger, ZooKeeperLedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, remove_own_tree
 from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_map, zookeeper_overrides, zookeeper_pauses
+from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import PermissionSource
 from autothrottle.ports.state_store import (
     CatchUpStore,
@@ -105,6 +109,23 @@ class StateStores(ABC):
         """Return what this process may do with the store."""
 
     @abstractmethod
+    def export_copy(self) -> StateCopy:
+        """Return a copy of the state.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+
+    @abstractmethod
+    def import_copy(self, copy: StateCopy) -> None:
+        """Load a copy into an empty store.
+
+        Raises:
+            Conflict: the store is not empty.
+            Unavailable: the store does not answer.
+        """
+
+    @abstractmethod
     def remove(self) -> None:
         """Remove the ledger, the election and the members. What operators set stays, and the term.
 
@@ -173,5 +194,33 @@ class ZooKeeperState(StateStores):
     def permissions(self) -> PermissionSource:
         return ZooKeeperPermissions(self.new_session(), self.paths)
 
+    def export_copy(self) -> StateCopy:
+        return export_state(self.session, self.paths)
+
+    def import_copy(self, copy: StateCopy) -> None:
+        import_state(self.session, self.paths, copy)
+
     def remove(self) -> None:
         remove_own_tree(self.session, self.paths, self.session_timeout * 2)
+
+
+def copy_state(is_import: bool, file: Path, state: StateStores) -> StateCopy:
+    """Import the copy in a file, or export one into it; return it.
+
+    Raises:
+        Invalid: the file cannot be read or written, or is not a copy.
+        Conflict: the store is not empty.
+        Unavailable: the store does not answer.
+    """
+    try:
+        if is_import:
+            copy = parse_copy(file.read_text())
+            state.import_copy(copy)
+            return copy
+        copy = state.export_copy()
+        part = file.with_name(f"{file.name}.part")
+        part.write_text(copy.encoded())
+        part.replace(file)  # an earlier copy stays until this one is whole
+        return copy
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file} cannot be {'read' if is_import else 'written'}: {error}") from None

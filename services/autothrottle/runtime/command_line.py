@@ -39,6 +39,7 @@ class Command:
     """Names of the options that it uses. It accepts all of them, so that all services can share one file."""
     example: str = ""
     """Arguments of an example."""
+    arguments: str = "[options]"
 
 
 def program(main: Callable[[list[str]], int]) -> Callable[..., int]:
@@ -142,6 +143,12 @@ COMMANDS: Mapping[str, Command] = {
         _PROCESS | _KAFKA,
         "--zk-addr zk1:2181,zk2:2181",
     ),
+    "state": Command(
+        "copies the ledger and what operators set to a file, or from a file into an empty store",
+        _PROCESS,
+        "export state.json --state-store zookeeper --zk-addr zk1:2181",
+        "export FILE | import FILE [options]",
+    ),
     "completion": Command("prints a completion script for bash, zsh or fish", example="bash"),
 }
 
@@ -157,7 +164,7 @@ def help_text(name: str) -> str:
     """Return the help text of a command: purpose, options, example."""
     command = COMMANDS[name]
     options = options_text(command.options) if command.options else ""
-    arguments = "[options]" if options else "SHELL"
+    arguments = command.arguments if options else "SHELL"
     return command_help(f"autothrottle {name}", arguments, command.purpose, options, command.example)
 
 

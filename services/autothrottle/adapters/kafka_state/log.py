@@ -22,7 +22,7 @@ from itertools import count
 from autothrottle.adapters.concurrency.subscriptions import Subscription, Subscriptions, seconds_left
 from autothrottle.adapters.kafka_state.replica import EditResult, StateEdit, StateReplica, Tree
 from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, Topic
-from autothrottle.core.errors import AutothrottleError, Incomplete, Invalid, Missing, Unavailable
+from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
 from autothrottle.core.retries import STATE_TOPIC
 
@@ -222,7 +222,6 @@ class StateLog:
 
     def _follow(self) -> None:
         while not self._closed.is_set():
-            self._refusal = None
             try:
                 if not self._topic_id:
                     self._begin()
@@ -289,7 +288,8 @@ class StateLog:
         self._written |= dict.fromkeys(changed, time_of_read)
         replica.position = max(replica.position, read.next_offset)
         if replica.is_complete and (not was_complete or replica.tree is not last_tree):
-            self._complete_time = time_of_read
+            self._complete_time, self._refusal = time_of_read, None
+            self._send_again()
             self._written.clear()
             changed.update(path for tree in (last_tree, replica.tree) for path, _ in tree.nodes())
         if replica.lost is not None:
@@ -319,14 +319,32 @@ class StateLog:
         patience = 0.0 if self.led_last else 2 * self.silence_limit
         if time_of_end - self._incomplete_time < patience:
             return
-        for part in replica.tree.parts(replica.position, replica.start):
-            self._topic.append([part], time.monotonic() + _ATTEMPT_SECONDS)
+        self._append_parts(replica.tree)
         log.warning(
             "Records of the state topic %s were deleted by another party. Restored %d entries from memory",
             self.name,
             sum(1 for _ in replica.tree.nodes()),
         )
         self._incomplete_time = time.monotonic()
+
+    def _append_parts(self, tree: Tree) -> None:
+        """Append a snapshot that replaces what was lost."""
+        with self._changed:
+            parts = tree.parts(self._replica.position, self._replica.start)
+        for part in parts:
+            self._append([part])
+
+    def restore(self, tree: Tree, deadline: float) -> None:
+        """Load a tree into a topic without changes; return when it is loaded.
+
+        Raises:
+            Conflict: another process has changed something.
+            Unavailable: it is unknown whether it was loaded.
+        """
+        self._append_parts(tree)
+        with self.synced(deadline) as loaded:
+            if loaded.last_version < tree.last_version:
+                raise Conflict(f"another process has changed the topic {self.name} meanwhile. Nothing was loaded")
 
     # Appending
 
@@ -340,13 +358,11 @@ class StateLog:
             try:
                 self._append([p.value for p in batch])
                 self._settle(batch)
-            except Unavailable as error:
+            except (Missing, Unavailable) as error:  # the reader creates a missing topic
                 with self._changed:
                     self._queue[:0] = batch
                 log.debug("Appending to the state topic %s failed, trying again: %s", self.name, error)
                 self._closed.wait(STATE_TOPIC.first)
-            except Missing:
-                self._closed.wait(STATE_TOPIC.first)  # the reader creates it
             except AutothrottleError as error:
                 self._refuse(batch, error)
             except Exception:  # a bug must not end the thread: this process could never change anything again
@@ -364,6 +380,13 @@ class StateLog:
                 batch.append(pending)
                 size += len(pending.value)
         return batch
+
+    def _send_again(self) -> None:
+        """Send all edits again that were appended while the state was not known, since they were not read back."""
+        for pending in self._pending.values():
+            if pending.is_acknowledged and pending.result is None:
+                pending.is_acknowledged = False
+                self._queue.append(pending)
 
     def _append(self, values: Sequence[bytes]) -> None:
         self._topic.append(values, time.monotonic() + _ATTEMPT_SECONDS)

@@ -535,7 +535,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
     Args:
         data: the node's content.
         number: sequence number in the node's name.
-        time: creation time of the node.
+        time: creation time of the node. An imported record has its own time.
         version: zxid of the transaction that created the node and made the recorded change.
 
     Raises:
@@ -546,7 +546,7 @@ def parse_audit_record(data: bytes, number: int, time: datetime, version: int) -
         before, after, pause = value.get("before"), value.get("after"), value.get("pause")
         return StoredAuditRecord(
             number,
-            time,
+            time_of(value["time"]) if "time" in value else time,
             text(value["who"]),
             AuditAction(value["action"]),
             None if value.get("broker_id") is None else integer(value["broker_id"]),

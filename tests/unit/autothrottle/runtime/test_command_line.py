@@ -28,11 +28,11 @@ def shown(text: str) -> list[str]:
 @pytest.mark.parametrize("name", CONFIGURED)
 def test_help_shows_purpose_own_options_in_groups_and_an_example(name: str) -> None:
     text, command = help_text(name), COMMANDS[name]
-    assert text.startswith(f"Usage: autothrottle {name} [options]\n\n{command.purpose.capitalize()[:9]}")
+    assert text.startswith(f"Usage: autothrottle {name} {command.arguments}\n\n{command.purpose.capitalize()[:9]}")
     assert shown(text) == [option for option in OPTIONS if option in command.options]
     titles = re.findall(r"^([A-Z][A-Za-z ]+):$", text, re.MULTILINE)
     assert titles == [*dict.fromkeys(o.group for o in OPTIONS.values() if o.name in command.options), "Example"]
-    assert text.splitlines()[-1].startswith(f"  autothrottle {name} --")
+    assert text.splitlines()[-1].startswith(f"  autothrottle {name} {command.example[:2]}")
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
@@ -69,7 +69,7 @@ def test_the_example_of_a_command_is_valid(name: str, tmp_path: Path, monkeypatc
     for key in ("api-key", "app-key"):
         Path(key).write_text("secret")
     command = COMMANDS[name]
-    words = shlex.split(command.example)
+    words = shlex.split(command.example)[command.arguments.count("FILE") :]
     assert parse(words, {}, used=command.options).warnings == ()
     assert {word.strip("-") for word in words if word.startswith("--")} <= command.options
 

@@ -1,0 +1,318 @@
+"""A process appends, reads back and restores its state, whatever happens to its connections and to the topic."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from autothrottle.adapters.kafka_state.copy import export_state, import_state
+from autothrottle.adapters.kafka_state.election import KafkaElection
+from autothrottle.adapters.kafka_state.ledger import KafkaLedger
+from autothrottle.adapters.kafka_state.log import StateLog
+from autothrottle.adapters.kafka_state.nodes import kafka_overrides
+from autothrottle.adapters.kafka_state.replica import Effect, StateEdit
+from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
+from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.core.errors import Conflict, Incomplete, Invalid, NotLeader, Unavailable
+from autothrottle.core.operators.sources import StoredOverride
+from autothrottle.core.records import OutcomeStatus
+from tests.builders import eventually, ledger_entry
+
+OWN = OwnPaths()
+SILENCE = 0.5
+X = f"{OWN.root}/x"
+BROKER = ConfigResource.broker(1001)
+
+
+class Processes:
+    """Processes that share one topic."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.partition, self._stack = MemoryPartition(), stack
+        self.topics: dict[int, MemoryTopic] = {}
+
+    def log(self) -> StateLog:
+        topic = MemoryTopic(self.partition)
+        log = StateLog(topic, "state", OWN.term, SILENCE)
+        self._stack.callback(log.close)
+        self.topics[id(log)] = topic
+        return log
+
+    def topic(self, log: StateLog) -> MemoryTopic:
+        return self.topics[id(log)]
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with ExitStack() as stack:
+        yield Processes(stack)
+
+
+@pytest.fixture
+def log(processes: Processes) -> StateLog:
+    return processes.log()
+
+
+def soon(seconds: float = 20.0) -> float:
+    return time.monotonic() + seconds
+
+
+def text(log: StateLog, path: str = X) -> str | None:
+    with log.synced(soon()) as tree:
+        node = tree.node(path)
+    return node.text if node else None
+
+
+def put(log: StateLog, value: str, path: str = X) -> int:
+    with log.current() as tree:
+        versions = {path: tree.version(path)}
+    result = log.append(StateEdit(versions=versions, texts={path: value}), soon())
+    assert result.effect is Effect.APPLIED
+    return result.version
+
+
+def test_every_process_reads_what_another_was_told_is_written(processes: Processes) -> None:
+    first, second = processes.log(), processes.log()
+    put(first, "1")
+    assert text(second) == "1"
+
+
+def test_the_first_process_creates_the_topic(processes: Processes, log: StateLog) -> None:
+    assert processes.partition.topic_id is None
+    log.prepare(soon(), lambda: False)
+    assert processes.partition.topic_id is not None and not log.problem()
+
+
+def test_an_edit_whose_answer_was_lost_is_sent_again_and_applied_once(processes: Processes, log: StateLog) -> None:
+    log.prepare(soon(), lambda: False)
+    processes.topic(log).loses_answers = True
+    results: list[int] = []
+    writer = threading.Thread(target=lambda: results.append(put(log, "1")))
+    writer.start()
+    eventually(lambda: len(processes.partition.records) > 3)
+    assert not results, "it was not acknowledged"
+    processes.topic(log).loses_answers = False
+    writer.join()
+    with log.synced(soon()) as tree:
+        assert tree.version(X) == results[0] == tree.last_version
+
+
+def test_a_process_without_connection_fails_and_says_why(processes: Processes, log: StateLog) -> None:
+    put(log, "1")
+    processes.topic(log).is_cut = True
+    with pytest.raises(Unavailable, match="the state topic state cannot be read: no broker answers"):
+        log.append(StateEdit(), soon(1.5))
+    eventually(log.problem)
+    processes.topic(log).is_cut = False
+    assert text(log) == "1"
+    eventually(lambda: not log.problem())
+
+
+def test_a_topic_whose_settings_could_lose_records_is_refused(processes: Processes, log: StateLog) -> None:
+    processes.partition.faults = {"retention.ms": "retention.ms is 7; it must be -1. Fix: kafka-configs.sh"}
+    with pytest.raises(Invalid, match="must be -1"):
+        log.prepare(soon(), lambda: False)
+
+
+def test_a_snapshot_replaces_the_records_before_it(processes: Processes, log: StateLog) -> None:
+    for number in range(30):
+        put(log, str(number), f"{X}/{number % 3}")
+    log.write_snapshot()
+    assert processes.partition.start > 25
+    fresh = processes.log()
+    assert [text(fresh, f"{X}/{n}") for n in range(3)] == ["27", "28", "29"]
+
+
+def test_a_process_that_was_stopped_during_a_snapshot_continues_after_it(processes: Processes, log: StateLog) -> None:
+    late = processes.log()
+    put(log, "1")
+    assert text(late) == "1"
+    processes.topic(late).is_cut = True
+    put(log, "2")
+    time.sleep(0.7)
+    put(log, "3")
+    log.write_snapshot()
+    processes.topic(late).is_cut = False
+    assert text(late) == "3"
+
+
+# Loss of the topic or of its records.
+
+
+def test_a_deleted_topic_is_restored_with_all_versions(
+    processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    version = put(log, "1")
+    processes.partition.delete()
+    with log.synced(soon()) as tree:
+        assert tree.version(X) == version
+    assert "Restored 1 entries from memory" in caplog.text
+    assert text(processes.log()) == "1"
+
+
+def test_a_process_that_begins_anew_is_followed_and_the_loss_is_an_error(
+    processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    version = put(log, "1")
+    processes.topic(log).is_cut = True
+    processes.partition.delete()
+    beginner = processes.log()
+    assert put(beginner, "2") > version
+    processes.topic(log).is_cut = False
+    assert text(log) == "2"
+    eventually(lambda: "began anew without its 1 entries" in caplog.text)
+
+
+def test_a_topic_without_its_beginning_is_refused_until_somebody_restores_it(
+    processes: Processes, log: StateLog
+) -> None:
+    put(log, "1")
+    processes.partition.delete_before(processes.partition.end)
+    fresh = processes.log()
+    with pytest.raises(Incomplete, match=r"lacks its beginning: another party deleted the records before offset \d"):
+        fresh.prepare(soon(0.8), lambda: False)
+    assert log.is_snapshot_due
+    log.write_snapshot()
+    assert text(fresh) == "1"
+
+
+def test_processes_that_all_lost_their_position_restore_the_state(processes: Processes, log: StateLog) -> None:
+    put(log, "1")
+    processes.topic(log).is_cut = True
+    time.sleep(0.7)
+    processes.partition.append([b"another party's"] * 3)
+    processes.partition.delete_before(processes.partition.end)
+    processes.topic(log).is_cut = False
+    assert text(log) == "1"
+    assert text(processes.log()) == "1"
+
+
+# The ledger.
+
+
+def begin_term(log: StateLog, holder: str = "{}") -> int:
+    with log.synced(soon()) as tree:
+        versions = {OWN.term: tree.fence}
+    return log.append(StateEdit(versions=versions, texts={OWN.term: holder}), soon()).version
+
+
+def test_the_ledger_is_written_in_its_term_only(log: StateLog) -> None:
+    ledger, entry = KafkaLedger(log, OWN), ledger_entry(leader_replication_throttled_rate="7")
+    fence = begin_term(log)
+    assert ledger.write(fence, {BROKER: entry}, soon())[BROKER].status is OutcomeStatus.APPLIED
+    assert ledger.read([BROKER], soon()) == {BROKER: entry}
+    assert ledger.copy(timedelta(seconds=20)).entries == {BROKER: entry}
+    begin_term(log)
+    with pytest.raises(NotLeader, match=f"term {fence} is over"):
+        ledger.write(fence, {BROKER: None}, soon())
+    with pytest.raises(NotLeader):
+        ledger.check_term(fence, soon())
+    assert ledger.read([BROKER], soon()) == {BROKER: entry}
+
+
+def test_many_entries_are_written_in_several_edits_and_an_absent_one_is_deleted(log: StateLog) -> None:
+    ledger, fence = KafkaLedger(log, OWN), begin_term(log)
+    value = ",".join(f"{n}:{n}" for n in range(3_000))
+    entries = {
+        ConfigResource.topic(f"t{n}"): ledger_entry(leader_replication_throttled_replicas=value) for n in range(30)
+    }
+    outcomes = ledger.write(fence, {**entries, BROKER: None}, soon())
+    assert {outcome.status for outcome in outcomes.values()} == {OutcomeStatus.APPLIED}
+    assert ledger.copy(timedelta(seconds=20)).entries == entries
+
+
+def test_an_unreadable_entry_stays_as_it_was_last_read(log: StateLog) -> None:
+    ledger, entry, fence = KafkaLedger(log, OWN), ledger_entry(leader_replication_throttled_rate="7"), begin_term(log)
+    other = ConfigResource.broker(1002)
+    ledger.write(fence, {BROKER: entry, other: entry}, soon())
+    assert ledger.copy(timedelta(seconds=20)).entries == {BROKER: entry, other: entry}
+    put(log, "garbage", OWN.ledger_entry(other))
+    copy = ledger.copy(timedelta(seconds=20))
+    assert copy.entries == {BROKER: entry, other: entry}
+    assert list(copy.unreadable) == [other]
+
+
+# Election.
+
+
+def test_a_leader_that_is_cut_off_steps_down_before_another_leads(processes: Processes) -> None:
+    session = timedelta(seconds=0.9)
+    logs: Sequence[StateLog] = [processes.log(), processes.log()]
+    first, second = (KafkaElection(log, OWN, session) for log in logs)
+    first.join("a:1", lambda: None)
+    eventually(lambda: first.term)
+    second.join("b:1", lambda: None)
+    terms: list[tuple[bool, bool]] = []
+    processes.topic(logs[0]).is_cut = True
+    while not second.term:
+        terms.append((first.term is not None, second.term is not None))
+        time.sleep(0.001)
+    assert terms[0] == (True, False) and terms[-1] == (False, False)
+    assert (True, True) not in terms
+    processes.topic(logs[0]).is_cut = False
+    for election in (second, first):
+        election.leave()
+
+
+def test_a_candidate_that_hears_nothing_cannot_depose_the_leader(processes: Processes) -> None:
+    """It could append, but its reads came late. Its claim expects a heartbeat that is not the last one."""
+    session = timedelta(seconds=0.9)
+    logs = [processes.log(), processes.log()]
+    leader, deaf = (KafkaElection(log, OWN, session) for log in logs)
+    leader.join("a:1", lambda: None)
+    eventually(lambda: leader.term)
+    assert leader.term is not None
+    fence = leader.term.fence
+    with logs[1].synced(soon()) as tree:
+        (holder,) = tree.children(OWN.election)
+        path = f"{OWN.election}/{holder}"
+        versions = {OWN.term: tree.fence, path: tree.version(path)}
+    time.sleep(1.5)
+    result = logs[1].append(StateEdit(versions=versions, texts={OWN.term: "{}"}), soon())
+    assert result.effect is Effect.OUTRUN
+    assert leader.term is not None and leader.term.fence == fence
+    for election in (leader, deaf):
+        election.leave()
+
+
+# Copies.
+
+
+def test_a_copy_loads_into_an_empty_topic_and_owns_everything_again(processes: Processes, log: StateLog) -> None:
+    overrides = kafka_overrides(log, OWN)
+    overrides.set_override(1001, StoredOverride(7_000_000), who="anna")
+    fence = begin_term(log)
+    entry = ledger_entry(leader_replication_throttled_rate="7")
+    KafkaLedger(log, OWN).write(fence, {BROKER: entry}, soon())
+    records = overrides.read_audit_records(10).records
+    overrides.close()
+    copy = export_state(log, OWN)
+    assert (copy.fence, len(copy.nodes), len(copy.audit)) == (fence, 2, 1)
+
+    other = Processes(ExitStack())
+    loaded = other.log()
+    import_state(loaded, OWN, copy)
+    overrides = kafka_overrides(loaded, OWN)
+    assert overrides.read_overrides().brokers[1001].rate == 7_000_000
+    assert [(r.who, r.time) for r in overrides.read_audit_records(10).records] == [
+        (r.who, r.time.replace(tzinfo=UTC)) for r in records
+    ]
+    assert KafkaLedger(loaded, OWN).read([BROKER], soon()) == {BROKER: entry}
+    assert begin_term(loaded) > fence
+    overrides.close()
+    with pytest.raises(Conflict, match="an empty store"):
+        import_state(loaded, OWN, copy)
+    loaded.close()
+
+
+def test_the_terms_of_an_imported_state_follow_those_of_its_store(log: StateLog) -> None:
+    future = (int(datetime.now(UTC).timestamp() * 1000) + 10**9) * 1000
+    import_state(log, OWN, parse_copy(StateCopy(future, {"pause": "{}"}).encoded()))
+    assert begin_term(log) > future

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from autothrottle.adapters.zookeeper.codec import field_error, integer, text, time_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.errors import FIELD_ERRORS, Invalid, Unavailable
+from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid
 from autothrottle.core.members import Member, hosts_without_route
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Registration(ABC):
             listed = self._register()
             if listed:
                 self._look_for_other_hosts()
-        except Unavailable:
+        except AutothrottleError:
             listed = False
         except Exception:  # a bug must not end the thread: this process would disappear from the members
             log.exception("Registering this process as a member failed unexpectedly, trying again")

@@ -230,9 +230,13 @@ def _configured(command: str, arguments: Sequence[str], run: Callable[[Configura
         if command == "check":
             return _check(configuration)
         return _uninstall(configuration) if command == "uninstall" else _until_stopped(command, configuration)
+    except InvalidConfiguration as error:
+        for problem in error.problems:
+            log.error("%s", capitalized(problem))
+        return EXIT_USAGE
     except AutothrottleError as error:
         log.error("%s", capitalized(str(error)))
-        return EXIT_USAGE if isinstance(error, InvalidConfiguration) else EXIT_FAILED
+        return EXIT_FAILED
 
 
 def _until_stopped(command: str, configuration: Configuration) -> int:

@@ -127,9 +127,12 @@ class StateLog:
         """
         return self.append_all([edit], deadline)[0]
 
+    def _new_id(self) -> str:
+        return f"{self._process}-{next(self._numbers)}"
+
     def append_all(self, edits: Sequence[StateEdit], deadline: float) -> list[EditResult]:
         """Append edits in this order; return their results."""
-        named = [replace(edit, id=f"{self._process}-{next(self._numbers)}") for edit in edits]
+        named = [replace(edit, id=self._new_id()) for edit in edits]
         pending = [_Pending(edit, edit.encoded(), deadline) for edit in named]
         self._start()
         with self._changed:
@@ -341,7 +344,7 @@ class StateLog:
     def _append_parts(self, tree: Tree) -> None:
         """Append a snapshot that replaces what was lost."""
         with self._changed:
-            parts = tree.parts(self._replica.position, self._replica.start)
+            parts = tree.parts(self._new_id(), self._replica.position, self._replica.start)
         for part in parts:
             self._append([part])
 
@@ -456,7 +459,7 @@ class StateLog:
         """
         with self._changed:
             tree, base = self._replica.tree.copy(), self._replica.position
-        parts = tree.parts(base)
+        parts = tree.parts(self._new_id(), base)
         self._snapshot_bytes = sum(map(len, parts))
         deadline = time.monotonic() + _SNAPSHOT_SECONDS
         for part in parts:

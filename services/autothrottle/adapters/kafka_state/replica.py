@@ -173,10 +173,11 @@ class Tree:
         copy._children = {parent: dict(children) for parent, children in self._children.items()}
         return copy
 
-    def parts(self, base: int, lost_before: int | None = None) -> list[bytes]:
+    def parts(self, snapshot_id: str, base: int, lost_before: int | None = None) -> list[bytes]:
         """Return the records of a snapshot of this tree.
 
         Args:
+            snapshot_id: unique, since two processes may append their snapshots at the same time.
             base: offset of the first record that the snapshot does not include.
             lost_before: the snapshot replaces records that were lost. Offset of the first record that still existed;
                 the snapshot has no effect if it is not the first change at or after this offset. None: nothing was
@@ -192,7 +193,7 @@ class Tree:
                 size = 0
             groups[-1].append(row)
             size += len(row[-1] if row[0] == "audit" else row[2]) + 100
-        header = {"v": _FORMAT, "base": base, "lost_before": lost_before, "parts": len(groups)}
+        header = {"v": _FORMAT, "id": snapshot_id, "base": base, "lost_before": lost_before, "parts": len(groups)}
         header["last_version"] = self.last_version
         return [orjson.dumps({"snapshot": {**header, "part": n, "rows": group}}) for n, group in enumerate(groups)]
 
@@ -215,8 +216,8 @@ class StateReplica:
         """Whether the tree was once that of the whole log. Otherwise it must not replace records that were lost."""
         self.lost: Tree | None = None
         """The last tree of a topic that was lost, and that another process replaced; None: there is none."""
-        self._snapshot: dict[int, Sequence[Any]] = {}
-        self._snapshot_id: tuple[Any, ...] = ()
+        self._snapshots: dict[str, dict[int, Sequence[Any]]] = {}
+        """Id -> number of a part -> its rows, for snapshots that are not complete."""
         self._last_edit = -1
         """Offset of the newest change in this topic; -1: none."""
         self._waiting: list[tuple[int, int, StateEdit]] = []
@@ -239,7 +240,7 @@ class StateReplica:
             self.snapshot_base, self._last_edit = 0, -1
         self.position = start
         self.is_complete = start == 0 and not self.tree.last_version
-        self._waiting, self._snapshot = [], {}
+        self._waiting, self._snapshots = [], {}
 
     def advance(self, offset: int) -> None:
         """Continue at an offset. If records before it are missing, another party has compacted the topic."""
@@ -275,16 +276,12 @@ class StateReplica:
     def _accept_part(self, offset: int, part: Mapping[str, Any]) -> list[EditResult]:
         if part["v"] != _FORMAT:
             return []
-        snapshot_id = part["base"], part["lost_before"], part["last_version"], part["parts"]
-        if part["part"] == 0:
-            self._snapshot, self._snapshot_id = {}, snapshot_id
-        if snapshot_id != self._snapshot_id:
+        snapshot = self._snapshots.setdefault(part["id"], {})
+        snapshot[part["part"]] = part["rows"]
+        if len(snapshot) < part["parts"]:
             return []
-        self._snapshot[part["part"]] = part["rows"]
-        if len(self._snapshot) < part["parts"]:
-            return []
-        rows = [row for number in sorted(self._snapshot) for row in self._snapshot[number]]
-        self._snapshot, self._snapshot_id = {}, ()
+        rows = [row for number in sorted(snapshot) for row in snapshot[number]]
+        self._snapshots = {}  # the others are older, or their author appends them again
         if part["lost_before"] is not None:
             return self._restore(offset, part, rows)
         if part["base"] < self.start:

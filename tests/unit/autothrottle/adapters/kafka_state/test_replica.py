@@ -125,7 +125,7 @@ def test_a_replica_that_begins_at_a_snapshot_has_the_state_of_all_others(
 ) -> None:
     records = [edit.encoded() for edit in all_edits]
     base = data.draw(st.integers(0, len(records)))
-    parts = replica(records[:base]).tree.parts(base)
+    parts = replica(records[:base]).tree.parts("1", base)
     at = data.draw(st.integers(base, len(records)))
     log = [*records[:at], *parts, *records[at:]]
     whole, short = replica(log), replica(log[base:], start=base)
@@ -139,7 +139,7 @@ def test_without_all_parts_a_replica_stays_incomplete(all_edits: Sequence[StateE
     tree = replica([edit.encoded() for edit in all_edits]).tree
     for number in range(50):
         tree.apply(StateEdit(texts={f"/big/{number}": "x" * 20_000}), TIME)
-    parts = tree.parts(7)
+    parts = tree.parts("1", 7)
     assert len(parts) > 2
     missing = data.draw(st.integers(0, len(parts) - 1))
     assert not replica([part for number, part in enumerate(parts) if number != missing], start=7).is_complete
@@ -147,8 +147,20 @@ def test_without_all_parts_a_replica_stays_incomplete(all_edits: Sequence[StateE
     assert content(replica(doubled, start=7).tree) == content(tree)
 
 
+def test_the_parts_of_two_snapshots_are_not_mixed() -> None:
+    first = replica()
+    for number in range(50):
+        first.tree.apply(StateEdit(texts={f"/big/{number}": "x" * 20_000}), TIME)
+    second = replica()
+    for number in reversed(range(50)):  # the same nodes in another order
+        second.tree.apply(StateEdit(texts={f"/big/{number}": "x" * 20_000}), TIME)
+    mixed = [part for pair in zip(first.tree.parts("1", 7), second.tree.parts("2", 7), strict=True) for part in pair]
+    assert len(mixed) > 4
+    assert content(replica(mixed, start=7).tree) == content(first.tree)
+
+
 def test_a_snapshot_is_useless_if_the_records_after_its_base_are_gone() -> None:
-    parts = replica([claim().encoded()]).tree.parts(1)
+    parts = replica([claim().encoded()]).tree.parts("1", 1)
     state = replica([*parts, StateEdit(texts={"/a/x": "1"}).encoded()], start=2)
     assert not state.is_complete and state.snapshot_base == 0
 
@@ -168,7 +180,7 @@ def test_a_lost_topic_is_restored_from_the_memory_of_a_process() -> None:
     restored = lost([claim().encoded()])
     assert not restored.is_complete
     heartbeat = StateEdit(texts={"/a/election/1": "1"}).encoded()
-    log = [heartbeat, *old.tree.parts(0, lost_before=0)]
+    log = [heartbeat, *old.tree.parts("1", 0, lost_before=0)]
     for state in (restored, replica()):
         for offset, record in enumerate(log):
             state.accept(offset, TIME, record)
@@ -179,7 +191,7 @@ def test_a_memory_that_comes_too_late_changes_nothing() -> None:
     """Another process had begun anew, and its readers already followed its edits."""
     old = replica([claim().encoded(), claim(FIRST_VERSION).encoded()])
     beginner = StateEdit(id="x", versions={TERM: 0}, texts={TERM: "carla"}).encoded()
-    log = [beginner, *old.tree.parts(0, lost_before=0)]
+    log = [beginner, *old.tree.parts("1", 0, lost_before=0)]
     late, fresh = lost([claim().encoded()]), replica()
     for state in (late, fresh):
         for offset, record in enumerate(log):
@@ -192,7 +204,7 @@ def test_a_memory_that_comes_too_late_changes_nothing() -> None:
 
 def test_records_that_another_party_deleted_are_restored_for_those_who_lack_them() -> None:
     old = replica([claim().encoded(), StateEdit(versions={"/a/x": 0}, texts={"/a/x": "1"}).encoded()])
-    parts = old.tree.parts(2, lost_before=2)
+    parts = old.tree.parts("1", 2, lost_before=2)
     reader = replica(parts, start=2)
     assert reader.is_complete and content(reader.tree) == content(old.tree)
     for offset, record in enumerate(parts, start=2):

@@ -271,11 +271,10 @@ def test_topic_deleted_while_no_process_runs_begins_anew_and_throttles_count_as_
         replicas.start()
         replicas.throttlectl("set", "500MB/s", "--autoremove")
         kraft_cluster.wait_until_reassigned(SECONDS)
-        message = "Foreign throttles, not set by autothrottle, exist while there are no reassignments: ["
-        eventually(lambda: message in replicas.log(), SECONDS)
-        print(replicas.log())
-        print(reassignment.current_configs())
-        assert kraft_cluster.stored_configs()["brokers/1004"] == throttle
+        message = "Foreign throttles, not set by autothrottle, exist while there are no reassignments: [brokers/1004]; "
+        eventually(lambda: f"{message}they stay; --cleanup-foreign removes them" in replicas.log(), SECONDS)
+        remaining = {**reassignment.configs, "brokers/1004": throttle}
+        eventually(lambda: reassignment.current_configs() == remaining, SECONDS)
         replicas.stop()
         remove_throttles(kraft_cluster)
 
@@ -316,7 +315,7 @@ def test_topic_with_a_setting_that_could_lose_records_is_refused(
     with Replicas(kraft_cluster, tmp_path, topic) as replicas:
         process = replicas.launch()
         assert process.wait(SECONDS) == EXIT_USAGE
-    assert f"topic {topic} has {setting}={value}, so records of our state could be lost" in process.log_end()
+    assert f"Topic {topic} has {setting}={value}, so records of our state could be lost" in process.log_end()
     assert re.search(rf"Fix: kafka-configs.sh .* --entity-name {topic} --add-config {setting}=\S+$", process.log_end())
 
 
@@ -325,7 +324,7 @@ def test_topic_with_two_partitions_is_refused(kraft_cluster: KraftCluster, topic
     with Replicas(kraft_cluster, tmp_path, topic) as replicas:
         process = replicas.launch()
         assert process.wait(SECONDS) == EXIT_USAGE
-    assert f"topic {topic} has 2 partitions and must have 1" in process.log_end()
+    assert f"Topic {topic} has 2 partitions and must have 1" in process.log_end()
 
 
 @pytest.mark.repeat

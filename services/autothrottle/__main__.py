@@ -37,7 +37,7 @@ from autothrottle.runtime.command_line import (
     usage,
 )
 from autothrottle.runtime.configuration import Configuration, StateStore
-from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.connections import descriptors_problem, raise_descriptor_limit
 from autothrottle.runtime.extras import WITH_EXTRAS, start
 from autothrottle.runtime.logs import configure_logs, log_standard_error
@@ -230,6 +230,10 @@ def _configured(command: str, arguments: Sequence[str], run: Callable[[Configura
         if command == "check":
             return _check(configuration)
         return _uninstall(configuration) if command == "uninstall" else _until_stopped(command, configuration)
+    except InvalidConfiguration as error:
+        for problem in error.problems:
+            log.error("%s", capitalized(problem))
+        return EXIT_USAGE
     except AutothrottleError as error:
         log.error("%s", capitalized(str(error)))
         return EXIT_FAILED

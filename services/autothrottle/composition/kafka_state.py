@@ -19,9 +19,11 @@ from autothrottle.adapters.state_store.state_copy import StateCopy
 from autothrottle.adapters.zookeeper.map_codecs import MapCodec
 from autothrottle.composition.admin_cluster import kafka_settings
 from autothrottle.composition.state import StateStores
+from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import PermissionSource
 from autothrottle.ports.state_store import LedgerReader, OverrideStore, PauseStore
 from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.shutdown import SESSIONS, Shutdown
 
 K = TypeVar("K")
@@ -43,9 +45,18 @@ class KafkaState(StateStores):
 
     @cached_property
     def _log(self) -> StateLog:
-        """The log, when the whole state has been read."""
+        """The log, when the whole state has been read.
+
+        Raises:
+            InvalidConfiguration: an operator must correct the topic.
+            Incomplete: the topic lacks its beginning.
+            Unavailable: the topic cannot be read in time.
+        """
         deadline = time.monotonic() + _CONNECT_TIMEOUT.total_seconds()
-        self._background.prepare(deadline, self._stack.requested.is_set)
+        try:
+            self._background.prepare(deadline, self._stack.requested.is_set)
+        except Invalid as error:
+            raise InvalidConfiguration([str(error)]) from error
         return self._background
 
     def election(self) -> KafkaElection:

@@ -109,8 +109,7 @@ class TopicLog:
         batches = list(kafka.record.MemoryRecords(result.records or b""))
         records = [
             TopicRecord(record.offset, record.timestamp, record.value or b"")
-            for batch in batches
-            if not batch.is_control_batch
+            for batch in batches  # control batches, too: without them, their offsets would look compacted
             for record in batch
             if record.offset >= offset
         ]

@@ -62,6 +62,8 @@ class KafkaElection:
         self._joined = 0
         """Version of the first heartbeat of this candidacy; 0: none is written yet."""
         self._rests_until = 0.0
+        self._refusal = ""
+        """The last refusal that was logged."""
         self._thread: threading.Thread | None = None
         self._address, self._host = "", ""
         self._on_change: Callable[[], None] = lambda: None
@@ -138,12 +140,19 @@ class KafkaElection:
                 log.debug("The election is interrupted, trying again: %s", error)
                 self._leaving.wait(ELECTION.first)
             except AutothrottleError as error:
-                log.warning("The election is interrupted, trying again: %s", error)
+                self._report_refusal(str(error))
                 self._leaving.wait(self._heartbeat_seconds)
             except Exception:  # a bug must not end the thread: this planner would never lead again
                 log.exception("The election failed unexpectedly, trying again")
                 self._leaving.wait(ELECTION.first)
         watch.close()
+
+    def _report_refusal(self, refusal: str) -> None:
+        """Say once why Kafka refuses our records, and which settings of the topic may be the reason."""
+        if refusal != self._refusal:
+            self._refusal = refusal
+            log.warning("The election is interrupted, trying again: %s", refusal)
+            self._check_settings()
 
     def _is_ours(self, path: str) -> bool:
         """Whether a path belongs to the election."""
@@ -243,6 +252,7 @@ class KafkaElection:
                 return
             self._last_contact, self._led_since, self._term = started, started, Term(fence)
             self._term_ended.clear()
+            self._refusal = ""
             self._state.led_last = True
         try:
             self._on_change()
@@ -254,7 +264,7 @@ class KafkaElection:
 
     def _hold(self, fence: int) -> None:
         """Return when the term is over."""
-        snapshots: threading.Thread | None = None
+        upkeep: threading.Thread | None = None
         while True:
             until = self._last_contact + self._silence_limit
             if self._term_ended.wait(max(0.0, min(self._heartbeat_seconds, until - time.monotonic()))):
@@ -272,9 +282,24 @@ class KafkaElection:
                 log.warning("Term %d is over: term %d has begun", fence, newest)
                 return
             self._last_contact = request_time
-            if self._state.is_snapshot_due and (snapshots is None or not snapshots.is_alive()):
-                snapshots = threading.Thread(target=self._keep_small, name="state-snapshot", daemon=True)
-                snapshots.start()
+            is_due = self._state.is_snapshot_due or self._state.is_settings_check_due
+            if is_due and (upkeep is None or not upkeep.is_alive()):
+                upkeep = threading.Thread(target=self._maintain, name="state-upkeep", daemon=True)
+                upkeep.start()
+
+    def _maintain(self) -> None:
+        """Check the topic's settings, and keep it small."""
+        if self._state.is_settings_check_due:
+            self._check_settings()
+        if self._state.is_snapshot_due:
+            self._keep_small()
+
+    def _check_settings(self) -> None:
+        """Look whether another party has changed the topic so that it could lose records."""
+        try:
+            self._state.check_settings()
+        except AutothrottleError as error:
+            log.debug("The settings of the state topic cannot be read, trying again: %s", error)
 
     def _keep_small(self) -> None:
         """Append a snapshot, and remove the nodes of processes that died."""

@@ -25,6 +25,7 @@ from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, Topic
 from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
 from autothrottle.core.retries import STATE_TOPIC
+from autothrottle.core.texts import capitalized
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ _BATCH_BYTES = 800_000
 _SNAPSHOT_BYTES = 4_000_000
 """A snapshot follows after this many bytes of records, or after twice its own size if that is more."""
 _SNAPSHOT_SECONDS = 60.0
+_SETTINGS_SECONDS = 60.0
+"""How often the leader reads the settings of the topic."""
 _END_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _RECORD_BYTES = 70
@@ -95,6 +98,12 @@ class StateLog:
         self._topic_id = self._last_topic_id = ""
         self._log_start = self._bytes_since_snapshot = self._snapshot_bytes = 0
         self._last_contact = self._complete_time = time.monotonic()
+        self._settings_time = -_SETTINGS_SECONDS
+        """When the leader last read the settings of the topic, on the monotonic clock."""
+        self._risks: frozenset[str] = frozenset()
+        """What the log has said about the settings."""
+        self._is_suspect = False
+        """Whether records may have been lost since the last snapshot, because the settings were other ones."""
         self._incomplete_time: float | None = None
         """When the end of a log was reached whose beginning is lost, on the monotonic clock; None: it is complete."""
         self._problem = "has not been read yet"
@@ -208,14 +217,15 @@ class StateLog:
         """Create the topic if needed, and wait until the state has been read.
 
         Raises:
-            Invalid: Kafka refuses it, or the topic has settings that could lose records.
-            Incomplete: the topic lacks its beginning.
+            Invalid: Kafka refuses it, or the topic has settings that could lose records; at once.
+            Incomplete: the topic lacks its beginning, and no other process has restored it in time.
             Unavailable: it cannot be read in time.
         """
         self._start()
         with self._changed:
             while not self._replica.is_complete:
-                if time.monotonic() > deadline or is_stopping():
+                is_over = time.monotonic() > deadline or is_stopping()
+                if is_over or isinstance(self._refusal, Invalid):
                     raise self._refusal or self._unavailable()
                 self._changed.wait(_POLL_SECONDS)
         for risk in self._topic.risks(deadline).values():
@@ -252,11 +262,12 @@ class StateLog:
                 log.warning("The state topic %s was deleted and created again", self.name)
             self._replica.begin(start, is_new)
             self._topic_id = self._last_topic_id = topic_id
-            self._log_start, self._incomplete_time = start, None
+            self._log_start, self._incomplete_time, self._refusal = start, None, None
 
     def _create(self) -> None:
         try:
             self._topic.create(time.monotonic() + _ATTEMPT_SECONDS)
+            self._refusal = None
             log.info("Created the state topic %s", self.name)
         except AutothrottleError as error:
             self._refusal = None if isinstance(error, Unavailable) else error
@@ -285,11 +296,11 @@ class StateLog:
                 if result.version:
                     changed.update(result.edit.texts)
                 if (pending := self._pending.get(result.edit.id)) is not None and pending.result is None:
-                    pending.result = result
+                    pending.result, replica.has_been_current = result, True
             if replica.snapshot_base != last_base:
                 last_base, self._bytes_since_snapshot = replica.snapshot_base, 0
         self._written |= dict.fromkeys(changed, time_of_read)
-        replica.position = max(replica.position, read.next_offset)
+        replica.advance(read.next_offset)
         if replica.is_complete and (not was_complete or replica.tree is not last_tree):
             self._complete_time, self._refusal = time_of_read, None
             self._send_again()
@@ -414,15 +425,31 @@ class StateLog:
         with self._changed:
             self._changed.notify_all()
 
+    # Settings
+
+    @property
+    def is_settings_check_due(self) -> bool:
+        """Whether the leader should read the settings of the topic."""
+        return time.monotonic() - self._settings_time >= _SETTINGS_SECONDS
+
+    def check_settings(self) -> None:
+        """Warn once of each setting that could lose records: another party may change the topic at any time."""
+        self._settings_time = time.monotonic()
+        risks = frozenset(self._topic.risks(self._settings_time + _ATTEMPT_SECONDS).values())
+        for risk in sorted(risks - self._risks):
+            log.warning("%s", capitalized(risk))
+        if risks != self._risks:
+            self._risks, self._is_suspect = risks, True
+
     # Snapshots
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether the leader should append a snapshot: the log has grown, or another party deleted its beginning."""
+        """Whether the leader should append a snapshot: the log has grown, or may lack records."""
         with self._changed:
             has_gap = self._log_start > self._replica.snapshot_base
             limit = max(_SNAPSHOT_BYTES, 2 * self._snapshot_bytes)
-            return self._replica.is_complete and (has_gap or self._bytes_since_snapshot > limit)
+            return self._replica.is_complete and (has_gap or self._is_suspect or self._bytes_since_snapshot > limit)
 
     def write_snapshot(self) -> None:
         """Append a snapshot, wait until it is complete, and delete the records before it.
@@ -442,4 +469,5 @@ class StateLog:
                 if time.monotonic() > deadline or self._closed.is_set():
                     raise self._unavailable()
                 self._changed.wait(_READ_SECONDS)
+            self._is_suspect = False
         self._topic.delete_before(base, deadline)

@@ -12,7 +12,7 @@ from autothrottle.adapters.kafka_state.replica import StateEdit
 from autothrottle.adapters.state_store.registration import LEAVE_SECONDS, Registration, parse_member
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import ResourceType
-from autothrottle.core.errors import Conflict, Invalid, Unavailable
+from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
 from autothrottle.core.members import Member, ordered
 
 
@@ -49,7 +49,7 @@ class KafkaMembership(Registration):
 
     def _deregister(self) -> None:
         if not self._log.problem():
-            with suppress(Unavailable):
+            with suppress(AutothrottleError):
                 self._log.append(StateEdit(texts={self._path: None}), time.monotonic() + LEAVE_SECONDS)
 
 

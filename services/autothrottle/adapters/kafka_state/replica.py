@@ -212,6 +212,8 @@ class StateReplica:
         """Offset of the first record that existed when this replica last began."""
         self.snapshot_base = 0
         """The base of the newest complete snapshot in the log; 0: none is needed, or there is none."""
+        self.has_been_current = False
+        """Whether the tree was once that of the whole log. Otherwise it must not replace records that were lost."""
         self.lost: Tree | None = None
         """The last tree of a topic that was lost, and that another process replaced; None: there is none."""
         self._snapshots: dict[str, dict[int, Sequence[Any]]] = {}
@@ -240,11 +242,19 @@ class StateReplica:
         self.is_complete = start == 0 and not self.tree.last_version
         self._waiting, self._snapshots = [], {}
 
+    def advance(self, offset: int) -> None:
+        """Continue at an offset. If records before it are missing, another party has compacted the topic."""
+        if offset > self.position:
+            if not self.has_been_current:
+                self.tree = self._empty_tree()
+            self.begin(offset, False)
+
     def accept(self, offset: int, time: int, value: bytes) -> list[EditResult]:
         """Apply the next record; return the results of edits. A record that is not ours has no effect.
 
         The result is empty for an edit whose effect is unknown, because a snapshot is still awaited.
         """
+        self.advance(offset)
         self.position = offset + 1
         try:
             content = orjson.loads(value)

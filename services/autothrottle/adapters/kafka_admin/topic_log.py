@@ -8,7 +8,7 @@ again is never taken for its predecessor.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicReco
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 
 _READ_BYTES = 8_000_000
-_GZIP, _MAGIC = 1, 2
+_UNCOMPRESSED, _GZIP, _MAGIC = 0, 1, 2
 _MAX_BATCH_BYTES = 64_000_000
 _EARLIEST = -2
 _SEGMENT_BYTES = 16 << 20
@@ -108,10 +108,10 @@ class TopicLog:
         self._check(result)
         batches = list(kafka.record.MemoryRecords(result.records or b""))
         records = [
-            TopicRecord(record.offset, record.timestamp, record.value or b"")
+            record
             for batch in batches
             if not batch.is_control_batch
-            for record in batch
+            for record in _records(batch)
             if record.offset >= offset
         ]
         following = batches[-1].last_offset + 1 if batches else offset
@@ -176,9 +176,9 @@ class TopicLog:
         if int(values.get("min.insync.replicas") or least) < least:
             wrong["min.insync.replicas"] = str(least)
         return {
-            key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost; it must be "
-            f"{required}. Fix: kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
-            f"--entity-name {self.name} --add-config {key}={required}"
+            key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost or unreadable; "
+            f"it must be {required}. Fix: kafka-configs.sh --bootstrap-server {self._servers} --alter "
+            f"--entity-type topics --entity-name {self.name} --add-config {key}={required}"
             for key, required in wrong.items()
         }
 
@@ -245,8 +245,19 @@ _SETTINGS: Mapping[str, str] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
+    "compression.type": "gzip",
 }
-"""Without them Kafka deletes records that we still need."""
+"""Without them Kafka deletes records that we still need, or compresses them in a codec that we cannot read."""
+
+
+def _records(batch: Any) -> Iterable[TopicRecord]:
+    """Return the records of a batch; empty ones instead of those in a codec that is not read.
+
+    The codec decides alone, so that all processes read the same, whichever libraries they have.
+    """
+    if batch.compression_type in (_UNCOMPRESSED, _GZIP):
+        return (TopicRecord(record.offset, record.timestamp, record.value or b"") for record in batch)
+    return (TopicRecord(offset, 0, b"") for offset in range(batch.base_offset, batch.last_offset + 1))
 
 
 def _least_in_sync(replicas: int) -> int:

@@ -23,6 +23,7 @@ class Deployment:
     """The settings that all service processes share."""
 
     zookeeper_connect: str
+    """"": `options` say where autothrottle's state is."""
     datadog_url: str
     """"": without Datadog; then `options` name another metrics source."""
     directory: Path
@@ -34,7 +35,8 @@ class Deployment:
         """Return the process of one service, not yet started."""
         datadog = {"datadog-url": self.datadog_url} if self.datadog_url else {}
         listen = {"grpc-listen": "127.0.0.1:0"} if service == "run" else {}  # several run on this host
-        given = {"zk-addr": self.zookeeper_connect, **listen, **datadog, **self.options, **options}
+        zookeeper = {"zk-addr": self.zookeeper_connect} if self.zookeeper_connect else {}
+        given = {**zookeeper, **listen, **datadog, **self.options, **options}
         flags = [f"--{option}={value}" for option, value in given.items()]
         environment = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY} if datadog else {}
         command = [sys.executable, "-m", "autothrottle", service, *flags]

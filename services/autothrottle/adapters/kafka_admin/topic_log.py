@@ -21,7 +21,7 @@ from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicRecord
-from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
 _READ_BYTES = 8_000_000
 _UNCOMPRESSED, _GZIP, _MAGIC = 0, 1, 2
@@ -31,6 +31,8 @@ _SEGMENT_BYTES = 16 << 20
 """Kafka deletes whole segments only, so this bounds the disk space of deleted records."""
 
 _REPLICAS, _IN_SYNC = 3, 2
+_OPERATIONS = ("Describe", "DescribeConfigs", "Read", "Write", "Delete")
+"""Of the ACLs that each process needs on an existing topic."""
 
 _MOVED = frozenset({"NotLeaderForPartitionError", "FencedLeaderEpochError", "UnknownLeaderEpochError"})
 _GONE = frozenset({"OffsetOutOfRangeError", "UnknownTopicIdError", "InconsistentTopicIdError"})
@@ -56,6 +58,8 @@ class TopicLog:
         self.name, self._servers = topic, ",".join(settings.bootstrap_servers)
         self._reads = Routing(settings.bootstrap_servers, options, settings.request_timeout)
         self._appends = Routing(settings.bootstrap_servers, options, settings.request_timeout)
+        self.summary = ""
+        """What `fetch_missing_permissions` has seen, if that was no problem."""
         self._partition: _Partition | None = None
         """Guarded by nothing: a stale value costs one request."""
 
@@ -131,7 +135,7 @@ class TopicLog:
         self._check(result)
         return str(partition.topic_id), result.offset
 
-    def create(self, deadline: float) -> None:
+    def create(self, deadline: float, validate_only: bool = False) -> None:
         brokers = len(self._appends.metadata(deadline).brokers)
         replicas = min(_REPLICAS, brokers)
         configs = {
@@ -147,7 +151,7 @@ class TopicLog:
             creatable = topic(
                 name=self.name, num_partitions=1, replication_factor=replicas, assignments=[], configs=entries
             )
-            return kind(topics=[creatable], timeout_ms=_milliseconds(deadline), validate_only=False)
+            return kind(topics=[creatable], timeout_ms=_milliseconds(deadline), validate_only=validate_only)
 
         answer = self._appends.ask_any(build, deadline, again=False).topics[0]
         if answer.error_code and answer.error_code != kafka.errors.TopicAlreadyExistsError.errno:
@@ -183,11 +187,28 @@ class TopicLog:
         }
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
-        """Return what endangers the records; this makes the class a `PermissionSource`. Nothing is written."""
-        try:
-            return self.risks(time.monotonic() + timeout.total_seconds())
-        except Missing:
-            return {}  # the first start creates it
+        """Return what this client may not do, and what endangers the records. The class is a `PermissionSource`.
+
+        Nothing is written. If the topic does not exist, Kafka says whether this client may create it.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        subject = f"topic {self.name}"
+        _, topics = messages.permitted_operations(self._appends.ask_any(messages.describe_operations, deadline))
+        if self.name not in topics.values:
+            try:
+                self.create(deadline, validate_only=True)
+            except Invalid as error:
+                return {subject: str(error)}
+            self.summary = f"topic {self.name} does not exist; the first start creates it"
+            return {}
+        if denied := [name for name in _OPERATIONS if name not in topics.values[self.name]]:
+            options = " ".join(f"--operation {name}" for name in denied)
+            return {
+                subject: f"this client may not {', '.join(denied)}. Fix: kafka-acls.sh --add "
+                f"--allow-principal User:... {options} --topic {self.name}, see docs/security.md"
+            }
+        self.summary = f"topic {self.name} exists, with safe settings; this client has the permissions that it needs"
+        return {f"{subject}, {key}": risk for key, risk in self.risks(deadline).items()}
 
     def delete_before(self, offset: int, deadline: float) -> None:
         def build() -> Any:

@@ -34,7 +34,7 @@ from autothrottle_client.replicas import (
 from autothrottle_client.tls import Certificates, Tls
 
 DEFAULT_OUTAGE = timedelta(seconds=60)
-"""Longest time without a leader. A failover takes one ZooKeeper session timeout, which is at most that long."""
+"""Longest time without a leader. A failover takes one session timeout, which is at most that long."""
 
 DEFAULT_SILENCE = timedelta(seconds=10)
 """Longest silence of a stream before the watch checks that its planner still leads."""

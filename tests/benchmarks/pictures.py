@@ -135,6 +135,7 @@ def architecture() -> str:
     """The services as boxes, and the data that flows between them as arrows."""
     small = ' font-size="13"'
     outside, service, state = GREY, BLUE, GREEN
+    store_labels = ["state store", "Kafka or ZooKeeper", "election, term", "overrides, pause", "ledger, members"]
     boxes = [
         Box(20, 40, 120, 60, ["Operator", "throttlectl, curl"], outside),
         Box(20, 150, 120, 60, ["Datadog", "metrics"], outside),
@@ -145,7 +146,7 @@ def architecture() -> str:
         Box(450, 40, 140, 60, ["admin", "gRPC API"], service),
         Box(450, 150, 140, 170, ["planner", "decides rates", "one leads,", "others stand by"], service),
         Box(690, 260, 150, 60, ["applier", "writes, reads back"], service),
-        Box(690, 40, 150, 170, ["ZooKeeper", "election, term", "overrides, pause", "ledger, members"], state),
+        Box(690, 40, 150, 170, store_labels, state),
         Box(450, 370, 140, 60, ["decision log", "Parquet"], state),
         Box(690, 370, 150, 60, ["scorer", "Spark, batch"], service),
     ]

@@ -35,15 +35,15 @@ def find_helm() -> str | None:
     return shutil.which("helm", path=f"{os.environ.get('PATH', '')}{os.pathsep}{cache_directory() / 'helm'}")
 
 
-def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the resources of the chart, rendered by helm.
+def render(values: Mapping[str, Any], *flags: str) -> list[dict[str, Any]]:
+    """Return the resources of the chart, rendered by helm with further flags.
 
     Raises:
         ValueError: helm refuses the values.
     """
     helm = find_helm()
     assert helm, NO_HELM
-    command = [helm, "template", "autothrottle", str(CHART), "--namespace", "kafka", "--values", "-"]
+    command = [helm, "template", "autothrottle", str(CHART), "--namespace", "kafka", "--values", "-", *flags]
     done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stderr)

@@ -14,7 +14,6 @@ import yaml
 
 from autothrottle_lab.servers.kafka import KafkaServer, java_command
 from autothrottle_lab.servers.processes import Process, run_command
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.paths import ROOT
 from tests.system.dockerfile import read_image
@@ -24,6 +23,7 @@ pytestmark = [NEEDS_HOSTS, pytest.mark.repeat, pytest.mark.timeout(600)]
 
 COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text("utf-8"))
 REPLICAS = ("autothrottle-1", "autothrottle-2")
+RELEASE = COMPOSE["services"]["kafka"]["image"].partition(":-apache/kafka:")[2].removesuffix("}")
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 """The cluster id that Kafka's image sets by default."""
 
@@ -32,7 +32,7 @@ def kafka_server(host: Host, directory: Path) -> KafkaServer:
     """Return the broker, formatted; Kafka's image makes a property of each KAFKA_ variable in the same way."""
     variables = COMPOSE["services"]["kafka"]["environment"]
     properties = {name.removeprefix("KAFKA_").replace("_", ".").lower(): value for name, value in variables.items()}
-    server = KafkaServer("kafka", directory / "kafka", 9092, java_command("4.3.1", 256), properties, host.place)
+    server = KafkaServer("kafka", directory / "kafka", 9092, java_command(RELEASE, 256), properties, host.place)
     arguments = ["format", f"--cluster-id={CLUSTER_ID}", "--config", str(server.configuration)]
     status, output = run_command([*server.command, "kafka.tools.StorageTool", *arguments])
     assert status == 0, output
@@ -65,10 +65,10 @@ def test_replicas_of_the_compose_file_become_healthy_and_agree_on_the_leader(tmp
     image = read_image(ROOT / "deploy/Dockerfile")
     (scrape,) = yaml.safe_load(COMPOSE["configs"]["prometheus"]["content"])["scrape_configs"]
     (targets,) = (config["targets"] for config in scrape["static_configs"])
-    with network(tmp_path, ["kafka", *REPLICAS], ["zookeeper"]) as found:
+    with network(tmp_path, ["kafka", *REPLICAS]) as found:
         kafka_host, *hosts = found.hosts
         server = kafka_server(kafka_host, tmp_path)
-        with ZooKeeperServer(tmp_path / "zookeeper", 2181, host=found.machine.host), server:
+        with server:
             server.wait_until(lambda: server.listening, 120)
             first, second = (replica(host, tmp_path) for host in hosts)
             with first, second:

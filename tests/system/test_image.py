@@ -70,7 +70,7 @@ def test_image_runs_as_its_user_on_a_read_only_root(image: Image, zookeeper: Zoo
 def test_a_recovery_is_throttled_from_inside_the_image(
     image: Image, kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, client: KazooClient, tmp_path: Path
 ) -> None:
-    """The shortest start of docs/getting-started.md: loads come from Kafka itself."""
+    """Loads come from Kafka itself, and the state is in ZooKeeper."""
     cluster, topic, prefix, destination = kraft_cluster, "moving-image", "autothrottle-image-recovery", 1005
     (port,) = free_ports(1)
     health = image.command(image.health_command, {"HEALTH_URL": f"http://127.0.0.1:{port}/healthz"})

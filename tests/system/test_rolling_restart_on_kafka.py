@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from autothrottle.adapters.decision_log.files import LoggedDecisions
-from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.composition.cluster import new_state
+from autothrottle.core.cluster.configs import ConfigResource
+from autothrottle.runtime.configuration import StateStore
+from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.shutdown import Shutdown
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import run_command
@@ -23,23 +26,30 @@ from tests.pages import issue_certificate
 from tests.quality.deployment import NO_HELM, find_helm, render
 from tests.system.chart_pods import PROGRAMS, Pod
 from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch
-from tests.system.zookeeper_tree import ledger_entries
 
 pytestmark = pytest.mark.skipif(find_helm() is None, reason=NO_HELM)
 
 MB = 1_000_000
 DESTINATION = 1005
-PREFIX = "autothrottle-rolling"
+STATE = "autothrottle-rolling"
+"""Name of the state topic, and root of the state in ZooKeeper."""
 DECISIONS = "/var/lib/autothrottle/decisions"
 INTERVAL = timedelta(seconds=5)
 MOST_DELAY = timedelta(seconds=2)
 
 
-def values(zookeeper: ZooKeeperServer, cluster: KraftCluster) -> Mapping[str, Any]:
+def values(state: Mapping[str, str], cluster: KraftCluster) -> Mapping[str, Any]:
     """The chart's values: the addresses, and a recovery that lasts for a minute."""
-    addresses = {"zk-addr": [zookeeper.connect], "bootstrap-servers": cluster.bootstrap_servers.split(",")}
     scale = {"default-capacity": 6, "min-rate": 1, "metrics-window": 12, "interval": INTERVAL.seconds}
-    return {"config": {**addresses, **scale, "zk-config-prefix": PREFIX, "decisions": DECISIONS}}
+    servers = cluster.bootstrap_servers.split(",")
+    return {"config": {**state, "bootstrap-servers": servers, **scale, "decisions": DECISIONS}}
+
+
+def ledger_entries(flags: Sequence[str]) -> Collection[ConfigResource]:
+    """Return the resources with a ledger entry, as a process with these options reads them."""
+    with Shutdown() as stack:
+        copy = new_state(parse(flags, {}), stack).ledger_reader().read(timedelta(seconds=10))
+        return {*copy.entries, *copy.unreadable}
 
 
 class Replicas:
@@ -73,13 +83,17 @@ class Replicas:
 @pytest.mark.measures
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("store", StateStore)
 def test_rolling_restart_delays_no_cycle_of_a_recovery_and_leaves_nothing(
-    zookeeper: ZooKeeperServer, kraft_cluster: KraftCluster, client: KazooClient, tmp_path: Path
+    store: StateStore, zookeeper: ZooKeeperServer, kraft_cluster: KraftCluster, tmp_path: Path
 ) -> None:
-    cluster, topic = kraft_cluster, "moving-rolling"
+    cluster, topic = kraft_cluster, f"moving-rolling-{store.value}"
+    in_kafka = store is StateStore.KAFKA
+    state = {"state-topic": STATE} if in_kafka else {"zk-addr": zookeeper.connect, "zk-config-prefix": STATE}
+    flags = [f"--{name}={value}" for name, value in state.items()]
     issue_certificate(tmp_path, "autothrottle")
     secrets = {"autothrottle-tls": {name: (tmp_path / name).read_text() for name in ("tls.crt", "tls.key", "ca.crt")}}
-    resources = render(values(zookeeper, cluster))
+    resources = render(values(state, cluster))
     cluster.create_topic(topic, {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(12)})
     fill(cluster, topic, 40 * MB, record_bytes=20_000)
     before = cluster.stored_configs()
@@ -102,10 +116,12 @@ def test_rolling_restart_delays_no_cycle_of_a_recovery_and_leaves_nothing(
             assert replicas.throttlectl("set", "500MB/s", "--autoremove")[0] == 0
             watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
             watch.wait_until(lambda s: not s.rates and not any(s.lists), 30, "clean")
-        eventually(lambda: not ledger_entries(client, OwnPaths(PREFIX)), 10)
+        eventually(lambda: not ledger_entries([*flags, f"--bootstrap-servers={cluster.bootstrap_servers}"]), 10)
         for pod in replicas.pods:
             pod.process.terminate()
             assert pod.process.wait(pod.grace_seconds) == 0
+    if in_kafka:
+        cluster.delete_topic(STATE)
     assert cluster.stored_configs() == before
     cluster.delete_topic(topic)
     assert_cycles_are_on_time(replicas.cycles(), handovers)

@@ -15,7 +15,6 @@ import pytest
 
 from autothrottle_lab.servers.kafka_kraft import CONTROLLER_ID, KraftCluster
 from autothrottle_lab.servers.processes import Process, run_command
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.pages import commands, issue_certificate
 from tests.paths import ROOT
@@ -45,7 +44,7 @@ class Installation:
         text = text.replace("/opt/autothrottle/bin/", f"{PROGRAMS}/")
         return text.replace("kafka-ops-1.example.com", self.host.name)
 
-    def install(self, authority: Path, zookeeper: str, kafka: str) -> None:
+    def install(self, authority: Path, kafka: str) -> None:
         """Follow the page up to the start; `authority` is the directory with the authority's files."""
         issue_certificate(authority, self.host.name)
         for words in commands(page=PAGE):
@@ -55,7 +54,6 @@ class Installation:
             subprocess.run(given, cwd=authority, check=True, capture_output=True, text=True)
         configuration = Path(self.local("/etc/autothrottle/autothrottle.toml"))
         text = self.local(configuration.read_text())
-        text = re.sub(r"zk\d\.example\.com:2181", zookeeper, text)
         configuration.write_text(re.sub(r"kafka\d\.example\.com:9092", kafka, text))
         with Path(self.local("/etc/autothrottle/keys")).open("a") as keys:
             keys.write("AUTOTHROTTLE_API_KEY=k1\nAUTOTHROTTLE_APP_KEY=k2\n")
@@ -85,11 +83,10 @@ def test_either_host_names_the_leader_and_the_other_one_takes_over(tmp_path: Pat
     authority.mkdir()
     with network(tmp_path, names) as found:
         places = dict.fromkeys((CONTROLLER_ID, 1001), found.machine)
-        zookeeper = ZooKeeperServer(tmp_path / "zookeeper", host=found.machine.host)
-        with zookeeper, KraftCluster(tmp_path / "kafka", (1001,), places=places) as kafka:
+        with KraftCluster(tmp_path / "kafka", (1001,), places=places) as kafka:
             installations = {host.name: Installation(host, tmp_path / host.name) for host in found.hosts}
             for one in installations.values():
-                one.install(authority, zookeeper.connect, kafka.bootstrap_servers)
+                one.install(authority, kafka.bootstrap_servers)
                 assert one.setting("SupplementaryGroups") == "autothrottle-tls"
             first, second = (one.process() for one in installations.values())
             with first, second:

@@ -202,6 +202,8 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert configure(read_scenario(ROOT / scenario), flags[:-2], {}).interval.total_seconds() == 30
     else:
         assert main([command, "--help"]) == 0
+        if command == "state":
+            assert flags.pop(0) in ("export", "import") and flags.pop(0).endswith(".json")
         (directory / "autothrottle.toml").write_text(code("toml")[0])
         assert parse(flags, KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}).listen
 

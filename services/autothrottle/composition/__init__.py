@@ -2,7 +2,7 @@
 
 - `services`: `Composition`, which builds the services.
 - `cluster` and `admin_cluster`: the adapters of Kafka, through ZooKeeper and through the Admin API.
-- `state`: sessions with ZooKeeper, and the stores of our own state.
+- `state` and `kafka_state`: the stores of our own state, in ZooKeeper and in Kafka.
 - `store_choice`: the check that a default store leaves no state behind.
 - `loads`: the metrics sources.
 

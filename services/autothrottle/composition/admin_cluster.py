@@ -25,7 +25,7 @@ from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.composition.cluster import ZooKeeperCluster
 from autothrottle.composition.state import StateStores, ZooKeeperState
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
-from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration import Configuration, StateStore
 from autothrottle.runtime.shutdown import Shutdown
 
 
@@ -100,9 +100,11 @@ class AdminCluster(_AdminApi):
     def __init__(self, configuration: Configuration, stack: Shutdown, state: StateStores) -> None:
         super().__init__(configuration, stack, state)
         self._poll = configuration.discovery_poll
+        self._own_topic = configuration.state_topic if configuration.state_store is StateStore.KAFKA else ""
 
     def snapshots(self, progress: ProgressReader | None) -> SnapshotSource:
-        return self._closing(AdminSnapshots(self._kafka, self._stores.ledger_reader(), self._poll, progress))
+        ledger = self._stores.ledger_reader()
+        return self._closing(AdminSnapshots(self._kafka, ledger, self._poll, progress, self._own_topic))
 
     def source(self) -> AdminClusterSource:
         return AdminClusterSource(self._kafka)

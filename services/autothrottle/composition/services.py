@@ -313,9 +313,9 @@ class Composition:
         return self.serve(name, servicers, listen)
 
     def join(self, service: str, address: str, roles: Sequence[str] = ()) -> Member:
-        """Add this process to the list of members once ZooKeeper answers; the stack removes it. Return its entry.
+        """Add this process to the list of members once the state store answers; the stack removes it. Return its entry.
 
-        Does not wait for ZooKeeper: metrics and gateway also work on hosts that cannot reach it.
+        Does not wait for it: metrics and gateway also work on hosts that cannot reach it.
 
         Raises:
             Invalid: it is a planner that members on other hosts cannot reach, or its address is incomplete.

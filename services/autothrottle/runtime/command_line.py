@@ -139,7 +139,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "score": Command("scores logged decisions with Spark (needs the extra `score`)"),
     "uninstall": Command(
-        "removes everything that autothrottle has written, including its own tree in ZooKeeper",
+        "removes every throttle that autothrottle has set, and its entries in the state store",
         _PROCESS | _KAFKA,
         "--zk-addr zk1:2181,zk2:2181",
     ),

@@ -350,7 +350,7 @@ class Configuration:
         example="2030-01-31T06:00:00Z",
     )
     shadow: bool = kinds.boolean(
-        "Decide and record without changing anything in Kafka; needs a separate zk-config-prefix"
+        "Decide and record, change nothing in Kafka; needs its own state-topic, or in ZooKeeper zk-config-prefix"
     )
 
     CAPACITY: ClassVar[str] = "Link capacity"

@@ -381,6 +381,12 @@ class _Combinations:
                 "ZooKeeper. Fix: --kafka-backend=admin, or --state-store=zookeeper"
             )
 
+        if self.values.zk_config_prefix.strip("/") != OPTIONS["zk-config-prefix"].default:
+            self.problems.append(
+                f"{store} is kafka, where {self._valued('zk-config-prefix')} keeps nothing apart. Fix: --state-topic="
+                "a topic for each installation, and no zk-config-prefix"
+            )
+
     def _check_zookeeper(self) -> None:
         prefix = self.values.zk_prefix
         if _overlap(prefix, self.values.zk_config_prefix):

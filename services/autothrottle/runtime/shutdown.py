@@ -2,8 +2,8 @@
 
 Parts close one after the other, and each may wait: for the current cycle, or for a call that it serves. All share one
 deadline. Calls that are in progress after `CALLS` are cancelled, so that everything that waits for them fails and
-closes at once. Sessions with ZooKeeper are dropped a little later: a planner whose cycle waits for another service can
-still give up its leadership. The type to know is `Shutdown`.
+closes at once. Sessions with the state store are dropped a little later: a planner whose cycle waits for another
+service can still give up its leadership. The type to know is `Shutdown`.
 
 The first SIGTERM or SIGINT requests the stop, a second one forces it. Python runs a signal handler between two steps of
 the main thread. A handler that needs a lock held by the main thread (`Event.set` during `Event.wait`) deadlocks.
@@ -32,7 +32,7 @@ CALLS = timedelta(seconds=2)
 """Time from the request to stop until calls to other services, Kafka and Datadog are cancelled."""
 
 SESSIONS = timedelta(seconds=2.5)
-"""The same for sessions with ZooKeeper."""
+"""The same for sessions with the state store."""
 
 _GRACE = timedelta(seconds=3)
 """Time from the request to stop until servers no longer wait for calls in progress."""
@@ -120,7 +120,7 @@ class Shutdown(ExitStack):
         self._began = time.monotonic()
         for limit, what in (
             (CALLS, "cancelling calls to other services, Kafka and Datadog"),
-            (SESSIONS, "dropping the sessions with ZooKeeper, which expire there"),
+            (SESSIONS, "dropping the sessions with the state store, which expire there"),
         ):
             if self._ended.wait(self._time_left(limit).total_seconds()):
                 return

@@ -15,6 +15,7 @@ from tests.paths import ROOT
 KEYS = {"AUTOTHROTTLE_API_KEY", "AUTOTHROTTLE_APP_KEY"}
 FOREIGN_FLAGS = {
     "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config", "add-config"},
+    "kafka-acls.sh": {"bootstrap-server", "add", "allow-principal", "cluster", "topic", "group", "operation"},
     "spark-submit": {"master", "deploy-mode"},
     "docker": {"build", "target"},
     "groupadd": {"system"},
@@ -24,6 +25,7 @@ FOREIGN_FLAGS = {
     "node_exporter": {"collector"},
     "systemctl": {"now"},
     "pip": {"require-hashes", "no-index", "no-deps", "no-build-isolation"},
+    "kafka-topics.sh": {"bootstrap-server", "delete", "topic"},
     "kafka-reassign-partitions.sh": {"throttle", "verify", "bootstrap-server"},
 }
 """Foreign program -> its flags in the pages."""
@@ -56,8 +58,8 @@ def check_foreign(words: list[str], directory: Path) -> None:
 
 def check_helm(words: list[str], directory: Path) -> None:
     """tests/unit/deploy renders the chart."""
-    assert words[1] in ("install", "upgrade", "rollback")
-    assert words[1] == "rollback" or (ROOT / words[3] / "Chart.yaml").is_file()
+    assert words[1] in ("install", "upgrade", "rollback", "uninstall")
+    assert words[1] in ("rollback", "uninstall") or (ROOT / words[3] / "Chart.yaml").is_file()
     check_foreign(words, directory)
 
 
@@ -92,8 +94,9 @@ CHECKS: Mapping[str, Callable[[list[str], Path], None]] = {
     "kubectl": check_kubectl,
     "openssl": check_openssl,
     "sed": check_sed,
+    **dict.fromkeys(("kafka-acls.sh", "kafka-configs.sh", "kafka-topics.sh"), check_foreign),
     **dict.fromkeys(
-        ("kafka-configs.sh", "git", "systemctl", "journalctl", "mkdir", "install", "groupadd", "chgrp", "chmod"),
+        ("git", "systemctl", "journalctl", "mkdir", "install", "groupadd", "chgrp", "chmod"),
         check_foreign,
     ),
 }

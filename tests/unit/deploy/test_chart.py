@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from autothrottle.runtime.command_line import COMMANDS
-from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration import Configuration, KafkaBackend, StateStore
 from autothrottle.runtime.configuration_reader import parse
 from tests.pages import code
 from tests.quality.deployment import CHART, NO_HELM, find_helm, render, validate
@@ -106,7 +106,7 @@ COMPANIONS: Mapping[str, str] = {
     "tokens.key": "tokens.secretName",
     "kafkaClient.key": "kafkaClient.secretName",
     "spool.storageClassName": "spool.persistent",
-    "networkPolicy.egress.otlp.to": "networkPolicy.egress.otlp.ports",
+    **{f"networkPolicy.egress.{name}.to": f"networkPolicy.egress.{name}.ports" for name in ("otlp", "zookeeper")},
     **{name: f"{name.partition('.')[0]}.enabled" for name in CHANGES if re.match(r"(serviceM|zoo|score).*\.", name)},
 }
 """Value -> the value that must change, too, so that it has an effect."""
@@ -172,7 +172,24 @@ def test_every_value_is_changed_in_a_test() -> None:
 def test_resources_of_the_defaults_are_valid_and_their_options_accepted(tmp_path: Path) -> None:
     resources = render({})
     validate(resources)
-    assert not options(resources, tmp_path).insecure_listen
+    configuration = options(resources, tmp_path)
+    assert not configuration.insecure_listen
+    assert configuration.state_store is StateStore.KAFKA
+
+
+@pytest.mark.parametrize("values", [{"config": {"zk-addr": ["zk1:2181"]}}, {"zookeeper": {"enabled": True}}])
+def test_a_zookeeper_in_the_values_holds_the_state(values: Mapping[str, Any], tmp_path: Path) -> None:
+    configuration = options(render(values, "--is-upgrade"), tmp_path)
+    assert configuration.state_store is StateStore.ZOOKEEPER
+    assert configuration.kafka_backend is KafkaBackend.ADMIN
+
+
+def test_an_upgrade_does_not_leave_the_state_behind() -> None:
+    """The chart's default was a ZooKeeper. An upgrade would have begun an empty ledger in Kafka."""
+    with pytest.raises(ValueError, match="no state store is named"):
+        render({}, "--is-upgrade")
+    named = {"config": {"state-store": "kafka"}}
+    assert render(named, "--is-upgrade") == render(named)
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -293,7 +310,7 @@ def test_pods_reach_only_the_release_and_the_destinations_in_the_values() -> Non
     policy = of_kind(render({}), "NetworkPolicy")[0]["spec"]
     within, *rules, dns = policy["egress"]
     assert within.keys() == {"to"} and within["to"][0]["podSelector"]["matchLabels"]
-    assert ports(rules) == [(2181,), (9092, 9093, 9094), (443,), (443,)]
+    assert ports(rules) == [(9092, 9093, 9094), (443,), (443,)]
     assert ports([dns]) == [(53, 53, 5353, 5353)] and {port["protocol"] for port in dns["ports"]} == {"UDP", "TCP"}
     closed: dict[str, Any] = {name: {"ports": []} for name in ("dns", "kafka", "metricsSource", "objectStore")}
     egress = {**closed, "otlp": {"ports": [4317], "to": [PEER]}, "rules": [{"to": [PEER]}]}

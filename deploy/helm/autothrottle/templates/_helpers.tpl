@@ -83,6 +83,12 @@ destination, the protocols, and the addresses and URLs whose ports are added. */
 {{- if .Values.zookeeper.enabled }}
 {{- $_ := set $options "zk-addr" (list (printf "%s-zookeeper:2181" (include "autothrottle.name" .))) }}
 {{- end }}
+{{- if not (or .Values.zookeeper.enabled (get .Values.config "zk-addr") (hasKey .Values.config "state-store")) }}
+{{- if .Release.IsUpgrade }}
+{{- fail "no state store is named. By default, earlier versions of this chart kept autothrottle's state in zookeeper:2181, and this one would leave it behind. Fix: config.zk-addr=[zookeeper:2181] keeps it there; config.state-store=kafka if the state is in Kafka" }}
+{{- end }}
+{{- $_ := set $options "state-store" "kafka" }}
+{{- end }}
 {{- with .Values.tls.secretName }}
 {{- $_ := set $options "tls-cert" "/etc/autothrottle/tls/tls.crt" }}
 {{- $_ := set $options "tls-key" "/etc/autothrottle/tls/tls.key" }}

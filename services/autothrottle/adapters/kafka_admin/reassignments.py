@@ -71,7 +71,11 @@ class ReassignmentReading:
 
 
 def read_reassignments(
-    kafka: KafkaAdmin, timeout: timedelta, last: Mapping[str, TopicReassignment], topics: Collection[str] | None = ()
+    kafka: KafkaAdmin,
+    timeout: timedelta,
+    last: Mapping[str, TopicReassignment],
+    topics: Collection[str] | None = (),
+    own_topic: str = "",
 ) -> ReassignmentReading:
     """Read the reassignments; takes one request if there are none and no topics are given.
 
@@ -80,13 +84,16 @@ def read_reassignments(
         timeout: of all requests together, > 0.
         last: the previous result. A topic whose metadata is unreadable keeps its reassignment from here.
         topics: additional topics whose metadata to read; None: all topics.
+        own_topic: the topic of our state, which is left out: a throttle could keep its replicas out of the ISR, and
+            our writes need them. "": there is none.
 
     Raises:
         Unavailable, Invalid: the reassignments cannot be read.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     listing = kafka.reassignments(timeout=time_left(deadline))
-    listed, malformed = {topic: rows for topic, rows in listing.values.items() if rows}, listing.failures
+    listed = {topic: rows for topic, rows in listing.values.items() if rows and topic != own_topic}
+    malformed = listing.failures
     requested = None if topics is None else listed.keys() | set(topics)
     if requested is not None and not requested and not malformed:
         return ReassignmentReading()
@@ -107,7 +114,7 @@ def read_reassignments(
             else _reassignment(topic, partitions, metadata.values.get(topic, {}))
             for topic, partitions in sorted({**{t: {} for t in malformed if t in last}, **listed}.items())
         },
-        metadata=metadata.values,
+        metadata={topic: partitions for topic, partitions in metadata.values.items() if topic != own_topic},
         listed=listed,
         problems=tuple(
             Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}", topic)

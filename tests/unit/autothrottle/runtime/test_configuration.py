@@ -689,6 +689,17 @@ def test_state_in_kafka_is_refused_with_the_backend_that_zookeeper_fences(flag: 
     )
 
 
+def test_another_root_node_keeps_nothing_apart_in_a_topic() -> None:
+    """A shadow instance with a root node of its own would have joined the election of the instance that acts."""
+    argv = ["--bootstrap-servers=a:1", "--zk-config-prefix=shadow"]
+    (problem,) = problems(*argv)
+    assert problem == (
+        "state-store (default) is kafka, where zk-config-prefix: '/shadow' (flag --zk-config-prefix) keeps "
+        "nothing apart. Fix: --state-topic=a topic for each installation, and no zk-config-prefix"
+    )
+    parse(["--bootstrap-servers=a:1", "--zk-config-prefix=autothrottle"], {})
+
+
 @pytest.mark.parametrize("name", ["session-timeout", "zk-session-timeout"])
 @pytest.mark.parametrize("source", ["flag", "variable", "key"])
 def test_the_session_timeout_has_its_earlier_name_too(name: str, source: str) -> None:

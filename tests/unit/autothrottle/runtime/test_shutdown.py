@@ -67,7 +67,7 @@ def test_parts_that_wait_for_calls_close_when_those_are_cancelled(caplog: pytest
     assert order == ["call cancelled", "leadership given up", "session dropped"]
     assert caplog.messages == [
         "Not stopped after 0.05 s: cancelling calls to other services, Kafka and Datadog",
-        "Not stopped after 0.1 s: dropping the sessions with ZooKeeper, which expire there",
+        "Not stopped after 0.1 s: dropping the sessions with the state store, which expire there",
     ]
 
 

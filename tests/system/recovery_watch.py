@@ -289,14 +289,15 @@ def admin_backend_options(cluster: KafkaCluster) -> dict[str, str]:
 
 @contextmanager
 def state_options(cluster: KafkaCluster) -> Iterator[dict[str, str]]:
-    """Give the options of the services for a cluster: their state is in its ZooKeeper, or in a topic of its own.
+    """Give the options of the services for a cluster: their state is below a path or in a topic of its own.
 
     The topic exists from the start, so that it is among the configs that a test compares.
     """
     if isinstance(cluster, ZooKeeperModeCluster):
         servers, _, prefix = cluster.zookeeper_connect.partition("/")
         chroot = {"zk-prefix": prefix} if prefix else {}
-        yield {"zk-addr": servers, **chroot, "bootstrap-servers": cluster.bootstrap_servers}
+        own = {"zk-config-prefix": f"state-{uuid.uuid4().hex[:8]}", "bootstrap-servers": cluster.bootstrap_servers}
+        yield {"zk-addr": servers, **chroot, **own}
         return
     topic = f"state-{uuid.uuid4().hex[:8]}"
     with closing(TopicLog(KafkaSettings(tuple(cluster.bootstrap_servers.split(","))), topic)) as log:

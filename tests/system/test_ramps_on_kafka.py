@@ -138,7 +138,6 @@ def running_stage(cluster: KafkaCluster, directory: Path) -> Iterator[Stage]:
         "cap-map": f'{{"lab":{CAPACITY}}}',
         "min-rate": "1",
         "session-timeout": "3",
-        "zk-config-prefix": "autothrottle-ramps",
     }
     with (
         state_options(cluster) as of_cluster,

@@ -111,7 +111,6 @@ def cluster(zookeeper: ZooKeeperServer, request: pytest.FixtureRequest) -> Itera
 def admin(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[admin_pb2_grpc.AdminServiceStub]:
     """The admin service; no scheduled cycle runs during a test."""
     options = {"interval": "600", "metrics-window": "6", "cap-map": f'{{"lab":{CAPACITY_MB}}}', "min-rate": "4"}
-    options["zk-config-prefix"] = f"autothrottle-{uuid.uuid4().hex}"
     if isinstance(cluster, KraftCluster):
         options["kafka-bootstrap-controllers"] = cluster.bootstrap_controllers
     with state_options(cluster) as of_cluster, DatadogEmulator() as datadog, BrokerCounters(cluster) as counters:

@@ -44,7 +44,6 @@ class Deployed:
         feed(stack.enter_context(BrokerCounters(kafka)), self.datadog)
         self._options = {
             **stack.enter_context(state_options(kafka)),
-            "zk-config-prefix": "autothrottle-and-others",
             "session-timeout": "3",
             "datadog-url": self.datadog.url,
             "interval": str(INTERVAL),

@@ -40,7 +40,6 @@ PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 TOPIC, CUSTOMER_TOPIC, BACKFILL_TOPIC = "yielding", "customer-orders", "backfill"
 DESTINATION = 1005
 """It leads the partitions of both clients."""
-PREFIX = "autothrottle-yielding"
 BACKFILL, LIMIT, CUSTOMER = 2 * MB, 1_300_000, MB // 2
 """Rates in bytes/s: of the backfill without a quota of ours, the limit of the rule, and of the customer."""
 FREE = 1.2 * LIMIT
@@ -106,7 +105,6 @@ def running_services(
         "cap-map": '{"lab":60}',
         "min-rate": "1",
         "session-timeout": "3",
-        "zk-config-prefix": PREFIX,
         **of_cluster,
     }
     with DatadogEmulator() as datadog, BrokerCounters(cluster) as counters:
@@ -218,7 +216,7 @@ released {released:.1f} s later
         assert customer.failures == []
         autothrottle.quotas.remove_rule(RULE.name)
         eventually(lambda: each_cluster.stored_configs() == before)
-        state = exported_state({**of_cluster, "zk-config-prefix": PREFIX}, tmp_path)
+        state = exported_state(of_cluster, tmp_path)
         assert [path for path in state if path.startswith("ledger/")] == []
 
 

@@ -175,4 +175,4 @@ def test_throttles_and_quotas_survive_stops_and_end_with_the_uninstallation(inst
         assert installation.producer_quota() == 9 * MB
         state = installation.state()
         assert [path for path in state if path.startswith("ledger/")] == []
-        assert "overrides/1003" in state
+        assert "override_rate/1003" in state

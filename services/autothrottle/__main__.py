@@ -265,7 +265,7 @@ def _check(configuration: Configuration) -> int:
 
     log_standard_error()
     with Shutdown() as shutdown:
-        lines = check(check_sources(Composition(configuration, shutdown)), configuration)
+        lines = check(check_sources(Composition(configuration, shutdown, writes=False)), configuration)
         print(findings_text(lines, configuration.output), flush=True)
     return EXIT_FAILED if any(line.fix for line in lines) else 0
 
@@ -273,8 +273,9 @@ def _check(configuration: Configuration) -> int:
 def _uninstall(configuration: Configuration) -> int:
     log_standard_error()
     with Shutdown() as shutdown:
-        count = Composition(configuration, shutdown).uninstall()
-    log.info("Uninstalled: restored %d configs; overrides and the term remain", count)
+        composition = Composition(configuration, shutdown)
+        count = composition.uninstall()
+    log.info("Uninstalled: restored %d configs; overrides and the term remain in %s", count, composition.state.place)
     return 0
 
 

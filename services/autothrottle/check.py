@@ -73,7 +73,7 @@ def check(sources: CheckSources, configuration: Configuration, limit: timedelta 
     """
     timeout = limit / 2
     reads: dict[str, Callable[[], Any]] = {
-        name: partial(_missing_permissions, connect, timeout) for name, connect in sources.permissions.items()
+        name: partial(_missing_permissions, name, connect, timeout) for name, connect in sources.permissions.items()
     }
     reads[_CLUSTER] = lambda: sources.cluster().fetch_cluster(timeout)
     reads[_SNAPSHOT] = lambda: sources.snapshots().fetch_snapshot(timeout=timeout)
@@ -131,8 +131,11 @@ def _defect(name: str, error: Exception) -> Finding:
     return Finding(name, f"an unexpected {type(error).__name__} ended this check: {error}", "report this line")
 
 
-def _missing_permissions(connect: Callable[[], PermissionSource], limit: timedelta) -> Mapping[str, str]:
-    return connect().fetch_missing_permissions(limit)
+def _missing_permissions(
+    name: str, connect: Callable[[], PermissionSource], limit: timedelta
+) -> Mapping[str, str] | Finding:
+    source = connect()
+    return source.fetch_missing_permissions(limit) or Finding(name, source.summary)
 
 
 def _complete_loads(source: LoadSource, configuration: Configuration, timeout: timedelta) -> Loads:
@@ -159,7 +162,7 @@ def _is_complete(loads: Loads) -> bool:
 def _without_repeats(readings: Mapping[str, T | Finding]) -> Mapping[str, T | Finding]:
     """Return the readings without those that failed for the same reason as an earlier one, such as the same server."""
     names = {(r.value, r.fix): name for name, r in reversed([*readings.items()]) if isinstance(r, Finding)}
-    return {n: r for n, r in readings.items() if not isinstance(r, Finding) or names[r.value, r.fix] == n}
+    return {n: r for n, r in readings.items() if not isinstance(r, Finding) or not r.fix or names[r.value, r.fix] == n}
 
 
 def _guarded(name: str, judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -183,8 +186,6 @@ def _judged(name: str, reading: object) -> Iterator[Finding]:
             yield from snapshot_inspected(reading)
         case Mapping():
             yield from (finding(resource, sentence) for resource, sentence in reading.items())
-            if not reading:
-                yield Finding(name, "this client has the permissions that it needs")
 
 
 def _loads_judged(loads: Loads, registered: Iterable[int], configuration: Configuration) -> Iterator[Finding]:

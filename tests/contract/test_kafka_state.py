@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
+from autothrottle.adapters.kafka_state.membership import remove_own_nodes
 from autothrottle.adapters.kafka_state.nodes import kafka_map, kafka_overrides, kafka_pauses
+from autothrottle.adapters.kafka_state.replica import StateEdit
 from autothrottle.adapters.kafka_state.topic import Topic
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
 from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodePauses
+from autothrottle.core.errors import Conflict
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle_lab.servers.kafka import KafkaCluster
+from tests.builders import eventually
 from tests.contract.audited_map_contract import AuditedMapContract, MapCase
 from tests.contract.election_contract import ElectionContract
 from tests.contract.kafka_state_subject import StateSubject, TopicSource
@@ -85,6 +90,24 @@ class TestKafkaMembership(MembershipContract):
     pass
 
 
+def test_removal_waits_for_candidates_that_died_and_is_refused_while_one_lives(subject: StateSubject) -> None:
+    """A log that has just been read cannot know how long another process has been silent.
+
+    After the leader had ended normally and another planner was killed, each `uninstall` found that planner alive.
+    """
+    dead = f"{subject.own.election}/dead"
+    subject.log.append(StateEdit(texts={dead: "{}"}), deadline())
+    session_timeout = timedelta(seconds=subject.seconds)
+    remove_own_nodes(subject.new_log(), subject.own, session_timeout)
+    with subject.log.synced(deadline()) as tree:
+        assert not tree.children(subject.own.election)
+    candidate = subject.candidate()
+    candidate.join("a:1", lambda: None)
+    eventually(lambda: candidate.term is not None)
+    with pytest.raises(Conflict, match="stop every planner"):
+        remove_own_nodes(subject.new_log(), subject.own, session_timeout)
+
+
 class OverridesSubject:
     """A store that keeps few audit records."""
 
@@ -128,3 +151,32 @@ class TestKafkaAuditedMap(AuditedMapContract):
         overrides = kafka_overrides(subject.log, subject.own, PATIENCE)
         yield lambda: overrides.read_audit_records(100).records
         overrides.close()
+
+
+def test_records_in_a_codec_that_is_not_read_have_no_effect_and_the_setting_is_named(
+    kraft_cluster: KafkaCluster,
+) -> None:
+    """A broker compresses records again if its compression.type says so. No process could read those in zstd."""
+    with ExitStack() as stack:
+        source = KafkaTopics(kraft_cluster, stack)
+        topic = stack.enter_context(closing(source.client()))
+        topic.create(deadline())
+        topic_id, _ = topic.locate(deadline())
+        assert topic.risks(deadline()) == {}
+
+        def values() -> list[bytes]:
+            topic.append([b"1", b"2"], deadline())
+            records = topic.read(topic_id, 0, 1.0, deadline()).records
+            assert [record.offset for record in records] == list(range(len(records)))
+            return [record.value for record in records][-2:]
+
+        assert values() == [b"1", b"2"]
+        kraft_cluster.set_configs_as_a_user({"compression.type": "zstd"}, topic=source.name)
+        eventually(lambda: values() == [b"", b""])
+        eventually(lambda: "must be gzip" in topic.risks(deadline()).get("compression.type", ""))
+        kraft_cluster.set_configs_as_a_user({"compression.type": "gzip"}, topic=source.name)
+        eventually(lambda: values() == [b"1", b"2"])
+
+
+def deadline() -> float:
+    return time.monotonic() + PATIENCE.total_seconds()

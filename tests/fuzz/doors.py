@@ -10,10 +10,12 @@ from tests.fuzz.grpc_messages import GrpcMessages
 from tests.fuzz.http_requests import HttpRequests
 from tests.fuzz.metrics_answers import MetricsAnswers
 from tests.fuzz.series import Door
+from tests.fuzz.state_records import StateRecords
 from tests.fuzz.znodes import Znodes
 
 DOORS: Mapping[str, Callable[[], Door]] = {
     "znodes": Znodes,
+    "state": StateRecords,
     "admin": AdminResponses,
     "exporters": ExporterTexts,
     "metrics": MetricsAnswers,

@@ -11,8 +11,9 @@ import re
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 from pathlib import Path
@@ -22,13 +23,16 @@ import grpc
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from autothrottle.adapters.kafka_admin.topic_log import TopicLog
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
 from autothrottle_client import PlannerClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters
 from autothrottle_lab.servers.kafka import KafkaCluster, Partition
-from autothrottle_lab.servers.processes import Process
+from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
+from autothrottle_lab.servers.processes import Process, run_command
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -281,6 +285,38 @@ class RecoveryWatch:
 def admin_backend_options(cluster: KafkaCluster) -> dict[str, str]:
     """Return the options with which the services access a cluster through Kafka's Admin API."""
     return {"kafka-backend": "admin", "bootstrap-servers": cluster.bootstrap_servers}
+
+
+@contextmanager
+def state_options(cluster: KafkaCluster) -> Iterator[dict[str, str]]:
+    """Give the options of the services for a cluster: their state is below a path or in a topic of its own.
+
+    The topic exists from the start, so that it is among the configs that a test compares.
+    """
+    if isinstance(cluster, ZooKeeperModeCluster):
+        servers, _, prefix = cluster.zookeeper_connect.partition("/")
+        chroot = {"zk-prefix": prefix} if prefix else {}
+        own = {"zk-config-prefix": f"state-{uuid.uuid4().hex[:8]}", "bootstrap-servers": cluster.bootstrap_servers}
+        yield {"zk-addr": servers, **chroot, **own}
+        return
+    topic = f"state-{uuid.uuid4().hex[:8]}"
+    with closing(TopicLog(KafkaSettings(tuple(cluster.bootstrap_servers.split(","))), topic)) as log:
+        log.create(time.monotonic() + 60)
+    cluster.wait_until_in_sync([topic])
+    try:
+        yield {**admin_backend_options(cluster), "state-store": "kafka", "state-topic": topic}
+    finally:
+        cluster.delete_topic(topic)
+
+
+def exported_state(options: Mapping[str, str], directory: Path) -> Mapping[str, str]:
+    """Return path -> text of autothrottle's state, without the election and the members: a copy by `state export`."""
+    file = directory / "state.json"
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    status, output = run_command([sys.executable, "-m", "autothrottle", "state", "export", str(file), *flags], 60)
+    assert status == 0, output
+    nodes: Mapping[str, str] = json.loads(file.read_text())["nodes"]
+    return nodes
 
 
 def admin_channel(address: str) -> grpc.Channel:

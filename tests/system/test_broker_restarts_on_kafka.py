@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.v1 import admin_pb2_grpc
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from tests.builders import eventually
@@ -30,8 +29,6 @@ KAFKA = Release("4.3.1")
 
 DOWN_SECONDS = 8.0
 """How long the whole cluster is down: longer than the session timeout, so that a leader must claim its term again."""
-
-ON_KAFKA = pytest.mark.skipif("state-store" not in OPTIONS, reason="autothrottle keeps its state in ZooKeeper only")
 
 
 def restart_one_by_one(cluster: KraftCluster) -> None:
@@ -62,10 +59,7 @@ def in_sync(cluster: KraftCluster) -> bool:
 
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "store",
-    ["zookeeper", pytest.param("kafka", marks=ON_KAFKA)],
-)
+@pytest.mark.parametrize("store", ["zookeeper", "kafka"])
 @pytest.mark.parametrize("restart", [restart_one_by_one, restart_all_at_once])
 def test_reassignment_stays_throttled_while_all_brokers_restart(
     restart: Callable[[KraftCluster], None], store: str, tmp_path: Path

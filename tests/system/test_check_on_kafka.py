@@ -1,4 +1,4 @@
-"""`autothrottle check` as a new user runs it, on real Kafka and ZooKeeper: it names the faults and writes nothing."""
+"""`autothrottle check` as a new user runs it, on real Kafka: it names the faults and writes nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import Any
 
 import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
-from kazoo.client import KazooClient
 
 from autothrottle_lab.emulators.exporter import ExporterEmulator
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -21,12 +19,10 @@ from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.server_fixtures import BROKERS
-from tests.system.zookeeper_tree import session
+from tests.system.recovery_watch import state_options
 
 MB = 1_000_000
 SECONDS = 60.0
-VOLATILE = ("zookeeper", "consumers", "isr_change_notification", "latest_producer_id_block")
-"""Znodes that Kafka and ZooKeeper change on their own."""
 
 
 def exporter(devices: Mapping[str, float], speeds: Mapping[str, float], **totals: float) -> Callable[[], str]:
@@ -57,8 +53,9 @@ def exporters() -> Iterator[ExporterEmulator]:
         yield emulator
 
 
-def started(cluster: KafkaCluster, zookeeper: str, **options: str) -> subprocess.Popen[str]:
-    given = {"bootstrap-servers": cluster.bootstrap_servers, "zk-addr": zookeeper, "scrape-interval": "1"}
+def started(cluster: KafkaCluster, zookeeper: str = "", **options: str) -> subprocess.Popen[str]:
+    given = {"bootstrap-servers": cluster.bootstrap_servers, "scrape-interval": "1"}
+    given |= {"zk-addr": zookeeper} if zookeeper else {"state-store": "kafka", "kafka-backend": "admin"}
     given |= {name.replace("_", "-"): value for name, value in options.items()}
     words = [f"--{name}={value}" for name, value in given.items()]
     command = [sys.executable, "-m", "autothrottle", "check", *words, "-o", "json"]
@@ -79,29 +76,25 @@ def about(lines: list[tuple[str, str]], subject: str, *words: str) -> bool:
     return any(name == subject and all(word in value for word in words) for name, value in lines)
 
 
-def znodes(client: KazooClient, path: str = "/") -> dict[str, Any]:
-    """Return path -> (data, version, version of its children, version of its ACL) of all persistent znodes."""
-    data, stat = client.get(path)
-    nodes = {path: (data, stat.version, stat.cversion, stat.aversion)} if not stat.ephemeralOwner else {}
-    for name in client.get_children(path):
-        if path != "/" or name not in VOLATILE:
-            nodes |= znodes(client, f"{path.rstrip('/')}/{name}")
-    return nodes
+def size(cluster: KafkaCluster, topic: str) -> int:
+    """Return the bytes of a topic on all brokers."""
+    return sum(cluster.log_bytes(broker_id).get((topic, 0), 0) for broker_id in cluster.brokers)
 
 
-def test_check_names_each_fault_and_writes_nothing(
-    kraft_cluster: KraftCluster, fresh_zookeeper: ZooKeeperServer, exporters: ExporterEmulator
-) -> None:
-    cluster, servers = kraft_cluster, fresh_zookeeper.connect
-    common = {"kafka_backend": "admin", "metrics_source": "scrape", "scrape_url": exporters.url}
-    with session(fresh_zookeeper) as client:
-        before = cluster.stored_configs(), cluster.partitions(), znodes(client)
-        by_host = started(cluster, servers, **common, net_devices="eth.*|veth.*|ens.*")
-        by_jmx = started(cluster, servers, **common, broker_exporter="jmx", default_capacity="100")
+def test_check_names_each_fault_and_writes_nothing(kraft_cluster: KraftCluster, exporters: ExporterEmulator) -> None:
+    """With the state in Kafka, the check created the topic of the state, and appended records to it."""
+    cluster, common = kraft_cluster, {"metrics_source": "scrape", "scrape_url": exporters.url}
+    with state_options(cluster) as of_cluster:
+        existing = of_cluster["state-topic"]
+        before = cluster.stored_configs(), cluster.partitions(), size(cluster, existing)
+        by_host = started(cluster, **common, net_devices="eth.*|veth.*|ens.*", state_topic="state-of-the-future")
+        by_jmx = started(cluster, **common, broker_exporter="jmx", default_capacity="100", state_topic=existing)
         status, findings, facts = result(by_host)
-        jmx_status, jmx_findings, _ = result(by_jmx)
-        assert (cluster.stored_configs(), cluster.partitions(), znodes(client)) == before
+        jmx_status, jmx_findings, jmx_facts = result(by_jmx)
+        assert (cluster.stored_configs(), cluster.partitions(), size(cluster, existing)) == before
     assert (status, jmx_status) == (1, 1)
+    assert about(facts, "state store", "topic state-of-the-future does not exist; the first start creates it")
+    assert about(jmx_facts, "state store", f"topic {existing} exists, with safe settings")
     assert about(findings, "broker 1001", "--net-devices matches virtual devices: veth1a2b")
     assert about(facts, "broker 1001", "capacity 1250.00 MB/s, from the speed of veth1a2b")
     assert about(findings, "broker 1002", "ens5 and ens6 both count", "the same within 2%")
@@ -110,7 +103,7 @@ def test_check_names_each_fault_and_writes_nothing(
     assert about(findings, "broker 1005", "answers 404")
     assert not about(findings, "broker 1003", "ens5")
     assert about(jmx_findings, "broker 1003", "has no series kafka_server_brokertopicmetrics_replicationbytesout_total")
-    assert about(facts, "state store") and about(facts, "Kafka's permissions")
+    assert about(facts, "Kafka's permissions")
     assert about(facts, "metrics", "4 of 5 brokers")
 
 

@@ -11,9 +11,8 @@ from autothrottle.topicmappr.command_line import main
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import scratch_directory
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.server_fixtures import SCALED_FETCHES
-from tests.system.recovery_watch import admin_backend_options, running_services
+from tests.system.recovery_watch import running_services, state_options
 
 pytestmark = pytest.mark.repeat
 
@@ -31,16 +30,13 @@ def cluster() -> Iterator[KraftCluster]:
 
 
 @pytest.fixture(scope="module")
-def admin(cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def admin(cluster: KraftCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """All services in one process; the address of the admin service."""
-    options = {
-        "zk-addr": zookeeper.connect,
-        "zk-config-prefix": "racks",
-        "min-rate": "1",
-        "kafka-bootstrap-controllers": cluster.bootstrap_controllers,
-        **admin_backend_options(cluster),
-    }
-    with running_services(options, tmp_path_factory.mktemp("racks"), SECONDS) as address:
+    options = {"min-rate": "1", "kafka-bootstrap-controllers": cluster.bootstrap_controllers}
+    with (
+        state_options(cluster) as of_cluster,
+        running_services(options | of_cluster, tmp_path_factory.mktemp("racks"), SECONDS) as address,
+    ):
         yield address
 
 

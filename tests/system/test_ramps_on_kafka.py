@@ -20,18 +20,16 @@ from autothrottle.v1 import admin_pb2, admin_pb2_grpc, planner_pb2, planner_pb2_
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
-from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.server_fixtures import SCALED_FETCHES
 from tests.system.recovery_watch import (
     FOLLOWER_RATE,
     RecoveryWatch,
     Sample,
-    admin_backend_options,
     admin_channel,
     feed,
+    state_options,
     submit,
 )
 
@@ -126,7 +124,7 @@ raise from {LOW / MB} to {HIGH / MB} MB/s, {event}: peak second {peak / MB:.1f} 
 
 
 @contextmanager
-def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path) -> Iterator[Stage]:
+def running_stage(cluster: KafkaCluster, directory: Path) -> Iterator[Stage]:
     """Start a reassignment to 1005 with a low rate from its start, clients on 1005, and two planners."""
     topic, clients_topic = "raised", "clients-beside"
     assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(12)}
@@ -140,12 +138,9 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
         "cap-map": f'{{"lab":{CAPACITY}}}',
         "min-rate": "1",
         "session-timeout": "3",
-        "bootstrap-servers": cluster.bootstrap_servers,
-        "zk-config-prefix": "autothrottle-ramps",
     }
-    if isinstance(cluster, KraftCluster):
-        options |= admin_backend_options(cluster)
     with (
+        state_options(cluster) as of_cluster,
         DatadogEmulator() as datadog,
         BrokerCounters(cluster) as counters,
         ProducerLoad(cluster, {(clients_topic, 0): CLIENTS * MB}, acks=1) as clients,
@@ -153,7 +148,7 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
         for broker_id in cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")
         feed(counters, datadog)
-        deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
+        deployment = Deployment("", datadog.url, directory, options | of_cluster)
         with (
             ServiceProcesses(deployment, planners=2) as services,
             admin_channel(services.addresses["admin"]) as channel,
@@ -174,9 +169,9 @@ def running_stage(cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: 
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
 def test_raise_to_three_times_the_rate_causes_no_burst_when_the_leader_is_killed(
-    each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
+    each_cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    with running_stage(each_cluster, zookeeper, tmp_path) as stage:
+    with running_stage(each_cluster, tmp_path) as stage:
         time.sleep(METER_SECONDS)
         began = stage.remove_override()
         stage.until(lambda rate: rate >= 2 * LOW, "the rate has risen halfway")
@@ -190,9 +185,9 @@ def test_raise_to_three_times_the_rate_causes_no_burst_when_the_leader_is_killed
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
 def test_raise_after_a_lowering_causes_no_burst_when_the_client_load_rises(
-    each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path: Path
+    each_cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    with running_stage(each_cluster, zookeeper, tmp_path) as stage:
+    with running_stage(each_cluster, tmp_path) as stage:
         stage.remove_override()
         stage.until(lambda rate: rate >= 0.9 * HIGH, "the rate has risen")
         stage.set_low_override()

@@ -7,7 +7,7 @@ from the growth of the brokers' logs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,9 +32,9 @@ from tests.system.recovery_watch import (
     LEADER_REPLICAS,
     Decisions,
     RecoveryWatch,
-    admin_backend_options,
     admin_channel,
     feed,
+    state_options,
     submit,
 )
 
@@ -94,8 +94,7 @@ def clients(each_cluster: KafkaCluster) -> Iterator[ProducerLoad]:
 
 @contextmanager
 def services(
-    cluster: KafkaCluster,
-    zookeeper: ZooKeeperServer,
+    of_cluster: Mapping[str, str],
     datadog: DatadogEmulator,
     directory: Path,
     capacity_mb: int,
@@ -109,12 +108,11 @@ def services(
         "min-rate": "1",
         "session-timeout": "3",
         "log-level": "debug",
+        **of_cluster,
     }
-    if log_sizes:
-        options["bootstrap-servers"] = cluster.bootstrap_servers
-    if isinstance(cluster, KraftCluster):
-        options |= {**admin_backend_options(cluster), "zk-config-prefix": "autothrottle-kraft"}
-    deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
+    if not log_sizes:
+        del options["bootstrap-servers"]
+    deployment = Deployment("", datadog.url, directory, options)
     with ServiceProcesses(deployment, planners=1) as running:
         yield running
 
@@ -155,9 +153,9 @@ def test_recovery_follows_the_load_with_exact_lists_and_leaves_no_config(
     # Batches of 100 kB: a fetch returns at least one batch, and bursts of the default of 1 MB disturb short metrics.
     fill(cluster, topic, scale.bytes_per_partition, record_bytes=20_000)
     clients.set_total(len(BROKERS) * scale.clients[0])
-    with throttles_of_a_user(cluster, form):
+    with state_options(cluster) as of_cluster, throttles_of_a_user(cluster, form):
         before = cluster.stored_configs()
-        with services(cluster, zookeeper, datadog, tmp_path, capacity_mb, log_sizes, scale) as running:
+        with services(of_cluster, datadog, tmp_path, capacity_mb, log_sizes, scale) as running:
             time.sleep(interval + 2)  # one or two idle cycles must not change anything
             assert cluster.stored_configs() == before
             with (

@@ -18,10 +18,9 @@ from autothrottle_client import AdminClient
 from autothrottle_lab.observation.metadata_log import ConfigWritten, MetadataRecord
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import Process
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.system import self_stopping
-from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, admin_backend_options
+from tests.system.recovery_watch import FOLLOWER_RATE, LEADER_RATE, state_options
 from tests.system.test_throttlectl import KEYS, address_of
 
 MB = 1_000_000
@@ -62,21 +61,17 @@ class Candidate:
 
 
 @pytest.fixture
-def candidates(
-    kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path: Path
-) -> Iterator[tuple[Candidate, Candidate]]:
+def candidates(kraft_cluster: KraftCluster, tmp_path: Path) -> Iterator[tuple[Candidate, Candidate]]:
     """Two candidates; the first one leads."""
     options = {
-        "zk-addr": zookeeper.connect,
-        "zk-config-prefix": "autothrottle-stale",
         "session-timeout": str(SESSION_SECONDS),
         "interval": str(INTERVAL),
         "datadog-url": "http://127.0.0.1:1",
         "api-listen": "127.0.0.1:0",
         "grpc-listen": "127.0.0.1:0",
-        **admin_backend_options(kraft_cluster),
     }
     with ExitStack() as stack:
+        options |= stack.enter_context(state_options(kraft_cluster))
         first = Candidate("first", options, tmp_path, stack)
         eventually(lambda: "Leading in term" in first.log(), LONG)
         yield first, Candidate("second", options, tmp_path, stack)

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -31,9 +31,9 @@ from tests.system.recovery_watch import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,
-    admin_backend_options,
     admin_channel,
     feed,
+    state_options,
     submit,
 )
 
@@ -108,30 +108,21 @@ def cluster(zookeeper: ZooKeeperServer, request: pytest.FixtureRequest) -> Itera
 
 
 @pytest.fixture(scope="module")
-def admin(
-    cluster: KafkaCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[admin_pb2_grpc.AdminServiceStub]:
+def admin(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[admin_pb2_grpc.AdminServiceStub]:
     """The admin service; no scheduled cycle runs during a test."""
     options = {"interval": "600", "metrics-window": "6", "cap-map": f'{{"lab":{CAPACITY_MB}}}', "min-rate": "4"}
-    options |= {"zk-config-prefix": f"autothrottle-{uuid.uuid4().hex}", **backend_options(cluster, zookeeper)}
-    with DatadogEmulator() as datadog, BrokerCounters(cluster) as counters:
+    if isinstance(cluster, KraftCluster):
+        options["kafka-bootstrap-controllers"] = cluster.bootstrap_controllers
+    with state_options(cluster) as of_cluster, DatadogEmulator() as datadog, BrokerCounters(cluster) as counters:
         for broker_id in cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")
         feed(counters, datadog)
-        deployment = Deployment(zookeeper.connect, datadog.url, tmp_path_factory.mktemp("services"), options)
+        deployment = Deployment("", datadog.url, tmp_path_factory.mktemp("services"), options | of_cluster)
         with (
             ServiceProcesses(deployment, planners=1) as services,
             admin_channel(services.addresses["admin"]) as channel,
         ):
             yield admin_pb2_grpc.AdminServiceStub(channel)
-
-
-def backend_options(cluster: KafkaCluster, zookeeper: ZooKeeperServer) -> Mapping[str, str]:
-    if isinstance(cluster, KraftCluster):
-        return {**admin_backend_options(cluster), "kafka-bootstrap-controllers": cluster.bootstrap_controllers}
-    assert isinstance(cluster, ZooKeeperModeCluster)
-    prefix = cluster.zookeeper_connect.removeprefix(zookeeper.connect).strip("/")
-    return {"zk-prefix": prefix, "bootstrap-servers": cluster.bootstrap_servers}
 
 
 def throttled(cluster: KafkaCluster, topic: str, key: str) -> bool:

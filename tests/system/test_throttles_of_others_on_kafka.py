@@ -1,4 +1,4 @@
-"""Foreign throttles on real Kafka 3.9: those that Kafka's tool sets for a reassignment, and forgotten ones."""
+"""Foreign throttles on real Kafka: those that Kafka's tool sets for a reassignment, and forgotten ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from autothrottle_client import AdminClient, AutothrottleError, ClusterState
 from autothrottle_lab.emulators.datadog import API_KEY, APP_KEY, DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, fill
 from autothrottle_lab.servers.kafka import KafkaCluster
-from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import Process
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
-from tests.system.recovery_watch import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, RecoveryWatch, feed
+from tests.server_fixtures import repeat_on_kraft
+from tests.system.recovery_watch import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    RecoveryWatch,
+    feed,
+    state_options,
+)
 from tests.system.test_throttlectl import address_of, throttlectl
 
 MB = 1_000_000
@@ -31,14 +37,13 @@ KEYS = {"AUTOTHROTTLE_API_KEY": API_KEY, "AUTOTHROTTLE_APP_KEY": APP_KEY}
 class Deployed:
     """Starts processes with all services on the shared cluster, each time with other options."""
 
-    def __init__(self, zookeeper: ZooKeeperServer, kafka: KafkaCluster, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, kafka: KafkaCluster, directory: Path, stack: ExitStack) -> None:
         self.datadog = stack.enter_context(DatadogEmulator())
         for broker_id in kafka.brokers:
             self.datadog.add_host(f"host-{broker_id}", broker_id, "lab")
         feed(stack.enter_context(BrokerCounters(kafka)), self.datadog)
         self._options = {
-            "zk-addr": zookeeper.connect,
-            "zk-config-prefix": "autothrottle-and-others",
+            **stack.enter_context(state_options(kafka)),
             "session-timeout": "3",
             "datadog-url": self.datadog.url,
             "interval": str(INTERVAL),
@@ -84,27 +89,28 @@ def cycles_of(process: Process) -> int:
 
 
 @pytest.fixture
-def deployed(zookeeper: ZooKeeperServer, kafka_cluster: ZooKeeperModeCluster, tmp_path: Path) -> Iterator[Deployed]:
+def deployed(each_cluster: KafkaCluster, tmp_path: Path) -> Iterator[Deployed]:
     with ExitStack() as stack:
-        yield Deployed(zookeeper, kafka_cluster, tmp_path, stack)
+        yield Deployed(each_cluster, tmp_path, stack)
 
 
+@repeat_on_kraft
 @pytest.mark.timeout(600)
 def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_stay(
-    deployed: Deployed, kafka_cluster: ZooKeeperModeCluster
+    deployed: Deployed, each_cluster: KafkaCluster
 ) -> None:
     topic = "by-the-tool"
-    kafka_cluster.create_topic(topic, {p: [1001, 1002] for p in range(4)})
-    fill(kafka_cluster, topic, 30 * MB)
-    before = kafka_cluster.stored_configs()
+    each_cluster.create_topic(topic, {p: [1001, 1002] for p in range(4)})
+    fill(each_cluster, topic, 30 * MB)
+    before = each_cluster.stored_configs()
     forgotten = {LEADER_RATE: "7000000"}
-    kafka_cluster.set_configs_as_a_user({LEADER_RATE: "7000000"}, broker_id=BYSTANDER)
+    each_cluster.set_configs_as_a_user({LEADER_RATE: "7000000"}, broker_id=BYSTANDER)
     try:
         process = deployed.start()
         eventually(lambda: foreign_in(process) == [(f"brokers/{BYSTANDER}", LEADER_RATE, "7000000")], 30)
-        with RecoveryWatch(kafka_cluster, topic, every_seconds=0.05) as watch:
+        with RecoveryWatch(each_cluster, topic, every_seconds=0.05) as watch:
             targets = {(topic, p): [1001, DESTINATION] for p in range(4)}
-            output = kafka_cluster.reassign_through_tool(targets, "--throttle", str(TOOL_RATE))
+            output = each_cluster.reassign_through_tool(targets, "--throttle", str(TOOL_RATE))
             assert f"throttle limit was set to {TOOL_RATE} B/s" in output
             taken = watch.wait_until(
                 lambda s: bool(s.moving) and TOOL_RATE not in s.rates.values() and s.lists == s.expected,
@@ -113,18 +119,18 @@ def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_s
             )
             assert taken.rates.keys() >= {(1001, LEADER_RATE), (DESTINATION, FOLLOWER_RATE)}
             watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
-            eventually(lambda: kafka_cluster.stored_configs() == {**before, f"brokers/{BYSTANDER}": forgotten}, 30)
+            eventually(lambda: each_cluster.stored_configs() == {**before, f"brokers/{BYSTANDER}": forgotten}, 30)
         if by_tool := [s for s in watch.samples if TOOL_RATE in s.rates.values()]:
             print(f"\nautothrottle replaced the tool's throttles after {taken.at - by_tool[0].at:.2f} s")
-        assert_foreign_throttles_are_reported_and_removed_only_on_request(deployed, process, kafka_cluster, topic)
-        assert kafka_cluster.stored_configs() == before
+        assert_foreign_throttles_are_reported_and_removed_only_on_request(deployed, process, each_cluster, topic)
+        assert each_cluster.stored_configs() == before
     finally:
-        kafka_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=BYSTANDER)
-        kafka_cluster.delete_topic(topic)
+        each_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=BYSTANDER)
+        each_cluster.delete_topic(topic)
 
 
 def assert_foreign_throttles_are_reported_and_removed_only_on_request(
-    deployed: Deployed, process: Process, cluster: ZooKeeperModeCluster, topic: str
+    deployed: Deployed, process: Process, cluster: KafkaCluster, topic: str
 ) -> None:
     cluster.set_configs_as_a_user({FOLLOWER_REPLICAS: "0:1001"}, topic=topic)
     current = cluster.stored_configs()

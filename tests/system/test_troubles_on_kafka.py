@@ -15,7 +15,6 @@ from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters, ProducerLoad, fill
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.system.recovery_watch import (
     FOLLOWER_RATE,
@@ -24,9 +23,9 @@ from tests.system.recovery_watch import (
     LEADER_REPLICAS,
     Decisions,
     RecoveryWatch,
-    admin_backend_options,
     admin_channel,
     feed,
+    state_options,
     submit,
 )
 
@@ -49,9 +48,7 @@ def clients(kraft_cluster: KraftCluster) -> Iterator[ProducerLoad]:
 
 
 @pytest.fixture(scope="module")
-def services(
-    kraft_cluster: KraftCluster, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServiceProcesses]:
+def services(kraft_cluster: KraftCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcesses]:
     options = {
         "interval": str(INTERVAL),
         "metrics-window": "6",
@@ -59,14 +56,16 @@ def services(
         "min-rate": "1",
         "session-timeout": "3",
         "log-level": "debug",
-        **admin_backend_options(kraft_cluster),
-        "zk-config-prefix": "autothrottle-troubles",
     }
-    with DatadogEmulator() as datadog, BrokerCounters(kraft_cluster) as counters:
+    with (
+        state_options(kraft_cluster) as of_cluster,
+        DatadogEmulator() as datadog,
+        BrokerCounters(kraft_cluster) as counters,
+    ):
         for broker_id in kraft_cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")
         feed(counters, datadog)
-        deployment = Deployment(zookeeper.connect, datadog.url, tmp_path_factory.mktemp("services"), options)
+        deployment = Deployment("", datadog.url, tmp_path_factory.mktemp("services"), options | of_cluster)
         with ServiceProcesses(deployment, planners=1) as running:
             yield running
 
@@ -84,12 +83,9 @@ def observed(cluster: KraftCluster, services: ServiceProcesses, topic: str, mega
         submit(admin, {(topic, p): [DESTINATION] for p in assignment})
         watch.wait_until(lambda s: bool(s.lists[1]) and (DESTINATION, FOLLOWER_RATE) in s.rates, 30, "throttled")
         yield watch
-        fast = admin_pb2.Override(rate_bytes_per_second=500 * MB)
+        fast = admin_pb2.Override(rate_bytes_per_second=500 * MB, autoremove=True)
         admin.SetOverride(admin_pb2.SetOverrideRequest(override=fast), timeout=60)
-        try:
-            watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
-        finally:
-            admin.RemoveOverride(admin_pb2.RemoveOverrideRequest(), timeout=60)
+        watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
         watch.wait_until(lambda s: not s.rates and not any(s.lists), 60, "all throttles are removed")
     after = cluster.stored_configs()
     assert without_defaults(after) == without_defaults(before)

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
-from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey, QuotaValues
 from autothrottle.v1 import admin_pb2_grpc
 from autothrottle_client import AdminClient, PlannerClient, YieldRule
@@ -26,18 +23,23 @@ from autothrottle_lab.servers.kafka import KafkaCluster
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.processes import run_command, scratch_directory
 from autothrottle_lab.servers.services import Deployment, ServiceProcesses
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.server_fixtures import repeat_on_kraft
 from tests.system.paced_job import PacedJob
-from tests.system.recovery_watch import RecoveryWatch, admin_backend_options, admin_channel, feed, submit
+from tests.system.recovery_watch import (
+    RecoveryWatch,
+    admin_channel,
+    exported_state,
+    feed,
+    state_options,
+    submit,
+)
 
 MB = 1_000_000
 PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 TOPIC, CUSTOMER_TOPIC, BACKFILL_TOPIC = "yielding", "customer-orders", "backfill"
 DESTINATION = 1005
 """It leads the partitions of both clients."""
-PREFIX = "autothrottle-yielding"
 BACKFILL, LIMIT, CUSTOMER = 2 * MB, 1_300_000, MB // 2
 """Rates in bytes/s: of the backfill without a quota of ours, the limit of the rule, and of the customer."""
 FREE = 1.2 * LIMIT
@@ -93,7 +95,7 @@ def running_backfill(cluster: KafkaCluster) -> Iterator[PacedJob]:
 
 @contextmanager
 def running_services(
-    cluster: KafkaCluster, zookeeper: ZooKeeperServer, directory: Path, more: Mapping[str, str] | None = None
+    of_cluster: Mapping[str, str], cluster: KafkaCluster, directory: Path, more: Mapping[str, str] | None = None
 ) -> Iterator[ServiceProcesses]:
     """Two planners and the other services, with metrics of the real traffic."""
     options = {
@@ -103,16 +105,13 @@ def running_services(
         "cap-map": '{"lab":60}',
         "min-rate": "1",
         "session-timeout": "3",
-        "zk-config-prefix": PREFIX,
-        "bootstrap-servers": cluster.bootstrap_servers,
+        **of_cluster,
     }
-    if isinstance(cluster, KraftCluster):
-        options |= admin_backend_options(cluster)
     with DatadogEmulator() as datadog, BrokerCounters(cluster) as counters:
         for broker_id in cluster.brokers:
             datadog.add_host(f"host-{broker_id}", broker_id, "lab")
         feed(counters, datadog)
-        deployment = Deployment(zookeeper.connect, datadog.url, directory, options)
+        deployment = Deployment("", datadog.url, directory, options)
         with ServiceProcesses(deployment, planners=2) as services:
             yield services
 
@@ -147,17 +146,10 @@ def kill_the_leader(services: ServiceProcesses) -> None:
         services.planner(planner.state().leader_address).kill()
 
 
-def ledger(client: KazooClient) -> list[str]:
-    try:
-        return list(client.get_children(OwnPaths(PREFIX).quota_ledger))
-    except NoNodeError:
-        return []
-
-
 @pytest.mark.timeout(600)
 @repeat_on_kraft
 def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_customer_keeps_its_rate(
-    each_cluster: KafkaCluster, zookeeper: ZooKeeperServer, client: KazooClient, tmp_path: Path
+    each_cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     assignment = {p: [1001 + p % 3, 1001 + (p + 1) % 3] for p in range(6)}
     servers = tuple(each_cluster.bootstrap_servers.split(","))
@@ -167,7 +159,8 @@ def test_a_backfill_yields_to_a_recovery_although_its_leader_is_killed_and_a_cus
         quotas_of_the_operator(admin),
         ProducerLoad(each_cluster, {(CUSTOMER_TOPIC, 0): CUSTOMER}, acks=1, client_id="customer") as customer,
         running_backfill(each_cluster) as backfill,
-        running_services(each_cluster, zookeeper, tmp_path) as services,
+        state_options(each_cluster) as of_cluster,
+        running_services(of_cluster, each_cluster, tmp_path) as services,
         closing(AdminClient(services.addresses["admin"])) as autothrottle,
         admin_channel(services.addresses["admin"]) as channel,
         RecoveryWatch(each_cluster, TOPIC) as watch,
@@ -223,7 +216,8 @@ released {released:.1f} s later
         assert customer.failures == []
         autothrottle.quotas.remove_rule(RULE.name)
         eventually(lambda: each_cluster.stored_configs() == before)
-        assert ledger(client) == []
+        state = exported_state(of_cluster, tmp_path)
+        assert [path for path in state if path.startswith("ledger/")] == []
 
 
 SLOW = {"max-tx-rate": "2", "max-rx-rate": "2"}
@@ -273,7 +267,7 @@ def cluster_with_a_plug_in(directory: Path) -> Iterator[KafkaCluster]:
 @pytest.mark.measures
 @pytest.mark.repeat
 @pytest.mark.timeout(600)
-def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+def test_a_plug_in_that_ignores_quotas_is_reported(tmp_path: Path) -> None:
     assignment = {p: [1001] for p in range(6)}
     with (
         cluster_with_a_plug_in(tmp_path) as cluster,
@@ -281,7 +275,8 @@ def test_a_plug_in_that_ignores_quotas_is_reported(zookeeper: ZooKeeperServer, t
         topics(cluster, assignment),
         quotas_of_the_operator(admin),
         running_backfill(cluster) as backfill,
-        running_services(cluster, zookeeper, tmp_path, SLOW) as services,
+        state_options(cluster) as of_cluster,
+        running_services(of_cluster, cluster, tmp_path, SLOW) as services,
         closing(AdminClient(services.addresses["admin"])) as autothrottle,
         closing(PlannerClient(services.addresses["planner-1"])) as planner,
         admin_channel(services.addresses["admin"]) as channel,

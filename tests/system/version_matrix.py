@@ -355,12 +355,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="RELEASE,...",
         help=f"releases of Kafka (default {','.join(map(str, RELEASES))})",
     )
-    parser.add_argument("--state-store", choices=STATE_STORES, default="zookeeper", help="store (default %(default)s)")
+    parser.add_argument(
+        "--state-store",
+        choices=STATE_STORES,
+        help="store (default kafka, and zookeeper for releases in ZooKeeper mode)",
+    )
     parser.add_argument("--write", action="store_true", help=f"write the rows into {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args(argv)
     rows = []
     for release in arguments.releases:
-        rows.append(run(release, arguments.state_store, lambda text: print(text, flush=True)))
+        store = arguments.state_store or ("zookeeper" if release.zookeeper else "kafka")
+        rows.append(run(release, store, lambda text: print(text, flush=True)))
         if arguments.write:
             PAGE.write_text(with_rows(PAGE.read_text("utf-8"), rows[-1:]), "utf-8")
     print("\n" + table([row.cells() for row in rows]))

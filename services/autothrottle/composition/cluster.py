@@ -103,13 +103,13 @@ class ZooKeeperCluster:
         return {"Kafka's znodes": lambda: ZooKeeperPermissions(self._state.new_session(), self._paths)}
 
 
-def new_state(configuration: Configuration, stack: Shutdown) -> StateStores:
-    """Return the stores of our own state in the configured place."""
+def new_state(configuration: Configuration, stack: Shutdown, writes: bool = True) -> StateStores:
+    """Return the stores of our own state in the configured place; `writes` False: for a command that only looks."""
     if configuration.state_store is StateStore.ZOOKEEPER:
         return ZooKeeperState(configuration, stack)
     from autothrottle.composition.kafka_state import KafkaState
 
-    return KafkaState(configuration, stack)
+    return KafkaState(configuration, stack, writes)
 
 
 def new_cluster(configuration: Configuration, stack: Shutdown, state: StateStores) -> ZooKeeperCluster | AdminCluster:

@@ -14,6 +14,7 @@ from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerRea
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.membership import KafkaMembership, remove_own_nodes
 from autothrottle.adapters.kafka_state.nodes import kafka_map, kafka_overrides, kafka_pauses
+from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
 from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
 from autothrottle.adapters.state_store.state_copy import StateCopy
 from autothrottle.adapters.zookeeper.map_codecs import MapCodec
@@ -35,11 +36,16 @@ _CONNECT_TIMEOUT = timedelta(seconds=15)
 class KafkaState(StateStores):
     """The stores in one topic. They share one reader and one writer of it."""
 
-    def __init__(self, configuration: Configuration, stack: Shutdown) -> None:
+    def __init__(self, configuration: Configuration, stack: Shutdown, writes: bool = True) -> None:
         super().__init__(configuration, stack)
         self._topic = TopicLog(kafka_settings(configuration), configuration.state_topic)
+        self.place = (
+            f"topic {configuration.state_topic}. To delete it: kafka-topics.sh --bootstrap-server "
+            f"{','.join(configuration.bootstrap_servers)} --delete --topic {configuration.state_topic}"
+        )
         silence_limit = self.session_timeout.total_seconds() * 2 / 3
-        self._background = StateLog(self._topic, configuration.state_topic, self.paths.term, silence_limit)
+        topic = self._topic if writes else UnwrittenTopic(self._topic)
+        self._background = StateLog(topic, configuration.state_topic, self.paths.term, silence_limit)
         stack.callback(self._background.close)
         stack.cancel_after(SESSIONS, self._background.close)
 

@@ -71,7 +71,9 @@ _ROUTE_POLL_SECONDS = 0.25
 class Composition:
     """Builds services for one configuration. Its stack closes everything it opened, in reverse order."""
 
-    def __init__(self, configuration: Configuration, stack: Shutdown, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self, configuration: Configuration, stack: Shutdown, tracing: Tracing | None = None, writes: bool = True
+    ) -> None:
         """Build nothing yet.
 
         Args:
@@ -79,11 +81,12 @@ class Composition:
                 members.
             stack: closes everything that this object opens. It ends the process when the planner's loop has failed.
             tracing: sends traces; None: there are none.
+            writes: whether to write our state. A command that only looks does not even create the state topic.
         """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.health = Health()
         self._sample_sources: list[SampleSource] = [self.health.samples, log_samples]
-        self.state = new_state(configuration, stack)
+        self.state = new_state(configuration, stack, writes)
         self.sources = MetricsSources(configuration, stack, lambda: self.cluster)
         self._tls = ServiceCertificates(configuration.tls) if configuration.tls else None
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None

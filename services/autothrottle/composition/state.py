@@ -61,6 +61,9 @@ class StateStores(ABC):
         self.session_timeout = configuration.session_timeout
         self.paths = OwnPaths(configuration.zk_config_prefix)
 
+    place: str
+    """Where the state is, and how to delete it if that needs another program; for messages."""
+
     @abstractmethod
     def election(self) -> Election:
         """Return a candidate."""
@@ -140,6 +143,7 @@ class ZooKeeperState(StateStores):
     def __init__(self, configuration: Configuration, stack: Shutdown) -> None:
         super().__init__(configuration, stack)
         self._servers = ",".join(configuration.zk_addr)
+        self.place = f"ZooKeeper, {self.paths.root}"
 
     def new_session(self) -> KazooClient:
         """Wait for ZooKeeper, and return a session with it."""

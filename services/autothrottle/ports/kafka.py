@@ -161,8 +161,14 @@ class FetchSettingsSource(Protocol):
         """
 
 
+PERMITTED = "this client has the permissions that it needs"
+
+
 class PermissionSource(Protocol):
     """Reads what this client may do, without doing it."""
+
+    summary: str
+    """The fact that an empty result of the last call states."""
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
         """Return resource -> the operations that this client needs there and may not do, and the fix, one sentence.

@@ -148,7 +148,15 @@ def _partitions(topic: Any) -> Mapping[int, PartitionMetadata]:
 # Permissions
 
 
-_OPERATIONS = {7: "Alter", 8: "Describe", 10: "DescribeConfigs", 11: "AlterConfigs"}
+_OPERATIONS = {
+    3: "Read",
+    4: "Write",
+    6: "Delete",
+    7: "Alter",
+    8: "Describe",
+    10: "DescribeConfigs",
+    11: "AlterConfigs",
+}
 """Kafka's number of an ACL operation -> its name in kafka-acls."""
 
 

@@ -13,7 +13,7 @@ from autothrottle.core.cluster.configs import DEFAULT_RESPONSE_BYTES, ClusterSet
 from autothrottle.core.cluster.snapshot import BrokerLogSizes, LogSizes, TopicPartition
 from autothrottle.core.errors import AutothrottleError, Missing
 from autothrottle.core.units import MAX_INT32
-from autothrottle.ports.kafka import PartitionsOfBrokers
+from autothrottle.ports.kafka import PERMITTED, PartitionsOfBrokers
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +112,8 @@ WRITING = ("Alter", "AlterConfigs")
 
 class KafkaPermissions:
     """The operations on the cluster and on topics; a `PermissionSource`."""
+
+    summary = PERMITTED
 
     def __init__(self, kafka: KafkaAdmin, writes_configs: bool) -> None:
         """Prepare.

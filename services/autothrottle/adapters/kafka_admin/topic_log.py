@@ -8,7 +8,7 @@ again is never taken for its predecessor.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,16 +21,18 @@ from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicRecord
-from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
 _READ_BYTES = 8_000_000
-_GZIP, _MAGIC = 1, 2
+_UNCOMPRESSED, _GZIP, _MAGIC = 0, 1, 2
 _MAX_BATCH_BYTES = 64_000_000
 _EARLIEST = -2
 _SEGMENT_BYTES = 16 << 20
 """Kafka deletes whole segments only, so this bounds the disk space of deleted records."""
 
 _REPLICAS, _IN_SYNC = 3, 2
+_OPERATIONS = ("Describe", "DescribeConfigs", "Read", "Write", "Delete")
+"""Of the ACLs that each process needs on an existing topic."""
 
 _MOVED = frozenset({"NotLeaderForPartitionError", "FencedLeaderEpochError", "UnknownLeaderEpochError"})
 _GONE = frozenset({"OffsetOutOfRangeError", "UnknownTopicIdError", "InconsistentTopicIdError"})
@@ -56,6 +58,8 @@ class TopicLog:
         self.name, self._servers = topic, ",".join(settings.bootstrap_servers)
         self._reads = Routing(settings.bootstrap_servers, options, settings.request_timeout)
         self._appends = Routing(settings.bootstrap_servers, options, settings.request_timeout)
+        self.summary = ""
+        """What `fetch_missing_permissions` has seen, if that was no problem."""
         self._partition: _Partition | None = None
         """Guarded by nothing: a stale value costs one request."""
 
@@ -108,9 +112,9 @@ class TopicLog:
         self._check(result)
         batches = list(kafka.record.MemoryRecords(result.records or b""))
         records = [
-            TopicRecord(record.offset, record.timestamp, record.value or b"")
+            record
             for batch in batches  # control batches, too: without them, their offsets would look compacted
-            for record in batch
+            for record in _records(batch)
             if record.offset >= offset
         ]
         following = batches[-1].last_offset + 1 if batches else offset
@@ -130,7 +134,7 @@ class TopicLog:
         self._check(result)
         return str(partition.topic_id), result.offset
 
-    def create(self, deadline: float) -> None:
+    def create(self, deadline: float, validate_only: bool = False) -> None:
         brokers = len(self._appends.metadata(deadline).brokers)
         replicas = min(_REPLICAS, brokers)
         configs = {
@@ -146,7 +150,7 @@ class TopicLog:
             creatable = topic(
                 name=self.name, num_partitions=1, replication_factor=replicas, assignments=[], configs=entries
             )
-            return kind(topics=[creatable], timeout_ms=_milliseconds(deadline), validate_only=False)
+            return kind(topics=[creatable], timeout_ms=_milliseconds(deadline), validate_only=validate_only)
 
         answer = self._appends.ask_any(build, deadline, again=False).topics[0]
         if answer.error_code and answer.error_code != kafka.errors.TopicAlreadyExistsError.errno:
@@ -170,23 +174,44 @@ class TopicLog:
         if isinstance(configs, AutothrottleError):
             raise configs
         values = {key: value.value or "" for key, value in configs.items()}
-        wrong = {key: required for key, required in _SETTINGS.items() if values.get(key, required) != required}
+        wrong = {
+            key: required
+            for key, required in _SETTINGS.items()
+            if values.get(key, required) != required and (key, values[key]) not in _ALSO_SAFE
+        }
         least = _least_in_sync(partition.replicas)
         if int(values.get("min.insync.replicas") or least) < least:
             wrong["min.insync.replicas"] = str(least)
         return {
-            key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost; it must be "
-            f"{required}. Fix: kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
-            f"--entity-name {self.name} --add-config {key}={required}"
+            key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost or unreadable; "
+            f"it must be {required}. Fix: kafka-configs.sh --bootstrap-server {self._servers} --alter "
+            f"--entity-type topics --entity-name {self.name} --add-config {key}={required}"
             for key, required in wrong.items()
         }
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
-        """Return what endangers the records; this makes the class a `PermissionSource`. Nothing is written."""
-        try:
-            return self.risks(time.monotonic() + timeout.total_seconds())
-        except Missing:
-            return {}  # the first start creates it
+        """Return what this client may not do, and what endangers the records. The class is a `PermissionSource`.
+
+        Nothing is written. If the topic does not exist, Kafka says whether this client may create it.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        subject = f"topic {self.name}"
+        _, topics = messages.permitted_operations(self._appends.ask_any(messages.describe_operations, deadline))
+        if self.name not in topics.values:
+            try:
+                self.create(deadline, validate_only=True)
+            except Invalid as error:
+                return {subject: str(error)}
+            self.summary = f"topic {self.name} does not exist; the first start creates it"
+            return {}
+        if denied := [name for name in _OPERATIONS if name not in topics.values[self.name]]:
+            options = " ".join(f"--operation {name}" for name in denied)
+            return {
+                subject: f"this client may not {', '.join(denied)}. Fix: kafka-acls.sh --add "
+                f"--allow-principal User:... {options} --topic {self.name}, see docs/security.md"
+            }
+        self.summary = f"topic {self.name} exists, with safe settings; this client has the permissions that it needs"
+        return {f"{subject}, {key}": risk for key, risk in self.risks(deadline).items()}
 
     def delete_before(self, offset: int, deadline: float) -> None:
         def build() -> Any:
@@ -203,8 +228,7 @@ class TopicLog:
         """Return where the partition is, by the last metadata."""
         if self._partition is None:
             topic = routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics[0]
-            if topic.error_code:
-                raise code_error(topic.error_code, None, f"topic {self.name}")
+            self._check_code(topic.error_code, None)
             if len(topic.partitions) != 1:
                 raise Invalid(
                     f"topic {self.name} has {len(topic.partitions)} partitions and must have 1, whose order all "
@@ -236,6 +260,11 @@ class TopicLog:
             raise OutOfLog(f"topic {self.name}: {name}")
         if name in _MOVED:
             raise Unavailable(f"another broker leads topic {self.name} now; autothrottle asks it")
+        if "Authorization" in name:
+            raise Invalid(
+                f"topic {self.name}: Kafka denies access to it ({name}). Fix: allow {', '.join(_OPERATIONS)} on it, and "
+                "Create before the first start, see docs/security.md"
+            )
         raise code_error(code, message, f"topic {self.name}")
 
 
@@ -244,8 +273,23 @@ _SETTINGS: Mapping[str, str] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
+    "compression.type": "gzip",
 }
-"""Without them Kafka deletes records that we still need."""
+"""Without them Kafka deletes records that we still need, or compresses them in a codec that we cannot read."""
+
+
+_ALSO_SAFE = {("compression.type", "producer"), ("compression.type", "uncompressed")}
+"""Values of a topic that somebody else created."""
+
+
+def _records(batch: Any) -> Iterable[TopicRecord]:
+    """Return the records of a batch; empty ones instead of those in a codec that is not read.
+
+    The codec decides alone, so that all processes read the same, whichever libraries they have.
+    """
+    if batch.compression_type in (_UNCOMPRESSED, _GZIP):
+        return (TopicRecord(record.offset, record.timestamp, record.value or b"") for record in batch)
+    return (TopicRecord(offset, 0, b"") for offset in range(batch.base_offset, batch.last_offset + 1))
 
 
 def _least_in_sync(replicas: int) -> int:

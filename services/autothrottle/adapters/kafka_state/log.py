@@ -325,8 +325,8 @@ class StateLog:
         if not replica.tree.last_version:
             self._problem = (
                 f"lacks its beginning: another party deleted the records before offset {replica.start}. Fix: if a "
-                "process of autothrottle still runs, it restores them within seconds. Otherwise restore a backup with "
-                "`autothrottle state import`, or delete the topic to begin without a ledger"
+                "process of autothrottle still runs, it restores them within seconds. Otherwise delete the topic. Then "
+                "restore a backup with `autothrottle state import`, or begin without a ledger"
             )
             self._refusal = Incomplete(f"the state topic {self.name} {self._problem}")
             return

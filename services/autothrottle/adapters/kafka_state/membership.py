@@ -15,6 +15,8 @@ from autothrottle.core.cluster.configs import ResourceType
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid
 from autothrottle.core.members import Member, ordered
 
+_POLL_SECONDS = 0.1
+
 
 class KafkaMembership(Registration):
     """Registers one process. The topic need not exist yet."""
@@ -56,11 +58,19 @@ class KafkaMembership(Registration):
 def remove_own_nodes(log: StateLog, own: OwnPaths, session_timeout: timedelta) -> None:
     """Remove the entries of candidates and members that have died. What operators set stays, and the term.
 
+    A candidate that has died counts as alive until it has been silent for the session timeout.
+
     Raises:
         Conflict: the ledger still has entries, or a planner is still a candidate.
         Unavailable: Kafka does not answer.
     """
-    deadline = time.monotonic() + session_timeout.total_seconds()
+    session_seconds = session_timeout.total_seconds()
+    expiry = time.monotonic() + session_seconds
+    while alive := _living(log, own.election, session_seconds):
+        if time.monotonic() > expiry + _POLL_SECONDS:
+            raise Conflict(f"{alive[0]} is a candidate; stop every planner first")
+        time.sleep(_POLL_SECONDS)
+    deadline = time.monotonic() + session_seconds
     with log.synced(deadline) as tree:
         has_ledger = any(tree.children(f"{own.ledger}/{kind.value}") for kind in ResourceType)
         versions = {
@@ -68,10 +78,14 @@ def remove_own_nodes(log: StateLog, own: OwnPaths, session_timeout: timedelta) -
             for parent in (own.election, own.members)
             for name, node in tree.children(parent).items()
         }
-    alive = [path for path in versions if log.silence(path) <= session_timeout.total_seconds()]
-    if any(path.startswith(own.election) for path in alive):
-        raise Conflict(f"{own.election} is not empty; stop every planner first")
     if has_ledger:
         raise Conflict(f"{own.ledger} is not empty; remove autothrottle's throttles first")
-    expired = {path: version for path, version in versions.items() if path not in alive}
+    expired = {path: version for path, version in versions.items() if log.silence(path) > session_seconds}
     log.append(StateEdit(versions=expired, texts=dict.fromkeys(expired)), deadline)
+
+
+def _living(log: StateLog, parent: str, session_seconds: float) -> list[str]:
+    """Return the children of a node that were written within the session timeout."""
+    with log.current() as tree:
+        paths = [f"{parent}/{name}" for name in tree.children(parent)]
+    return [path for path in paths if log.silence(path) <= session_seconds]

@@ -29,6 +29,8 @@ _PART_BYTES = 400_000
 _VERSIONS_PER_MILLISECOND = 1000
 """A topic that replaces a deleted one begins with larger versions, because fewer records than this are written on
 average. The versions stay below 2^53 until the year 2255, so that a double holds them."""
+_MOST_VERSION = 2**62
+_MOST_TIME = 2**53 // _VERSIONS_PER_MILLISECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +259,7 @@ class StateReplica:
         self.advance(offset)
         self.position = offset + 1
         try:
+            _check_number(time, _MOST_TIME)
             content = orjson.loads(value)
             if "snapshot" in content:
                 return self._accept_part(offset, content["snapshot"])
@@ -276,6 +279,9 @@ class StateReplica:
     def _accept_part(self, offset: int, part: Mapping[str, Any]) -> list[EditResult]:
         if part["v"] != _FORMAT:
             return []
+        for name in ("base", "part", "parts", "last_version", "lost_before"):
+            if name != "lost_before" or part[name] is not None:
+                _check_number(part[name], _MOST_VERSION)
         snapshot = self._snapshots.setdefault(part["id"], {})
         snapshot[part["part"]] = part["rows"]
         if len(snapshot) < part["parts"]:
@@ -297,20 +303,35 @@ class StateReplica:
         """Take over the state of a process that knew records which were lost, unless the log went on without it."""
         if self._last_edit >= part["lost_before"]:
             return []
-        self._last_edit, self._waiting = offset, []
         self._load(part["last_version"], rows)
+        self._last_edit, self._waiting = offset, []
         return []
 
     def _load(self, last_version: int, rows: Sequence[Any]) -> None:
         tree = self._empty_tree()
         tree.last_version = last_version
         for kind, *fields in rows:
+            if tuple(map(type, fields)) != _ROW_TYPES[kind]:
+                raise TypeError(f"a field of the row {kind!r} has another type")
+            record: AuditEntry | StoredText
             if kind == "audit":
-                tree.audit.append(AuditEntry(*fields))
+                record = AuditEntry(*fields)
+                _check_number(record.number, _MOST_VERSION)
+                tree.audit.append(record)
             else:
-                path, *node = fields
-                tree.put(path, StoredText(*node))
+                record = StoredText(*fields[1:])
+                tree.put(fields[0], record)
+            _check_number(record.version, last_version)
+            _check_number(record.time, _MOST_TIME)
         self.tree, self.is_complete = tree, True
+
+
+_ROW_TYPES = {"node": (str, str, int, int), "audit": (int, int, int, str, str)}
+
+
+def _check_number(number: object, most: int) -> None:
+    if type(number) is not int or not 0 <= number <= most:
+        raise ValueError(f"{number!r} is not a number from 0 to {most}")
 
 
 def _edit(content: Mapping[str, Any]) -> StateEdit:

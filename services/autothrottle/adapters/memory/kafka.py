@@ -52,6 +52,7 @@ from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import Change, edited_config, validate_restored
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import (
+    PERMITTED,
     ClientQuotaChange,
     PartitionsOfBrokers,
     QuotaReading,
@@ -476,6 +477,8 @@ class MemoryPermissions(Outages):
     """A `PermissionSource` with settable answers."""
 
     _outage = "the other side does not answer; try again"
+
+    summary = PERMITTED
 
     def __init__(self, missing: Mapping[str, str] | None = None) -> None:
         self.missing = dict(missing or {})

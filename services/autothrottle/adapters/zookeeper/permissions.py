@@ -21,6 +21,7 @@ from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.errors import Incomplete
+from autothrottle.ports.kafka import PERMITTED
 
 _NAMES = {
     Permissions.READ: "read",
@@ -38,6 +39,8 @@ _PARENT = Permissions.READ | Permissions.CREATE | Permissions.DELETE
 
 class ZooKeeperPermissions:
     """The ACLs of autothrottle's own znodes, or of Kafka's; a `PermissionSource`."""
+
+    summary = PERMITTED
 
     def __init__(self, client: KazooClient, paths: OwnPaths | KafkaPaths, submits: bool = True) -> None:
         """Prepare.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -99,6 +100,34 @@ def test_a_record_that_is_not_ours_has_no_effect(record: bytes) -> None:
     earlier = content(state.tree)
     assert state.accept(1, TIME, record) == []
     assert content(state.tree) == earlier and state.position == 2
+
+
+@pytest.mark.parametrize("time", [-1, 2**63 - 1])
+def test_a_record_with_an_impossible_time_has_no_effect(time: int) -> None:
+    """A record of another client with a time of 2^63 ms gave all later edits versions beyond 64 bits."""
+    state = replica([claim().encoded()])
+    assert state.accept(1, time, StateEdit(texts={"/a/x": "1"}).encoded()) == []
+    assert state.accept(2, TIME, StateEdit(texts={"/a/x": "2"}).encoded())[0].version == FIRST_VERSION + 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"last_version": "7"},
+        {"last_version": 2**63},
+        {"rows": [["node", "/a/x", 7, 1, 1]]},
+        {"rows": [["node", "/a/x", "7", 2**70, 1]]},
+        {"rows": [["audit", 1, 1, 1, "id", None]]},
+    ],
+)
+def test_a_snapshot_with_a_wrong_field_is_not_loaded(change: Mapping[str, object]) -> None:
+    """Such a field was loaded, and the next edit, the next snapshot or a reader of the node failed."""
+    state = replica([claim().encoded()])
+    part = json.loads(state.tree.parts("s", 1, lost_before=1)[0])["snapshot"]
+    earlier = content(state.tree)
+    state.accept(1, TIME, json.dumps({"snapshot": part | change}).encode())
+    assert content(state.tree) == earlier
+    assert state.accept(2, TIME, StateEdit(texts={"/a/x": "2"}).encoded())[0].effect is Effect.APPLIED
 
 
 # Snapshots.

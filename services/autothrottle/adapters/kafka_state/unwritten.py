@@ -1,0 +1,65 @@
+"""A topic for commands that only look: nothing is created, and no record is appended. The type is `UnwrittenTopic`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from autothrottle.adapters.kafka_state.topic import Records, Topic, TopicRecord
+from autothrottle.core.errors import Missing
+
+_ABSENT = "absent"
+_END_BYTES = 1_000_000
+"""A read with fewer bytes has reached the end of the log: a full one has several times more."""
+_POLL_SECONDS = 0.05
+
+
+class UnwrittenTopic:
+    """A `Topic` whose appends come back to this process alone, after all records of the real topic.
+
+    A topic that does not exist is an empty one.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._own: list[bytes] = []
+
+    def append(self, values: Sequence[bytes], deadline: float) -> None:
+        with self._lock:
+            self._own += values
+
+    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+        if topic_id == _ABSENT:
+            time.sleep(_POLL_SECONDS)
+            read = Records((), offset, 0)
+        else:
+            read = self._topic.read(topic_id, offset, min(wait, _POLL_SECONDS), deadline)
+        if sum(len(record.value) for record in read.records) >= _END_BYTES:
+            return read
+        with self._lock:
+            own, self._own = self._own, []
+        milliseconds = time.time_ns() // 1_000_000
+        # They take no place in the log, so that the next read does not miss a record of it.
+        echoes = (TopicRecord(read.next_offset - 1, milliseconds, value) for value in own)
+        return Records([*read.records, *echoes], read.next_offset, read.start)
+
+    def locate(self, deadline: float) -> tuple[str, int]:
+        try:
+            return self._topic.locate(deadline)
+        except Missing:
+            return _ABSENT, 0
+
+    def create(self, deadline: float) -> None:
+        """Nothing: `locate` does not miss the topic."""
+
+    def risks(self, deadline: float) -> Mapping[str, str]:
+        """Return none: who looks reports them."""
+        return {}
+
+    def delete_before(self, offset: int, deadline: float) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        self._topic.close()

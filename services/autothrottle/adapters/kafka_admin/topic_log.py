@@ -262,8 +262,8 @@ class TopicLog:
             raise Unavailable(f"another broker leads topic {self.name} now; autothrottle asks it")
         if "Authorization" in name:
             raise Invalid(
-                f"topic {self.name}: Kafka denies access to it ({name}). Fix: allow {', '.join(_OPERATIONS)} on it, and "
-                "Create before the first start, see docs/security.md"
+                f"topic {self.name}: Kafka denies access to it ({name}). Fix: allow {', '.join(_OPERATIONS)} on it, "
+                "and Create before the first start, see docs/security.md"
             )
         raise code_error(code, message, f"topic {self.name}")
 

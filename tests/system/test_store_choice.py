@@ -21,7 +21,8 @@ from autothrottle_lab.servers.processes import free_address
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import AT_ONCE, Stopwatch
 
-ALONE = ["--bootstrap-servers=127.0.0.1:1", "--zk-config-prefix=tools/throttle"]
+ALONE = ["--bootstrap-servers=127.0.0.1:1"]
+ROOT = "/autothrottle"
 PATIENCE = timedelta(seconds=30)
 """Longer than the limit of a start, for a busy machine."""
 
@@ -36,20 +37,19 @@ def client(own_zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     client = KazooClient(own_zookeeper.connect)
     client.start()
     yield client
-    client.delete("/tools", recursive=True)
+    client.delete(ROOT, recursive=True)
     client.stop()
     client.close()
 
 
 def test_state_in_the_default_zookeeper_is_not_left_behind(own_zookeeper: ZooKeeperServer, client: KazooClient) -> None:
     server = own_zookeeper.connect
-    client.ensure_path("/tools")
     refuse_state_left_behind(configured(server), PATIENCE)
-    client.create("/tools/throttle")
+    client.create(ROOT)
     with pytest.raises(Invalid) as caught:
         refuse_state_left_behind(configured(server), PATIENCE)
     assert str(caught.value) == (
-        f"no state store is named, and the ZooKeeper at {server} has autothrottle's state (/tools/throttle), which the "
+        f"no state store is named, and the ZooKeeper at {server} has autothrottle's state ({ROOT}), which the "
         "default, state-store kafka, would leave behind. Fix: --state-store=zookeeper keeps it there, with "
         "--kafka-backend=zookeeper if that is Kafka's ZooKeeper, too; or move it with `autothrottle state export` and "
         "`autothrottle state import`, and give --state-store=kafka"
@@ -63,7 +63,7 @@ def test_state_in_the_default_zookeeper_is_not_left_behind(own_zookeeper: ZooKee
 def test_a_chosen_store_is_used_without_a_look_at_the_default_one(
     own_zookeeper: ZooKeeperServer, client: KazooClient, flags: list[str]
 ) -> None:
-    client.ensure_path("/tools/throttle")
+    client.ensure_path(ROOT)
     configuration = configured(own_zookeeper.connect, *flags)
     refuse_state_left_behind(configuration, PATIENCE)
     is_kafka = flags == ["--state-store=kafka"]
@@ -94,8 +94,8 @@ def test_a_server_that_does_not_answer_may_have_state() -> None:
 def test_each_command_ends_with_status_2_instead_of_a_start_without_its_state(
     own_zookeeper: ZooKeeperServer, client: KazooClient
 ) -> None:
-    client.ensure_path("/tools/throttle")
-    commands = [name for name, command in COMMANDS.items() if "state-store" in command.options]
+    client.ensure_path(ROOT)
+    commands = [name for name, command in COMMANDS.items() if "state-store" in command.options and name != "state"]
     assert {"run", "check", "planner", "admin", "uninstall"} <= {*commands}
     program = f"""
 import sys

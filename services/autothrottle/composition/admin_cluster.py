@@ -99,12 +99,13 @@ class AdminCluster(_AdminApi):
 
     def __init__(self, configuration: Configuration, stack: Shutdown, state: StateStores) -> None:
         super().__init__(configuration, stack, state)
-        self._poll = configuration.discovery_poll
-        self._own_topic = configuration.state_topic if configuration.state_store is StateStore.KAFKA else ""
+        self._configuration = configuration
 
     def snapshots(self, progress: ProgressReader | None) -> SnapshotSource:
-        ledger = self._stores.ledger_reader()
-        return self._closing(AdminSnapshots(self._kafka, ledger, self._poll, progress, self._own_topic))
+        configuration, ledger = self._configuration, self._stores.ledger_reader()
+        own_topic = configuration.state_topic if configuration.state_store is StateStore.KAFKA else ""
+        snapshots = AdminSnapshots(self._kafka, ledger, configuration.discovery_poll, progress, own_topic)
+        return self._closing(snapshots)
 
     def source(self) -> AdminClusterSource:
         return AdminClusterSource(self._kafka)

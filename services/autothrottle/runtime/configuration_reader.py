@@ -383,8 +383,8 @@ class _Combinations:
 
         if self.values.zk_config_prefix.strip("/") != OPTIONS["zk-config-prefix"].default:
             self.problems.append(
-                f"{store} is kafka, where {self._valued('zk-config-prefix')} keeps nothing apart. Fix: --state-topic="
-                "a topic for each installation, and no zk-config-prefix"
+                f"{store} is kafka, where {self._valued('zk-config-prefix')} keeps nothing apart. Fix: "
+                "--state-store=zookeeper, where it does; or --state-topic=a topic for each installation, without it"
             )
 
     def _check_zookeeper(self) -> None:

@@ -695,7 +695,8 @@ def test_another_root_node_keeps_nothing_apart_in_a_topic() -> None:
     (problem,) = problems(*argv)
     assert problem == (
         "state-store (default) is kafka, where zk-config-prefix: '/shadow' (flag --zk-config-prefix) keeps "
-        "nothing apart. Fix: --state-topic=a topic for each installation, and no zk-config-prefix"
+        "nothing apart. Fix: --state-store=zookeeper, where it does; or --state-topic=a topic for each installation, "
+        "without it"
     )
     parse(["--bootstrap-servers=a:1", "--zk-config-prefix=autothrottle"], {})
 

@@ -230,6 +230,7 @@ class StateLog:
                 self._changed.wait(_POLL_SECONDS)
         for risk in self._topic.risks(deadline).values():
             raise Invalid(risk)
+        self.append(StateEdit(), deadline)
 
     # Reading
 

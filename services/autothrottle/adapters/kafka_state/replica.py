@@ -240,6 +240,8 @@ class StateReplica:
             return
         if is_new_topic:
             self.snapshot_base, self._last_edit = 0, -1
+        if not self.has_been_current:
+            self.tree = self._empty_tree()
         self.position = start
         self.is_complete = start == 0 and not self.tree.last_version
         self._waiting, self._snapshots = [], {}
@@ -247,8 +249,6 @@ class StateReplica:
     def advance(self, offset: int) -> None:
         """Continue at an offset. If records before it are missing, another party has compacted the topic."""
         if offset > self.position:
-            if not self.has_been_current:
-                self.tree = self._empty_tree()
             self.begin(offset, False)
 
     def accept(self, offset: int, time: int, value: bytes) -> list[EditResult]:

@@ -200,8 +200,16 @@ def test_a_snapshot_is_useless_if_the_records_after_its_base_are_gone() -> None:
 def lost(records: Sequence[bytes]) -> StateReplica:
     """Return a replica whose topic was deleted and created again."""
     state = replica(records)
+    state.has_been_current = True
     state.begin(0, is_new_topic=True)
     return state
+
+
+def test_a_process_that_had_read_a_part_only_restores_nothing() -> None:
+    """Another party deleted the rest while it started. Its part would have replaced the ledger of all others."""
+    state = replica([claim().encoded()])
+    state.begin(5, is_new_topic=False)
+    assert not state.is_complete and state.tree.last_version == 0
 
 
 def test_a_lost_topic_is_restored_from_the_memory_of_a_process() -> None:

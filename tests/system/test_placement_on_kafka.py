@@ -95,7 +95,8 @@ def test_a_failed_id_is_replaced_in_a_pool_under_throttle(
         assert main([*arguments, "--check"]) == 3
         assert main([*arguments, "--execute", f"--admin-addr={admin}"]) == 0
         assert throttled(kraft_cluster)
-        assert main([*arguments, "--check"]) == 0, "reassignments in progress count as done"
+        # Reassignments in progress count as done. A broker may not know at once that one has ended.
+        eventually(lambda: main([*arguments, "--check"]) == 0)
         kraft_cluster.wait_until_reassigned()
         for row, state in kraft_cluster.partitions([topic, "test_topic1"]).items():
             assert state.replicas == tuple(1004 if id == LEAVING else id for id in before[row].replicas)

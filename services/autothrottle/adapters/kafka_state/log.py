@@ -170,6 +170,12 @@ class StateLog:
         with self._changed:
             return time.monotonic() - self._written.get(path, self._complete_time)
 
+    def living(self, parent: str, seconds: float) -> list[str]:
+        """Return the paths of the children of a node that were written within so many seconds."""
+        with self._changed:
+            paths = [f"{parent}/{name}" for name in self._replica.tree.children(parent)]
+            return [path for path in paths if self.silence(path) <= seconds]
+
     def watch(self, paths: Callable[[str], bool], notify: Callable[[], None]) -> Subscription[frozenset[str]]:
         """Call `notify` after each read that changed one of these paths. It must not block."""
         self._start()
@@ -182,12 +188,6 @@ class StateLog:
             if self._replica.is_complete and age <= self.silence_limit:
                 return ""
             return f"the state topic {self.name} {self._problem or f'has not been read for {age:.0f} s'}"
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the whole state has been read."""
-        with self._changed:
-            return self._replica.is_complete
 
     def _unavailable(self) -> Unavailable:
         problem = self.problem() or f"the state topic {self.name} did not confirm a record in time"

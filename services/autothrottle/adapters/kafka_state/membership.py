@@ -32,12 +32,12 @@ class KafkaMembership(Registration):
     def members(self, timeout: timedelta) -> tuple[Member, ...]:
         """Return all processes that have written their entry within the session timeout."""
         with self._log.synced(time.monotonic() + timeout.total_seconds()) as tree:
-            nodes = dict(tree.children(self._own.members))
+            paths = self._log.living(self._own.members, self._session_timeout.total_seconds())
+            nodes = [node for path in paths if (node := tree.node(path)) is not None]
         members = []
-        for name, node in nodes.items():
-            if self._log.silence(f"{self._own.members}/{name}") <= self._session_timeout.total_seconds():
-                with suppress(Invalid):
-                    members.append(parse_member(node.text.encode()))
+        for node in nodes:
+            with suppress(Invalid):
+                members.append(parse_member(node.text.encode()))
         return ordered(members)
 
     def _register(self) -> bool:
@@ -66,7 +66,7 @@ def remove_own_nodes(log: StateLog, own: OwnPaths, session_timeout: timedelta) -
     """
     session_seconds = session_timeout.total_seconds()
     expiry = time.monotonic() + session_seconds
-    while alive := _living(log, own.election, session_seconds):
+    while alive := log.living(own.election, session_seconds):
         if time.monotonic() > expiry + _POLL_SECONDS:
             raise Conflict(f"{alive[0]} is a candidate; stop every planner first")
         time.sleep(_POLL_SECONDS)
@@ -82,10 +82,3 @@ def remove_own_nodes(log: StateLog, own: OwnPaths, session_timeout: timedelta) -
         raise Conflict(f"{own.ledger} is not empty; remove autothrottle's throttles first")
     expired = {path: version for path, version in versions.items() if log.silence(path) > session_seconds}
     log.append(StateEdit(versions=expired, texts=dict.fromkeys(expired)), deadline)
-
-
-def _living(log: StateLog, parent: str, session_seconds: float) -> list[str]:
-    """Return the children of a node that were written within the session timeout."""
-    with log.current() as tree:
-        paths = [f"{parent}/{name}" for name in tree.children(parent)]
-    return [path for path in paths if log.silence(path) <= session_seconds]

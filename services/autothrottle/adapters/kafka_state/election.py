@@ -18,18 +18,17 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.replica import EditResult, Effect, StateEdit, Tree
-from autothrottle.adapters.zookeeper.codec import INT64, integer, own_object, text
+from autothrottle.adapters.state_store.candidate import Candidate
+from autothrottle.adapters.zookeeper.codec import INT64, integer, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Invalid, Unavailable
+from autothrottle.core.errors import FIELD_ERRORS, AutothrottleError, Unavailable
 from autothrottle.core.retries import ELECTION
-from autothrottle.ports.kafka import Term
 from autothrottle.ports.state_store import Leader
 
 log = logging.getLogger(__name__)
@@ -38,92 +37,30 @@ _LEAVE_SECONDS = 1.0
 """How long `leave` waits at most for Kafka to confirm it."""
 
 
-class KafkaElection:
-    """One candidate; an `Election`."""
+class KafkaElection(Candidate):
+    """One candidate."""
+
+    _store, _end = "the state topic", "it expires"
 
     def __init__(self, state: StateLog, own: OwnPaths, session_timeout: timedelta) -> None:
-        self._state, self._own = state, own
-        self._session_seconds = session_timeout.total_seconds()
-        self._silence_limit = self._session_seconds * 2 / 3
-        self._heartbeat_seconds = self._session_seconds / 6
+        super().__init__(own, session_timeout, _LEAVE_SECONDS + session_timeout.total_seconds() / 6)
+        self._state = state
         self._turn_seconds = self._session_seconds / 3
         """How long a candidate lets each one go first that has waited longer."""
         self._name = uuid.uuid4().hex
         self._path = f"{own.election}/{self._name}"
-        self._leaving = threading.Event()
-        self._wake = threading.Event()
-        self._term_ended = threading.Event()
-        self._lock = threading.Lock()
-        self._term: Term | None = None
-        self._last_contact = 0.0
-        self._has_waited = False
-        """Whether another candidate led when this one joined."""
-        self._led_since = 0.0
         self._joined = 0
         """Version of the first heartbeat of this candidacy; 0: none is written yet."""
-        self._rests_until = 0.0
         self._refusal = ""
         """The last refusal that was logged."""
-        self._thread: threading.Thread | None = None
-        self._address, self._host = "", ""
-        self._on_change: Callable[[], None] = lambda: None
-
-    @property
-    def term(self) -> Term | None:
-        """The term that this candidate holds; None after two thirds of the session timeout without an answer."""
-        lease_end = self._last_contact + self._silence_limit
-        term = self._term
-        return None if term is None or time.monotonic() > lease_end else replace(term, lease_end=lease_end)
+        self._upkeep: threading.Thread | None = None
 
     def leader(self) -> Leader | None:
-        """Return the last leader, whether or not its term continues; None: there has not been one."""
         with self._state.synced(time.monotonic() + self._silence_limit) as tree:
             node = tree.node(self._own.term)
         if node is None:
             return None
-        since = datetime.fromtimestamp(node.time / 1000, UTC)
-        try:
-            holder = own_object(node.text.encode(), self._own.term)
-            return Leader(node.version, text(holder["address"]), since, text(holder["host"]))
-        except (*FIELD_ERRORS, Invalid):
-            return Leader(node.version, "", since)
-
-    def join(self, address: str, on_change: Callable[[], None], host: str = "") -> None:
-        """Start to campaign in a background thread."""
-        self._address, self._host, self._on_change = address, host, on_change
-        with self._lock:
-            self._leaving.clear()
-            self._rests_until = 0.0
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._campaign, name="election", daemon=True)
-                self._thread.start()
-
-    def resign(self, pause: timedelta) -> bool:
-        """Give up the term if another candidate waits."""
-        is_new = self._has_waited and time.monotonic() - self._led_since < pause.total_seconds()
-        if self.term is None or is_new:
-            return False
-        try:
-            self._beat(time.monotonic() + self._silence_limit)  # so that all candidates are known here
-        except AutothrottleError:
-            return False
-        if not self._others():
-            return False
-        self._rests_until = time.monotonic() + pause.total_seconds()
-        self._end_term()
-        return True
-
-    def leave(self) -> None:
-        """Give up the term at once, and withdraw the candidacy; other candidates need not wait for its expiry."""
-        with self._lock:
-            self._leaving.set()
-            thread = self._thread
-        self._end_term()
-        self._wake.set()
-        if thread is not None:
-            thread.join(_LEAVE_SECONDS + self._heartbeat_seconds)
-            if thread.is_alive():
-                log.warning("The state topic does not answer; the candidacy ends when it expires")
+        return self._leader_in(node.text.encode(), node.version, datetime.fromtimestamp(node.time / 1000, UTC))
 
     # Campaigning.
 
@@ -158,18 +95,8 @@ class KafkaElection:
         """Whether a path belongs to the election."""
         return path == self._own.term or path.rpartition("/")[0] == self._own.election
 
-    def _has_left(self) -> bool:
-        """Whether the campaign is over: this candidate leaves, its node is deleted, and it has not joined again."""
-        if self._leaving.is_set():
-            with suppress(AutothrottleError):
-                self._withdraw()
-        with self._lock:
-            if self._leaving.is_set():
-                self._thread = None
-            return self._thread is None
-
     def _run_candidacy(self) -> None:
-        """Write heartbeats, claim a term as soon as nobody else leads, and hold it."""
+        """Write heartbeats, claim a term as soon as no other candidate leads, and hold it."""
         self._has_waited, self._joined = False, 0
         next_beat = 0.0
         while not self._leaving.is_set():
@@ -188,7 +115,11 @@ class KafkaElection:
             started = time.monotonic()
             result = self._state.append(claim, started + self._silence_limit)
             if result.effect is Effect.APPLIED:
-                return self._lead(result.version, started)
+                self._refusal, self._state.led_last = "", True
+                self._lead(result.version, started)
+                if self._rests_until > time.monotonic():
+                    self._withdraw()
+                return
 
     def _beat(self, deadline: float) -> EditResult:
         """Write a heartbeat. It says when this candidacy began: the version of its first heartbeat."""
@@ -214,8 +145,7 @@ class KafkaElection:
         if patience > 0:
             self._has_waited = bool(holder)
             return None, patience
-        term = {"holder": self._name, "address": self._address, "host": self._host}
-        return StateEdit(versions=versions, texts={self._own.term: json.dumps(term)}), 0.0
+        return StateEdit(versions=versions, texts={self._own.term: self._term_text(self._name)}), 0.0
 
     def _rank(self) -> int:
         """The number of candidates that wait longer than this one. They may claim first."""
@@ -233,11 +163,17 @@ class KafkaElection:
         except FIELD_ERRORS:
             return f"{self._own.election}/unknown"
 
+    def _rivals(self) -> list[str]:
+        self._beat(time.monotonic() + self._silence_limit)  # so that all candidates are known here
+        return self._others()
+
     def _others(self) -> list[str]:
         """The nodes of other candidates that live."""
-        with self._state.current() as tree:
-            paths = [f"{self._own.election}/{name}" for name in tree.children(self._own.election)]
-        return [path for path in paths if path != self._path and self._state.silence(path) <= self._session_seconds]
+        return [path for path in self._state.living(self._own.election, self._session_seconds) if path != self._path]
+
+    def _withdraw_for_good(self) -> None:
+        with suppress(AutothrottleError):
+            self._withdraw()
 
     def _withdraw(self) -> None:
         """Delete our node, so that others can claim at once."""
@@ -245,47 +181,16 @@ class KafkaElection:
 
     # Leading.
 
-    def _lead(self, fence: int, started: float) -> None:
-        """Hold a term that has begun, while Kafka confirms it."""
-        with self._lock:
-            if self._leaving.is_set():
-                return
-            self._last_contact, self._led_since, self._term = started, started, Term(fence)
-            self._term_ended.clear()
-            self._refusal = ""
-            self._state.led_last = True
-        try:
-            self._on_change()
-            self._hold(fence)
-        finally:
-            self._end_term()
-        if self._rests_until > time.monotonic():
-            self._withdraw()
-
-    def _hold(self, fence: int) -> None:
-        """Return when the term is over."""
-        upkeep: threading.Thread | None = None
-        while True:
-            until = self._last_contact + self._silence_limit
-            if self._term_ended.wait(max(0.0, min(self._heartbeat_seconds, until - time.monotonic()))):
-                return
-            request_time = time.monotonic()
-            if request_time >= until:
-                log.warning("No answer from the state topic for %.1f s: giving up the term", self._silence_limit)
-                return
-            try:
-                newest = self._beat(until).fence
-            except Unavailable:
-                continue  # a missing answer does not end the term; the clock decides
-            if newest != fence:
-                self._state.led_last = False
-                log.warning("Term %d is over: term %d has begun", fence, newest)
-                return
-            self._last_contact = request_time
-            is_due = self._state.is_snapshot_due or self._state.is_settings_check_due
-            if is_due and (upkeep is None or not upkeep.is_alive()):
-                upkeep = threading.Thread(target=self._maintain, name="state-upkeep", daemon=True)
-                upkeep.start()
+    def _why_over(self, fence: int, deadline: float) -> str:
+        newest = self._beat(deadline).fence
+        if newest != fence:
+            self._state.led_last = False
+            return f"term {newest} has begun"
+        is_due = self._state.is_snapshot_due or self._state.is_settings_check_due
+        if is_due and (self._upkeep is None or not self._upkeep.is_alive()):
+            self._upkeep = threading.Thread(target=self._maintain, name="state-upkeep", daemon=True)
+            self._upkeep.start()
+        return ""
 
     def _maintain(self) -> None:
         """Check the topic's settings, and keep it small."""
@@ -318,13 +223,6 @@ class KafkaElection:
         for path, version in nodes:
             if self._state.silence(path) > 10 * self._session_seconds:
                 yield path, version
-
-    def _end_term(self) -> None:
-        with self._lock:
-            ended, self._term = self._term, None
-            self._term_ended.set()
-        if ended is not None:
-            self._on_change()
 
 
 def _joined(node: str) -> int:

@@ -89,7 +89,7 @@ class KafkaState(StateStores):
         return KafkaLedger(self._log, self.paths)
 
     def ledger_reader(self) -> LedgerReader:
-        return KafkaLedgerReader(self.ledger)
+        return KafkaLedgerReader(self._log, self.paths)
 
     def permissions(self) -> PermissionSource:
         return self._topic

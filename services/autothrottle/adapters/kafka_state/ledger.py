@@ -1,20 +1,19 @@
-"""The ledger in the state topic. The type to know is `KafkaLedger`."""
+"""The ledger in the state topic. The types to know are `KafkaLedger` and `KafkaLedgerReader`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
-from urllib.parse import unquote
 
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.replica import EditResult, Effect, StateEdit, StoredText
+from autothrottle.adapters.state_store.ledger import quota_resource
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry, parse_ledger_entry, resource_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.snapshot import Problem
 from autothrottle.core.errors import Invalid, NotLeader
-from autothrottle.core.quotas.keys import entity_of_path
 from autothrottle.core.records import Outcome, OutcomeStatus
 from autothrottle.ports.state_store import LedgerCopy
 
@@ -23,13 +22,10 @@ _EDIT_BYTES = 200_000
 
 
 class KafkaLedger:
-    """A `Ledger` and a `LedgerReader`. Thread-safe."""
+    """A `Ledger`. Thread-safe."""
 
     def __init__(self, state: StateLog, own: OwnPaths) -> None:
         self._state, self._own = state, own
-        self._parsed: dict[str, tuple[int, LedgerEntry | Invalid]] = {}
-        """Path -> (version, entry): each text is parsed once. Only `copy` writes it, one caller at a time."""
-        self._last: dict[ConfigResource, LedgerEntry] = {}
 
     def read(
         self, resources: Collection[ConfigResource], deadline: float
@@ -42,35 +38,11 @@ class KafkaLedger:
     def quota_entries(self, deadline: float) -> Mapping[ConfigResource, LedgerEntry | Invalid]:
         with self._state.synced(deadline) as tree:
             nodes = dict(tree.children(self._own.quota_ledger))
-        entries = {
-            ConfigResource(unquote(name)): _parsed(f"{self._own.quota_ledger}/{name}", nodes[name]) for name in nodes
+        return {
+            resource: _parsed(f"{self._own.quota_ledger}/{name}", node)
+            for name, node in nodes.items()
+            if (resource := quota_resource(name)) is not None
         }
-        return {resource: entry for resource, entry in entries.items() if entity_of_path(resource.path) is not None}
-
-    def copy(self, timeout: timedelta) -> LedgerCopy:
-        """Return the entries of all brokers and topics."""
-        with self._state.synced(time.monotonic() + timeout.total_seconds()) as tree:
-            nodes = {kind: dict(tree.children(f"{self._own.ledger}/{kind.value}")) for kind in THROTTLED_TYPES}
-        entries: dict[ConfigResource, LedgerEntry] = {}
-        unreadable: dict[ConfigResource, Problem] = {}
-        parsed: dict[str, tuple[int, LedgerEntry | Invalid]] = {}
-        for kind, children in nodes.items():
-            for name, node in children.items():
-                path, resource = f"{self._own.ledger}/{kind.value}/{name}", resource_of(kind, name)
-                if resource is None:
-                    continue
-                version, entry = self._parsed.get(path, (0, Invalid()))
-                if version != node.version:
-                    entry = _parsed(path, node)
-                parsed[path] = node.version, entry
-                if isinstance(entry, LedgerEntry):
-                    entries[resource] = entry
-                    continue
-                unreadable[resource] = Problem(resource.path, str(entry))
-                if resource in self._last:
-                    entries[resource] = self._last[resource]
-        self._parsed, self._last = parsed, entries
-        return LedgerCopy(entries, unreadable)
 
     def write(
         self, fence: int, entries: Mapping[ConfigResource, LedgerEntry | None], deadline: float
@@ -99,13 +71,37 @@ class KafkaLedger:
 
 
 class KafkaLedgerReader:
-    """A `LedgerReader` of a ledger."""
+    """A `LedgerReader` of the entries of brokers and topics. Thread-safe: concurrent callers may parse a text twice."""
 
-    def __init__(self, ledger: KafkaLedger) -> None:
-        self._ledger = ledger
+    def __init__(self, state: StateLog, own: OwnPaths) -> None:
+        self._state, self._own = state, own
+        self._parsed: dict[str, tuple[int, LedgerEntry | Invalid]] = {}
+        """Path -> (version, entry): each text is parsed once."""
+        self._last: dict[ConfigResource, LedgerEntry] = {}
 
     def read(self, timeout: timedelta) -> LedgerCopy:
-        return self._ledger.copy(timeout)
+        with self._state.synced(time.monotonic() + timeout.total_seconds()) as tree:
+            nodes = {kind: dict(tree.children(f"{self._own.ledger}/{kind.value}")) for kind in THROTTLED_TYPES}
+        entries: dict[ConfigResource, LedgerEntry] = {}
+        unreadable: dict[ConfigResource, Problem] = {}
+        parsed: dict[str, tuple[int, LedgerEntry | Invalid]] = {}
+        for kind, children in nodes.items():
+            for name, node in children.items():
+                path, resource = f"{self._own.ledger}/{kind.value}/{name}", resource_of(kind, name)
+                if resource is None:
+                    continue
+                version, entry = self._parsed.get(path, (0, Invalid()))
+                if version != node.version:
+                    entry = _parsed(path, node)
+                parsed[path] = node.version, entry
+                if isinstance(entry, LedgerEntry):
+                    entries[resource] = entry
+                    continue
+                unreadable[resource] = Problem(resource.path, str(entry))
+                if resource in self._last:
+                    entries[resource] = self._last[resource]
+        self._parsed, self._last = parsed, entries
+        return LedgerCopy(entries, unreadable)
 
 
 def _outcome(resource: ConfigResource, result: EditResult | None) -> Outcome:

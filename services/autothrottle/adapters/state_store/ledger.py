@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Protocol
+from urllib.parse import unquote
 
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.quotas.keys import ClientReading, QuotaState
+from autothrottle.core.quotas.keys import ClientReading, QuotaState, entity_of_path
 from autothrottle.ports.kafka import QuotaReading, Term
 from autothrottle.ports.state_store import Ledger, Terms
 
@@ -24,6 +25,13 @@ QuotaTexts = Mapping[ConfigResource, Mapping[str, str] | Invalid]
 _UNKNOWN_GROUPS = ClientReading(
     warnings=("clients without quotas of their own are unknown: in ZooKeeper mode set --bootstrap-servers",)
 )
+
+
+def quota_resource(name: str) -> ConfigResource | None:
+    """Return the resource of a node in the ledger of client quotas; None: the node is not ours."""
+    resource = ConfigResource(unquote(name))
+    return None if entity_of_path(resource.path) is None else resource
+
 
 _SHARE_OF_SESSION = 2 / 3
 """Maximum time from the start of the term check to the end of the write, as a share of the session timeout.

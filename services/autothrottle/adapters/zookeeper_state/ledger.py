@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from urllib.parse import unquote
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -14,6 +13,7 @@ from kazoo.exceptions import NoNodeError
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
 from autothrottle.adapters.kafka_zookeeper.snapshots import ThrottleConfigs
+from autothrottle.adapters.state_store.ledger import quota_resource
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
 from autothrottle.adapters.zookeeper.codec import parse_ledger_entry
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes, Part, ZnodeMirror
@@ -21,7 +21,6 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import FenceCheck, term_check, translated_errors
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource, LedgerEntry
 from autothrottle.core.errors import Invalid, Unavailable
-from autothrottle.core.quotas.keys import entity_of_path
 from autothrottle.core.records import Outcome
 from autothrottle.core.throttles.changes import Change
 from autothrottle.ports.kafka import Term
@@ -76,11 +75,10 @@ class ZooKeeperLedger:
             except NoNodeError:
                 return {}
             entries = read_entries(self._client, [f"{parent}/{name}" for name in names], deadline)
-        resources = [ConfigResource(unquote(name)) for name in names]
         return {
             resource: entry
-            for resource, entry in zip(resources, entries, strict=True)
-            if entry is not None and entity_of_path(resource.path) is not None  # otherwise it is not a node of ours
+            for resource, entry in zip(map(quota_resource, names), entries, strict=True)
+            if resource is not None and entry is not None
         }
 
     def check_term(self, fence: int, deadline: float) -> None:

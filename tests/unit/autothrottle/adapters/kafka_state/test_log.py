@@ -12,7 +12,7 @@ import pytest
 
 from autothrottle.adapters.kafka_state.copy import export_state, import_state
 from autothrottle.adapters.kafka_state.election import KafkaElection
-from autothrottle.adapters.kafka_state.ledger import KafkaLedger
+from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.nodes import kafka_overrides
 from autothrottle.adapters.kafka_state.replica import Effect, StateEdit
@@ -204,11 +204,11 @@ def begin_term(log: StateLog, holder: str = "{}") -> int:
 
 
 def test_the_ledger_is_written_in_its_term_only(log: StateLog) -> None:
-    ledger, entry = KafkaLedger(log, OWN), ledger_entry(leader_replication_throttled_rate="7")
-    fence = begin_term(log)
+    ledger, reader, fence = KafkaLedger(log, OWN), KafkaLedgerReader(log, OWN), begin_term(log)
+    entry = ledger_entry(leader_replication_throttled_rate="7")
     assert ledger.write(fence, {BROKER: entry}, soon())[BROKER].status is OutcomeStatus.APPLIED
     assert ledger.read([BROKER], soon()) == {BROKER: entry}
-    assert ledger.copy(timedelta(seconds=20)).entries == {BROKER: entry}
+    assert reader.read(timedelta(seconds=20)).entries == {BROKER: entry}
     begin_term(log)
     with pytest.raises(NotLeader, match=f"term {fence} is over"):
         ledger.write(fence, {BROKER: None}, soon())
@@ -218,23 +218,24 @@ def test_the_ledger_is_written_in_its_term_only(log: StateLog) -> None:
 
 
 def test_many_entries_are_written_in_several_edits_and_an_absent_one_is_deleted(log: StateLog) -> None:
-    ledger, fence = KafkaLedger(log, OWN), begin_term(log)
+    ledger, reader, fence = KafkaLedger(log, OWN), KafkaLedgerReader(log, OWN), begin_term(log)
     value = ",".join(f"{n}:{n}" for n in range(3_000))
     entries = {
         ConfigResource.topic(f"t{n}"): ledger_entry(leader_replication_throttled_replicas=value) for n in range(30)
     }
     outcomes = ledger.write(fence, {**entries, BROKER: None}, soon())
     assert {outcome.status for outcome in outcomes.values()} == {OutcomeStatus.APPLIED}
-    assert ledger.copy(timedelta(seconds=20)).entries == entries
+    assert reader.read(timedelta(seconds=20)).entries == entries
 
 
 def test_an_unreadable_entry_stays_as_it_was_last_read(log: StateLog) -> None:
-    ledger, entry, fence = KafkaLedger(log, OWN), ledger_entry(leader_replication_throttled_rate="7"), begin_term(log)
+    ledger, reader, fence = KafkaLedger(log, OWN), KafkaLedgerReader(log, OWN), begin_term(log)
+    entry = ledger_entry(leader_replication_throttled_rate="7")
     other = ConfigResource.broker(1002)
     ledger.write(fence, {BROKER: entry, other: entry}, soon())
-    assert ledger.copy(timedelta(seconds=20)).entries == {BROKER: entry, other: entry}
+    assert reader.read(timedelta(seconds=20)).entries == {BROKER: entry, other: entry}
     put(log, "garbage", OWN.ledger_entry(other))
-    copy = ledger.copy(timedelta(seconds=20))
+    copy = reader.read(timedelta(seconds=20))
     assert copy.entries == {BROKER: entry, other: entry}
     assert list(copy.unreadable) == [other]
 

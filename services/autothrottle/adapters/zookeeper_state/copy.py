@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -11,8 +11,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from autothrottle.adapters.state_store.state_copy import AuditText, StateCopy, dated, is_copied, refuse_filled
+from autothrottle.adapters.zookeeper.bulk import DENIED, read_nodes
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.session import new_origin, origin_path, read_origin, translated_errors
+from autothrottle.core.cluster.configs import ResourceType
+from autothrottle.core.errors import Unavailable
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -21,24 +24,23 @@ def export_state(client: KazooClient, own: OwnPaths) -> StateCopy:
     """Return the state. Planners may run: each node is read once, after all writes before the call.
 
     Raises:
-        Unavailable: ZooKeeper does not answer.
+        Unavailable: ZooKeeper does not answer, or denies access to a node.
     """
     with translated_errors("exporting our state"):
         client.sync_async(own.root).get(timeout=_TIMEOUT_SECONDS)
-        nodes = {path.removeprefix(f"{own.root}/"): text for path, text in _texts(client, own, own.root)}
+        nodes = {path.removeprefix(f"{own.root}/"): text for path, text in _texts(client, own).items()}
         return StateCopy(_fence(client, own), nodes, list(_audit(client, own)))
 
 
-def _texts(client: KazooClient, own: OwnPaths, parent: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of all nodes with a text below a path."""
-    for name in _children(client, parent):
-        path = f"{parent}/{name}"
-        if is_copied(own, path):
-            with suppress(NoNodeError):
-                data, _ = client.get_async(path).get(timeout=_TIMEOUT_SECONDS)
-                if data:
-                    yield path, data.decode(errors="backslashreplace")
-                yield from _texts(client, own, path)
+def _texts(client: KazooClient, own: OwnPaths) -> Mapping[str, str]:
+    """Return path -> text of all nodes with a text."""
+    parents = (own.root, own.overrides, *(f"{own.ledger}/{kind.value}" for kind in ResourceType))
+    paths = [f"{parent}/{name}" for parent in parents for name in _children(client, parent)]
+    copied = [path for path in paths if is_copied(own, path)]
+    nodes = dict(zip(copied, read_nodes(client, copied, time.monotonic() + _TIMEOUT_SECONDS), strict=True))
+    if DENIED in nodes.values():
+        raise Unavailable(f"ZooKeeper denies access to nodes below {own.root}, which the copy would lack")
+    return {path: node[0].decode(errors="backslashreplace") for path, node in nodes.items() if node and node[0]}
 
 
 def _children(client: KazooClient, path: str) -> list[str]:
@@ -72,7 +74,7 @@ def import_state(client: KazooClient, own: OwnPaths, copy: StateCopy) -> None:
         Unavailable: ZooKeeper does not answer; a part may be loaded.
     """
     with translated_errors("importing our state"):
-        texts, records = sum(1 for _ in _texts(client, own, own.root)), len(_children(client, own.audit))
+        texts, records = len(_texts(client, own)), len(_children(client, own.audit))
         entries = texts + records + bool(_fence(client, own))
         fix = f"delete {own.root} in ZooKeeper, or give another zk-config-prefix"
         refuse_filled(own.root, entries, len(_children(client, own.election)), fix)

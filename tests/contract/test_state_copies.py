@@ -77,6 +77,10 @@ def test_the_state_moves_to_a_topic_and_back(tree: Tree, zookeeper: ZooKeeperSer
         in_zookeeper.import_state(client, other.own, returned)
         again = in_zookeeper.export_state(client, other.own)
         assert again.nodes == exported.nodes
+        third = Tree(client)
+        in_zookeeper.import_state(client, third.own, again)
+        with closing(zookeeper_overrides(client, third.own)) as copied:
+            assert [r.time for r in copied.read_audit_records(9).records] == [r.time for r in _records(tree)]
         overrides = stack.enter_context(closing(zookeeper_overrides(client, other.own)))
         assert [(r.who, r.time) for r in overrides.read_audit_records(9).records] == [
             (r.who, r.time) for r in _records(tree)

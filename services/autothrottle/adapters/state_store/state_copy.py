@@ -90,5 +90,5 @@ def refuse_filled(place: str, entries: int, candidates: int, fix: str) -> None:
 
 
 def dated(record: AuditText) -> bytes:
-    """Return the text of a record for a store that would date it by the import."""
-    return compact_json({**json.loads(record.text), "time": record.time.astimezone(UTC).isoformat()})
+    """Return the text of a record for a store that would date it by the import. An earlier import has dated it."""
+    return compact_json({"time": record.time.astimezone(UTC).isoformat(), **json.loads(record.text)})

@@ -152,7 +152,7 @@ def main(arguments: list[str]) -> int:
             f"unknown command {command!r}{hint}" if command else "missing command", usage(), sep="\n\n", file=sys.stderr
         )
         return EXIT_USAGE
-    return _configured(command, arguments)
+    return _configured(command, arguments, {"check": _check, "uninstall": _uninstall}.get(command))
 
 
 def _completion(arguments: Sequence[str]) -> int:
@@ -219,17 +219,13 @@ def _configured(command: str, arguments: Sequence[str], run: Callable[[Configura
     try:
         if "zk-prefix" in options or configuration.state_store is StateStore.KAFKA:  # it accesses Kafka
             validate_kafka_settings(configuration)
-        if run is None:
+        if command != "state":  # it only copies the state of the store
             refuse_state_left_behind(configuration)
     except Invalid as error:
         log.error("%s", capitalized(str(error)))
         return EXIT_USAGE
     try:
-        if run is not None:
-            return run(configuration)
-        if command == "check":
-            return _check(configuration)
-        return _uninstall(configuration) if command == "uninstall" else _until_stopped(command, configuration)
+        return (run or partial(_until_stopped, command))(configuration)
     except InvalidConfiguration as error:
         for problem in error.problems:
             log.error("%s", capitalized(problem))

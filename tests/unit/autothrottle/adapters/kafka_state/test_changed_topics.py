@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -14,20 +12,9 @@ from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.replica import StateEdit
 from autothrottle.core.errors import Incomplete, Invalid
 from tests.builders import eventually
-from tests.unit.autothrottle.adapters.kafka_state.test_log import OWN, Processes, X, put, soon, text
+from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, put, soon, text
 
 RISK = "topic state has retention.ms=7, so records of our state could be lost; it must be -1. Fix: kafka-configs.sh"
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    with ExitStack() as stack:
-        yield Processes(stack)
-
-
-@pytest.fixture
-def log(processes: Processes) -> StateLog:
-    return processes.log()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
@@ -16,66 +16,15 @@ from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerRea
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.nodes import kafka_overrides
 from autothrottle.adapters.kafka_state.replica import Effect, StateEdit
-from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
-from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import OutcomeStatus
 from tests.builders import eventually, ledger_entry
+from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, put, soon, text
 
-OWN = OwnPaths()
-SILENCE = 0.5
-X = f"{OWN.root}/x"
 BROKER = ConfigResource.broker(1001)
-
-
-class Processes:
-    """Processes that share one topic."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.partition, self._stack = MemoryPartition(), stack
-        self.topics: dict[int, MemoryTopic] = {}
-
-    def log(self) -> StateLog:
-        topic = MemoryTopic(self.partition)
-        log = StateLog(topic, "state", OWN.term, SILENCE)
-        self._stack.callback(log.close)
-        self.topics[id(log)] = topic
-        return log
-
-    def topic(self, log: StateLog) -> MemoryTopic:
-        return self.topics[id(log)]
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    with ExitStack() as stack:
-        yield Processes(stack)
-
-
-@pytest.fixture
-def log(processes: Processes) -> StateLog:
-    return processes.log()
-
-
-def soon(seconds: float = 20.0) -> float:
-    return time.monotonic() + seconds
-
-
-def text(log: StateLog, path: str = X) -> str | None:
-    with log.synced(soon()) as tree:
-        node = tree.node(path)
-    return node.text if node else None
-
-
-def put(log: StateLog, value: str, path: str = X) -> int:
-    with log.current() as tree:
-        versions = {path: tree.version(path)}
-    result = log.append(StateEdit(versions=versions, texts={path: value}), soon())
-    assert result.effect is Effect.APPLIED
-    return result.version
 
 
 def test_every_process_reads_what_another_was_told_is_written(processes: Processes) -> None:
@@ -170,7 +119,7 @@ def test_a_process_that_begins_anew_is_followed_and_the_loss_is_an_error(
     eventually(lambda: "began anew without its 1 entries" in caplog.text)
 
 
-def test_a_topic_without_its_beginning_is_refused_until_somebody_restores_it(
+def test_a_topic_without_its_beginning_is_refused_until_a_process_restores_it(
     processes: Processes, log: StateLog
 ) -> None:
     put(log, "1")

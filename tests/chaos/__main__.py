@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_on_kafka(arguments: argparse.Namespace) -> int:
     seeds = range(arguments.first, arguments.first + arguments.count)
-    kept = read_results(arguments.results) if arguments.results else {}
-    missing = [seed for seed in seeds if seed not in kept]
+    results = read_results(arguments.results) if arguments.results else {}
+    missing = [seed for seed in seeds if seed not in results]
 
     def report(record: KafkaRecord) -> None:
         if arguments.results:
@@ -62,7 +62,8 @@ def _run_on_kafka(arguments: argparse.Namespace) -> int:
             print(on_kafka.details(record), flush=True)
 
     records = on_kafka.run_all(missing, arguments.lanes, arguments.state, report, arguments.logs)
-    records = sorted([*records, *(kept[seed] for seed in seeds if seed in kept)], key=lambda record: record.seed)
+    stored = (results[seed] for seed in seeds if seed in results)
+    records = sorted([*records, *stored], key=lambda record: record.seed)
     print(on_kafka.summary(records))
     return 1 if any(record.violations for record in records) else 0
 

@@ -60,9 +60,9 @@ class Play(ABC):
 
     def sleep(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        while (remaining := end - time.monotonic()) > 0:
             self._run_repairs()
-            time.sleep(min(left, POLL_SECONDS))
+            time.sleep(min(remaining, POLL_SECONDS))
 
     def _run_repairs(self) -> None:
         now = time.monotonic()

@@ -132,7 +132,7 @@ class StateSubject:
             topic.is_cut = False
 
     def begin_term(self) -> int:
-        """Begin a term that nobody holds; return its fence."""
+        """Begin a term without a leader; return its fence."""
         with self.log.synced(time.monotonic() + 30) as tree:
             versions = {self.own.term: tree.fence}
         return self.log.append(StateEdit(versions=versions, texts={self.own.term: "{}"}), time.monotonic() + 30).version

@@ -78,9 +78,9 @@ def test_credentials_of_a_user_stay_and_are_no_quota(subject: Subject) -> None:
 def test_without_brokers_the_clients_are_the_entities_with_quotas(subject: Subject) -> None:
     subject.write("users/alice", '{"version":1,"config":{"producer_byte_rate":"fast","consumer_byte_rate":"7"}}')
     subject.write("clients/idle", '{"version":1,"config":{}}')
-    found = LedgeredQuotas(ZooKeeperLedger(subject.other, subject.tree.own), subject.store).fetch_clients(TIMEOUT)
-    assert found.entities == {ALICE}
-    problem, warning = found.warnings
+    clients = LedgeredQuotas(ZooKeeperLedger(subject.other, subject.tree.own), subject.store).fetch_clients(TIMEOUT)
+    assert clients.entities == {ALICE}
+    problem, warning = clients.warnings
     assert "producer_byte_rate 'fast' is not an integer" in problem
     assert "in ZooKeeper mode set --bootstrap-servers" in warning
 

@@ -86,12 +86,12 @@ def test_check_names_each_fault_and_writes_nothing(kraft_cluster: KraftCluster, 
     cluster, common = kraft_cluster, {"metrics_source": "scrape", "scrape_url": exporters.url}
     with state_options(cluster) as of_cluster:
         existing = of_cluster["state-topic"]
-        before = cluster.stored_configs(), cluster.partitions(), size(cluster, existing)
+        initial = cluster.stored_configs(), cluster.partitions(), size(cluster, existing)
         by_host = started(cluster, **common, net_devices="eth.*|veth.*|ens.*", state_topic="state-of-the-future")
         by_jmx = started(cluster, **common, broker_exporter="jmx", default_capacity="100", state_topic=existing)
         status, findings, facts = result(by_host)
         jmx_status, jmx_findings, jmx_facts = result(by_jmx)
-        assert (cluster.stored_configs(), cluster.partitions(), size(cluster, existing)) == before
+        assert (cluster.stored_configs(), cluster.partitions(), size(cluster, existing)) == initial
     assert (status, jmx_status) == (1, 1)
     assert about(facts, "state store", "topic state-of-the-future does not exist; the first start creates it")
     assert about(jmx_facts, "state store", f"topic {existing} exists, with safe settings")

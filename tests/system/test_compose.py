@@ -65,8 +65,8 @@ def test_replicas_of_the_compose_file_become_healthy_and_agree_on_the_leader(tmp
     image = read_image(ROOT / "deploy/Dockerfile")
     (scrape,) = yaml.safe_load(COMPOSE["configs"]["prometheus"]["content"])["scrape_configs"]
     (targets,) = (config["targets"] for config in scrape["static_configs"])
-    with network(tmp_path, ["kafka", *REPLICAS]) as found:
-        kafka_host, *hosts = found.hosts
+    with network(tmp_path, ["kafka", *REPLICAS]) as network_hosts:
+        kafka_host, *hosts = network_hosts.hosts
         server = kafka_server(kafka_host, tmp_path)
         with server:
             server.wait_until(lambda: server.listening, 120)

@@ -102,7 +102,7 @@ def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_s
     topic = "by-the-tool"
     each_cluster.create_topic(topic, {p: [1001, 1002] for p in range(4)})
     fill(each_cluster, topic, 30 * MB)
-    before = each_cluster.stored_configs()
+    initial = each_cluster.stored_configs()
     forgotten = {LEADER_RATE: "7000000"}
     each_cluster.set_configs_as_a_user({LEADER_RATE: "7000000"}, broker_id=BYSTANDER)
     try:
@@ -119,11 +119,11 @@ def test_throttles_of_kafkas_tool_are_removed_with_its_reassignment_and_others_s
             )
             assert taken.rates.keys() >= {(1001, LEADER_RATE), (DESTINATION, FOLLOWER_RATE)}
             watch.wait_until(lambda s: not s.moving, 200, "the reassignment ends")
-            eventually(lambda: each_cluster.stored_configs() == {**before, f"brokers/{BYSTANDER}": forgotten}, 30)
+            eventually(lambda: each_cluster.stored_configs() == {**initial, f"brokers/{BYSTANDER}": forgotten}, 30)
         if by_tool := [s for s in watch.samples if TOOL_RATE in s.rates.values()]:
             print(f"\nautothrottle replaced the tool's throttles after {taken.at - by_tool[0].at:.2f} s")
         assert_foreign_throttles_are_reported_and_removed_only_on_request(deployed, process, each_cluster, topic)
-        assert each_cluster.stored_configs() == before
+        assert each_cluster.stored_configs() == initial
     finally:
         each_cluster.set_configs_as_a_user({LEADER_RATE: None}, broker_id=BYSTANDER)
         each_cluster.delete_topic(topic)

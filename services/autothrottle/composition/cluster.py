@@ -1,6 +1,6 @@
 """The adapters of Kafka's cluster: through ZooKeeper, or through the Admin API (`admin_cluster`).
 
-The types to know are `Cluster` and `ZooKeeperCluster`.
+The types to know are `ZooKeeperCluster` and, there, `AdminCluster`.
 """
 
 from __future__ import annotations

@@ -87,10 +87,10 @@ def run(cluster: SharedCluster, plan: Schedule, directory: Path, logs: Path | No
             return result
     finally:
         if logs is not None and is_broken:
-            kept = logs / str(plan.seed)
-            kept.mkdir(parents=True, exist_ok=True)
+            saved_logs = logs / str(plan.seed)
+            saved_logs.mkdir(parents=True, exist_ok=True)
             for log in directory.glob("*.log"):
-                shutil.copy(log, kept)
+                shutil.copy(log, saved_logs)
 
 
 @dataclass(slots=True)

@@ -84,8 +84,8 @@ def read_reassignments(
         timeout: of all requests together, > 0.
         last: the previous result. A topic whose metadata is unreadable keeps its reassignment from here.
         topics: additional topics whose metadata to read; None: all topics.
-        own_topic: the topic of our state, which is left out: a throttle could keep its replicas out of the ISR, and
-            our writes need them. "": there is none.
+        own_topic: the topic of our state, which is omitted: a throttle could keep its replicas out of the ISR, and
+            our writes need them. "": our state is in ZooKeeper.
 
     Raises:
         Unavailable, Invalid: the reassignments cannot be read.

@@ -139,7 +139,7 @@ class AdminSnapshots:
             ledger: stays open when this is closed.
             poll: interval of the poll for reassignments, > 0.
             progress: reads log sizes; its creator closes it. None: snapshots have no progress.
-            own_topic: the topic of our state, which is never throttled; "": there is none.
+            own_topic: the topic of our state, which is never throttled; "": our state is in ZooKeeper.
         """
         self._kafka, self._ledger, self._interval = kafka, ledger, poll.total_seconds()
         self._progress, self._own_topic = progress, own_topic

@@ -279,7 +279,7 @@ _SETTINGS: Mapping[str, str] = {
 
 
 _ALSO_SAFE = {("compression.type", "producer"), ("compression.type", "uncompressed")}
-"""Values of a topic that somebody else created."""
+"""Other values that lose no record. A topic that an operator created may have them."""
 
 
 def _records(batch: Any) -> Iterable[TopicRecord]:

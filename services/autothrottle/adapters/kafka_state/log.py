@@ -276,22 +276,22 @@ class StateLog:
 
     def _read(self) -> None:
         deadline = time.monotonic() + _READ_SECONDS + _ATTEMPT_SECONDS
-        read = self._topic.read(self._topic_id, self._replica.position, _READ_SECONDS, deadline)
+        answer = self._topic.read(self._topic_id, self._replica.position, _READ_SECONDS, deadline)
         with self._changed:
-            changed = self._apply(read)
+            changed = self._apply(answer)
             self._changed.notify_all()
         if changed:
             self._watchers.publish(changed)
-        if not self._replica.is_complete and not read.records:
+        if not self._replica.is_complete and not answer.records:
             self._complete()
 
-    def _apply(self, read: Records) -> frozenset[str]:
+    def _apply(self, answer: Records) -> frozenset[str]:
         """Apply records; return the paths that they changed."""
-        replica, time_of_read = self._replica, time.monotonic()
-        self._last_contact, self._problem, self._log_start = time_of_read, "", read.start
+        replica, time_of_answer = self._replica, time.monotonic()
+        self._last_contact, self._problem, self._log_start = time_of_answer, "", answer.start
         was_complete, last_tree, last_base = replica.is_complete, replica.tree, replica.snapshot_base
         changed: set[str] = set()
-        for record in read.records:
+        for record in answer.records:
             self._bytes_since_snapshot += len(record.value) + _RECORD_BYTES
             for result in replica.accept(*record):
                 if result.version:
@@ -300,10 +300,10 @@ class StateLog:
                     pending.result, replica.has_been_current = result, True
             if replica.snapshot_base != last_base:
                 last_base, self._bytes_since_snapshot = replica.snapshot_base, 0
-        self._written |= dict.fromkeys(changed, time_of_read)
-        replica.advance(read.next_offset)
+        self._written |= dict.fromkeys(changed, time_of_answer)
+        replica.advance(answer.next_offset)
         if replica.is_complete and (not was_complete or replica.tree is not last_tree):
-            self._complete_time, self._refusal = time_of_read, None
+            self._complete_time, self._refusal = time_of_answer, None
             self._send_again()
             self._written.clear()
             changed.update(path for tree in (last_tree, replica.tree) for path, _ in tree.nodes())

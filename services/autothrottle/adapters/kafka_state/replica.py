@@ -213,11 +213,11 @@ class StateReplica:
         self.start = 0
         """Offset of the first record that existed when this replica last began."""
         self.snapshot_base = 0
-        """The base of the newest complete snapshot in the log; 0: none is needed, or there is none."""
+        """The base of the newest complete snapshot in the log; 0: the log has no complete snapshot."""
         self.has_been_current = False
         """Whether the tree was once that of the whole log. Otherwise it must not replace records that were lost."""
         self.lost: Tree | None = None
-        """The last tree of a topic that was lost, and that another process replaced; None: there is none."""
+        """The last tree of a topic that was deleted and that another process has replaced; None: no topic was."""
         self._snapshots: dict[str, dict[int, Sequence[Any]]] = {}
         """Id -> number of a part -> its rows, for snapshots that are not complete."""
         self._last_edit = -1

@@ -33,17 +33,17 @@ class UnwrittenTopic:
     def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
         if topic_id == _ABSENT:
             time.sleep(_POLL_SECONDS)
-            read = Records((), offset, 0)
+            answer = Records((), offset, 0)
         else:
-            read = self._topic.read(topic_id, offset, min(wait, _POLL_SECONDS), deadline)
-        if sum(len(record.value) for record in read.records) >= _END_BYTES:
-            return read
+            answer = self._topic.read(topic_id, offset, min(wait, _POLL_SECONDS), deadline)
+        if sum(len(record.value) for record in answer.records) >= _END_BYTES:
+            return answer
         with self._lock:
             own, self._own = self._own, []
         milliseconds = time.time_ns() // 1_000_000
         # They take no place in the log, so that the next read does not miss a record of it.
-        echoes = (TopicRecord(read.next_offset - 1, milliseconds, value) for value in own)
-        return Records([*read.records, *echoes], read.next_offset, read.start)
+        echoes = (TopicRecord(answer.next_offset - 1, milliseconds, value) for value in own)
+        return Records([*answer.records, *echoes], answer.next_offset, answer.start)
 
     def locate(self, deadline: float) -> tuple[str, int]:
         try:

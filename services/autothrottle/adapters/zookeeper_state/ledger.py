@@ -28,7 +28,7 @@ from autothrottle.ports.state_store import LedgerCopy
 
 
 class ZooKeeperLedger:
-    """Reads and writes ledger entries under the fence of a term. Thread-safe."""
+    """A `Ledger` whose writes carry the fence of a term. Thread-safe."""
 
     def __init__(self, client: KazooClient, own: OwnPaths) -> None:
         self._client, self._own = client, own
@@ -40,15 +40,6 @@ class ZooKeeperLedger:
     def read(
         self, resources: Collection[ConfigResource], deadline: float
     ) -> Mapping[ConfigResource, LedgerEntry | Invalid | None]:
-        """Return the entries by resource. None: the entry does not exist; an error: it cannot be parsed.
-
-        Args:
-            resources: config resources to look up.
-            deadline: on the monotonic clock.
-
-        Raises:
-            Unavailable: ZooKeeper does not answer in time.
-        """
         paths = {resource: self._own.ledger_entry(resource) for resource in resources}
         with translated_errors("reading the ledger"):
             return dict(zip(paths, read_entries(self._client, list(paths.values()), deadline), strict=True))
@@ -56,18 +47,11 @@ class ZooKeeperLedger:
     def write(
         self, fence: int, entries: Mapping[ConfigResource, LedgerEntry | None], deadline: float
     ) -> Mapping[ConfigResource, Outcome]:
-        """Write entries (None: delete the entry) and return the outcome of each.
-
-        Raises:
-            NotLeader: the term is over; the remaining entries were not written.
-            Unavailable: no entry was tried.
-        """
         changes = [Change(resource, (), entry) for resource, entry in entries.items()]
         outcomes = self._writer.apply(Term(fence), changes, timedelta(seconds=seconds_left(deadline)))
         return {outcome.resource: outcome for outcome in outcomes}
 
     def quota_entries(self, deadline: float) -> Mapping[ConfigResource, LedgerEntry | Invalid]:
-        """Return the entries of client quotas, or why they cannot be parsed."""
         parent = self._own.quota_ledger
         with translated_errors("reading the ledger of client quotas"):
             try:
@@ -82,12 +66,7 @@ class ZooKeeperLedger:
         }
 
     def check_term(self, fence: int, deadline: float) -> None:
-        """Check that the term is the newest one, in a transaction with only this check, since a read may be stale.
-
-        Raises:
-            NotLeader: the term is over.
-            Unavailable: ZooKeeper does not answer in time.
-        """
+        """Check the term in a transaction with only this check."""
         with translated_errors("checking the term"):
             consequence = "nothing more was written"
             check = self._last_check

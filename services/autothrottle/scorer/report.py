@@ -7,17 +7,14 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
 from html import escape
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from autothrottle.core.scoring.score import Cell, Recommendation, recommended
 from autothrottle.core.units import MEGABYTE
-from autothrottle.scorer import counterfactuals, scores, svg
+from autothrottle.scorer import svg
+from autothrottle.scorer.link_sides import CAUSES
 
 Row = Mapping[str, Any]
 
@@ -58,70 +55,6 @@ class Results:
     worst_efficiency: float | None = None
     copies: int = 0
     """Number of duplicate records."""
-
-
-def gather(tables: Mapping[str, DataFrame]) -> Results:
-    """Return the content of a report from the tables of all runs. All of them are small except the timeline."""
-    timeline = tables["timeline"]
-    # In one partition, later steps need no shuffle.
-    recoveries, sides, quality = (tables[name].coalesce(1) for name in ("recoveries", "ports", "quality"))
-    shown = _rows(recoveries.orderBy(F.desc_nulls_last("regret_seconds")).limit(_MOST_RECOVERIES))
-    groups = sorted(_rows(recoveries.transform(scores.by_group, "cluster", "date")), key=_sort_key)
-    of_types = sorted(_rows(sides.transform(scores.by_group, "instance_type")), key=_sort_key)
-    grid = counterfactuals.surface(
-        timeline.transform(counterfactuals.sequences).transform(counterfactuals.on_grid)
-    ).collect()
-    cells = [Cell(**row.asDict()) for row in grid]
-    worst = _rows(timeline.transform(scores.worst_decisions))
-    (whole,) = _rows(recoveries.transform(_whole))
-    return Results(
-        recoveries=shown,
-        clusters=[{k: v for k, v in row.items() if k != "date"} for row in groups if row["date"] is None],
-        instance_types=of_types,
-        trends=[row for row in groups if row["date"] is not None],
-        worst=sorted(worst, key=lambda row: (row["cluster"], row["rank"])),
-        quality=sorted(_rows(quality), key=_sort_key),
-        surface=[asdict(cell) for cell in sorted(cells, key=Cell.order)],
-        recommendations=[_recommendation_row(each) for each in recommended(cells)],
-        timelines=_timelines(timeline, shown),
-        **whole,
-    )
-
-
-def _whole(recoveries: DataFrame) -> DataFrame:
-    """Return one row: statistics of all recoveries, with the field names of `Results`."""
-    return recoveries.agg(
-        F.count("efficiency").alias("count"),
-        F.avg("efficiency").alias("mean_efficiency"),
-        F.min("efficiency").alias("worst_efficiency"),
-        F.coalesce(F.sum("copies"), F.lit(0)).alias("copies"),
-    )
-
-
-def _recommendation_row(recommendation: Recommendation) -> Row:
-    best, logged = recommendation
-    row = {name: value for name, value in asdict(best).items() if name != "is_logged"}
-    today = {"seconds": logged.estimated_seconds, "harmed_share": logged.harmed_share, "writes": logged.writes}
-    return row | {f"today_{name}": value for name, value in today.items()}
-
-
-def _sort_key(row: Row) -> tuple[str, str]:
-    return row["cluster"], row.get("date") or row.get("instance_type") or ""
-
-
-def _timelines(timeline: DataFrame, recoveries: Sequence[Row]) -> dict[str, list[Row]]:
-    worst = {row["cluster"]: row["recovery_id"] for row in reversed(recoveries)}
-    chosen = timeline.where(F.col("recovery_id").isin(*worst.values()))
-    timelines: dict[str, list[Row]] = {}
-    for row in _rows(chosen.orderBy("cluster", "term", "cycle").limit(_MOST_POINTS * max(len(worst), 1))):
-        timelines.setdefault(row["cluster"], []).append(row)
-    return timelines
-
-
-def _rows(table: DataFrame) -> list[Row]:
-    rows = (row.asDict(recursive=True) for row in table.collect())
-    # Spark returns naive times in the time zone of the driver's host.
-    return [{k: v.astimezone(UTC) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
 
 
 def as_json(results: Results) -> str:
@@ -186,7 +119,7 @@ def _cluster(results: Results, cluster: str) -> str:
     parts = [f"<h2>{escape(cluster)}</h2>", _table(of(results.clusters)), _recommendation(of(results.recommendations))]
     if timeline := results.timelines.get(cluster):
         parts += _plots_of(timeline)
-    regrets = [(cause, sum(row[f"regret_{cause}"] or 0.0 for row in mine)) for cause in (*scores.CAUSES, "other")]
+    regrets = [(cause, sum(row[f"regret_{cause}"] or 0.0 for row in mine)) for cause in (*CAUSES, "other")]
     parts.append(svg.waterfall("Regret: seconds beyond the bound, by cause", regrets, "total", "s"))
     parts.append(_surface(of(results.surface), of(results.recommendations)))
     parts += ["<h3>Trend by date</h3>", _table(of(results.trends))]

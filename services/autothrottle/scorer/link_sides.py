@@ -412,5 +412,6 @@ def _first_known(*columns: Floats) -> Floats:
 
 def _divided(amount: Floats, by: Floats) -> Floats:
     """Return the quotient; NaN where the divisor is 0."""
-    quotient: Floats = np.divide(amount, by, out=np.full(len(amount), np.nan), where=by != 0)
+    with np.errstate(over="ignore"):
+        quotient: Floats = np.divide(amount, by, out=np.full(len(amount), np.nan), where=by != 0)
     return quotient

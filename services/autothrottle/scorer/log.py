@@ -136,9 +136,8 @@ def _table(file: BinaryIO | pa.NativeFile, schema: pa.Schema) -> pa.Table:
         Invalid: a column has another type, or the file declares more than it can hold.
         pyarrow.ArrowException, OSError, ValueError, NotImplementedError: the file is damaged.
     """
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    parquet = pq.ParquetFile(file, read_dictionary=texts)
-    metadata, arrow = parquet.metadata, parquet.schema_arrow
+    metadata = pq.read_metadata(file)
+    arrow = metadata.schema.to_arrow_schema()
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     rows, size = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
     if rows != metadata.num_rows or size > (rows + 1) * _LARGEST_ROW * 100:
@@ -147,6 +146,8 @@ def _table(file: BinaryIO | pa.NativeFile, schema: pa.Schema) -> pa.Table:
     for field in present:
         if not _is_readable_as(arrow.field(field.name).type, field.type):
             raise Invalid(f"its column {field.name} has the type {arrow.field(field.name).type}, not {field.type}")
+    texts = [field.name for field in present if pa.types.is_string(field.type)]
+    parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
     table = parquet.read([field.name for field in present])
     columns = {field.name: _column(table[field.name], field.type) for field in present}
     return pa.table(

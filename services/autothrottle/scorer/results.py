@@ -39,8 +39,9 @@ def gather(files: Files, new_quality: pa.Table) -> Results:
     """
     recoveries = files.table("recoveries", RECOVERIES)
     ports = files.table("ports", pa.schema([PORTS.field(name) for name in _PORT_COLUMNS]))
-    regret = recoveries["regret_seconds"].fill_null(float("-inf"))
-    shown = _rows(recoveries.take(pc.sort_indices(regret, [("", "descending")])[:_MOST_RECOVERIES]))
+    lost = pa.table({"lost": recoveries["regret_seconds"].fill_null(float("-inf")), "id": recoveries["recovery_id"]})
+    order = pc.sort_indices(lost, [("lost", "descending"), ("id", "ascending")])
+    shown = _rows(recoveries.take(order[:_MOST_RECOVERIES]))
     return Results(
         recoveries=shown,
         clusters=scores.by_group(recoveries, "cluster"),

@@ -267,7 +267,8 @@ class SparkFiles:
 
     def _rows(self, name: str, schema: pa.Schema) -> DataFrame | None:
         try:
-            return self._spark.read.schema(from_arrow_schema(schema)).parquet(f"{self.out}/{name}")
+            rows = self._spark.read.schema(from_arrow_schema(schema)).parquet(f"{self.out}/{name}")
+            return rows.select(*schema.names)  # Spark adds the names of the folders
         except AnalysisException:
             return None
 

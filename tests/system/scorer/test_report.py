@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from autothrottle.scorer.command import write_report
 from autothrottle.scorer.report import Results, as_json
@@ -37,9 +36,9 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def out(spark: SparkSession, scored: Scored) -> Path:
+def out(scored: Scored) -> Path:
     """Write the report of the golden logs; return its directory."""
-    write_report(spark, scored.results, scored.out)
+    write_report(scored.files, scored.results)
     return scored.directory / "out"
 
 

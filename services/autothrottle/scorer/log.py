@@ -29,8 +29,8 @@ KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
 """Columns required for scoring a decision; a row with a null in one of them is not usable."""
 
-_LARGEST_EXPANSION = 100
-"""Largest ratio of a file's uncompressed bytes to its bytes. The planner's files have less than 10."""
+_LARGEST_EXPANSION = 20
+"""Largest ratio of a file's uncompressed bytes to its bytes. The planner's files have less than 2."""
 
 _MOST_VALUES = 10
 """Largest number of values of a column per byte of the file. The planner's files have less than 1."""

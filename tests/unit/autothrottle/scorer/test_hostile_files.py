@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ LARGEST_BYTES = 200_000_000
 ROWS = 12_345
 
 Builder = Callable[[pa.Table], bytes]
+_TIME = pa.timestamp("us", "UTC")
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -75,7 +76,7 @@ def replaced(**columns: Any) -> Builder:
     return build
 
 
-BOTH: Mapping[str, Builder] = {
+BOTH: dict[str, Builder] = {
     "another type": replaced(term="one"),
     "a record instead of a number": replaced(cycle={"a": [1]}),
     "a time that Python cannot name": lambda table: parquet(
@@ -96,11 +97,10 @@ BOTH: Mapping[str, Builder] = {
     ),
     "10,000 columns": lambda table: parquet(pa.table({f"c{n}": [1] for n in range(10_000)})),
 }
-ONLY_REASSIGNMENTS: Mapping[str, Builder] = {
+ONLY_REASSIGNMENTS: dict[str, Builder] = {
     "paths of another type": replaced(paths=["a"]),
     "paths with texts": replaced(paths=[{"leader": "1", "follower": "2", "bytes_landed": 1, "bytes_grown": 1}]),
 }
-_TIME = pa.timestamp("us", "UTC")
 
 
 def _zeros(table: pa.Table) -> pa.Array:

@@ -1,7 +1,8 @@
-"""Results as Iceberg tables: a reader sees the rows of the last run or those of this run. The type is `IcebergFiles`."""
+"""Results as Iceberg tables: a reader sees the rows of the last run or of this one. The type is `IcebergFiles`."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from autothrottle.scorer.files import ArrowFiles, Reduce
 from autothrottle.scorer.log import Folder
 
 NAMESPACE = "autothrottle"
-"""The tables are `autothrottle.recoveries`, `autothrottle.ports`, `autothrottle.timeline` and `autothrottle.quality`."""
+"""The tables are `autothrottle.recoveries` and its siblings."""
 
 
 class IcebergFiles(ArrowFiles):
@@ -71,7 +72,9 @@ class IcebergFiles(ArrowFiles):
             table = self._existing(name) or self._create(name, rows.schema)
             with table.update_schema() as update:  # columns that an older version lacked
                 update.union_by_name(rows.schema)
-            table.dynamic_partition_overwrite(rows)
+            with warnings.catch_warnings():  # about folders that did not exist
+                warnings.filterwarnings("ignore", "Delete operation did not match any records")
+                table.dynamic_partition_overwrite(rows)
 
     def remove(self, name: str, folder: Folder) -> None:
         table = self._existing(name)
@@ -86,10 +89,10 @@ class IcebergFiles(ArrowFiles):
             return None
 
     def _create(self, name: str, schema: pa.Schema) -> Table:
-        with self._catalog.create_table_transaction(f"{NAMESPACE}.{name}", schema) as transaction:
-            with transaction.update_spec() as update:
-                update.add_identity("cluster")
-                update.add_identity("date")
+        new = self._catalog.create_table_transaction(f"{NAMESPACE}.{name}", schema)
+        with new as transaction, transaction.update_spec() as update:
+            update.add_identity("cluster")
+            update.add_identity("date")
         return self._catalog.load_table(f"{NAMESPACE}.{name}")
 
 

@@ -179,7 +179,7 @@ def _write_reassignment(directory: Path, reassignment: LoggedReassignment) -> No
 
 def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
     """Score a log like `autothrottle score --master local[2]`, from the start of Spark to the data of the report."""
-    from autothrottle.scorer import report
+    from autothrottle.scorer.gathering import gather
     from autothrottle.scorer.scoring import ScoreSettings, score
     from autothrottle.scorer.session import open_session
 
@@ -189,7 +189,7 @@ def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
     run = score(spark, ScoreSettings(log.as_uri(), out.as_uri()), lambda line: print(line, file=sys.stderr))
     found = {row["recovery_id"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
     scored = time.monotonic()
-    report.gather(run.tables)
+    gather(run.tables)
     ended = time.monotonic()
     jvm = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}")  # type: ignore[union-attr]
     peak = int((jvm / "status").read_text().split("VmHWM:")[1].split()[0]) / 1e6

@@ -13,6 +13,7 @@ from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.scoring.score import REFERENCE_RATIO
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.scorer import report
+from autothrottle.scorer.gathering import gather
 from autothrottle.scorer.scoring import ScoreSettings, score
 from autothrottle.scorer.session import location, open_session, write_text
 
@@ -34,6 +35,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=REFERENCE_RATIO,
         help="share of the capacity left by clients for the best possible recovery, > 0 and <= 1 (default %(default)s)",
     )
+    parser.add_argument(
+        "--trace-url",
+        type=_trace_url,
+        default="",
+        metavar="URL",
+        help="address of a trace in your tracing system, with {trace_id} for the id: links in report.html",
+    )
     parser.add_argument("--anew", action="store_true", help="score the whole log again")
     return parser
 
@@ -43,6 +51,15 @@ def _share(text: str) -> float:
         if 0 < (share := float(text)) <= 1:
             return share
     raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a share: it must be > 0 and <= 1; give 0.9, for example")
+
+
+def _trace_url(text: str) -> str:
+    if not text or (text.startswith(("http://", "https://")) and "{trace_id}" in text):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text[:100]!r} is not the address of a trace: it must start with http:// or https:// and contain "
+        "{trace_id}; give https://jaeger.example.com/trace/{trace_id}, for example"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _print_progress("no recovery has ended yet")
                 return 0
             _print_progress("estimating other settings")
-            write_report(spark, report.gather(run.tables), out)
+            write_report(spark, gather(run.tables), out, arguments.trace_url)
             _print_progress(f"report: {out}/report.html")
         finally:
             spark.stop()
@@ -67,16 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_report(spark: SparkSession, results: report.Results, out: str) -> None:
+def write_report(spark: SparkSession, results: report.Results, out: str, trace_url: str = "") -> None:
     """Write the HTML page, the JSON and the CSV of a report beside the tables.
 
     Args:
         spark: the session; its Hadoop writes the files.
         results: content of the report.
         out: destination directory, as a Hadoop path.
+        trace_url: address of a trace with `{trace_id}` in it; "": the page shows the ids.
     """
     texts = {
-        "report.html": report.as_html(results),
+        "report.html": report.as_html(results, trace_url),
         "results.json": report.as_json(results),
         "recoveries.csv": report.as_csv(results.recoveries),
     }

@@ -153,7 +153,8 @@ def worst_decisions(timeline: DataFrame) -> DataFrame:
     """Return one row per decision: the ten per cluster that cost the most seconds.
 
     Columns: `cluster`, `rank` (1 is the worst), `cycle_id`, `trace_id`, `time`, `broker_id`, `role`, `instance_type`,
-    `reason`, `decided`, `budget` and `achieved` (bytes/s), `seconds`, `lost_seconds`, `cause` (the largest).
+    `reason`, `decided`, `budget` and `achieved` (bytes/s), `seconds`, `lost_seconds`, `cause` (the largest), `forecast`
+    and `capacity` (bytes/s; null: unknown), `recovery_id`.
 
     Args:
         timeline: stretches of slowest link sides, with causes and bound.
@@ -172,7 +173,7 @@ def worst_decisions(timeline: DataFrame) -> DataFrame:
             "cluster",
             "rank",
             *("cycle_id", "trace_id", "time", "broker_id", "role", "instance_type", "reason", "decided", "budget"),
-            *("achieved", "seconds", "lost_seconds", "cause"),
+            *("achieved", "seconds", "lost_seconds", "cause", "forecast", "capacity", "recovery_id"),
         )
     )
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from autothrottle.scorer import report
+from autothrottle.scorer.gathering import gather
 from autothrottle.scorer.scoring import Run, ScoreSettings, score
 from autothrottle.scorer.session import open_session
 from tests.system.scorer import golden
@@ -76,4 +77,4 @@ def scored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sco
     took = golden.write(directory / "log")
     settings = ScoreSettings((directory / "log").as_uri(), (directory / "out").as_uri())
     run = score(spark, settings)
-    return Scored(directory, took, run, report.gather(run.tables))
+    return Scored(directory, took, run, gather(run.tables))

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.scorer import report
+from autothrottle.scorer import gathering, report
 from autothrottle.scorer.scoring import Run, ScoreSettings, score
 from autothrottle_lab.simulate.virtual_time import BEGIN
 from tests.system.scorer import golden
@@ -114,7 +114,7 @@ def test_rows_of_a_newer_version_are_used_and_counted(damaged: Damaged) -> None:
 
 
 def test_duplicate_records_count_once_and_are_counted(damaged: Damaged) -> None:
-    assert report.gather(damaged.run.tables).copies == len(read(files(damaged.log, "overridden")[0]))
+    assert gathering.gather(damaged.run.tables).copies == len(read(files(damaged.log, "overridden")[0]))
 
 
 def test_the_report_of_a_run_without_new_data_equals_the_previous_report(
@@ -124,17 +124,17 @@ def test_the_report_of_a_run_without_new_data_equals_the_previous_report(
 
     It also computed statistics from displayed rows only: for 5,000 recoveries, those of the worst 1,000.
     """
-    monkeypatch.setattr(report, "_MOST_RECOVERIES", 2)
+    monkeypatch.setattr(gathering, "MOST_RECOVERIES", 2)
     again = damaged.again()
     assert again.dates_read == ()
-    found = report.gather(again.tables)
+    found = gathering.gather(again.tables)
     assert len(found.recoveries) == 2
     assert found.copies == len(read(files(damaged.log, "overridden")[0])) > 0
     worst = min(damaged.efficiency.values())
     assert found.count == 5
     assert found.worst_efficiency == pytest.approx(worst)
     assert found.mean_efficiency == pytest.approx(sum(damaged.efficiency.values()) / 5)
-    assert "<p>5 recoveries. " in report.as_html(found)
+    assert "5 recoveries reached " in report.as_html(found)
 
 
 def test_a_second_run_reads_only_the_new_date(damaged: Damaged, scored: Scored) -> None:

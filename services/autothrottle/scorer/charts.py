@@ -309,7 +309,8 @@ def sheet(title: str, verdict: str, legend: Mapping[str, str], panels: Sequence[
     style = f"<style>@media (prefers-color-scheme:dark){{{DARK_STYLE}}}</style>"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {y + 8}" width="{WIDE}" '
-        f'height="{y + 8}" font-family="system-ui, sans-serif">{style}'
+        f'height="{y + 8}" role="img" aria-label="{escape(f"{title}. {verdict}", quote=True)}" '
+        f'font-family="system-ui, sans-serif">{style}'
         f'<rect width="100%" height="100%" fill="{PAPER}"/>{"".join(parts)}</svg>\n'
     )
 

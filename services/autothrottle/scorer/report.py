@@ -193,7 +193,7 @@ def _answer(results: Results) -> list[str]:
         (
             percent(paid),
             "of the time, links were full",
-            f"{duration(results.saturated_seconds)} in which clients waited",
+            f"{duration(results.saturated_seconds)}; on a full link, clients wait",
         ),
         (change, what, more),
     ]
@@ -205,8 +205,8 @@ def _answer(results: Results) -> list[str]:
         f'<p class="answer">{escape(sentence)}</p>',
         page.numbers(tiles),
         "<p><small>The best possible recovery gives replication a fixed share (--ratio) of what clients leave of each "
-        "link, and so takes as long as its slowest link side. Above 100 %, replication took more than this share. On a "
-        "full link, clients wait.</small></p>",
+        "link, and so takes as long as its slowest link side. Above 100 %, replication took more than this "
+        "share.</small></p>",
     ]
 
 

@@ -124,7 +124,7 @@ def _run(argv: Sequence[str]) -> int:
         return _print_logged_scenario(argv)
     if any(word.lstrip("-").split("=")[0] == "from-cluster" for word in argv):
         return _print_live_scenario(argv)
-    own, flags = _own_flags(argv[1:])
+    own, flags = own_flags(argv[1:])
     if argv[0].startswith("-"):
         raise Invalid(f"the scenario must come before the flag {argv[0]!r}. Fix: simulate SCENARIO.toml {argv[0]}")
     file = read_scenario(Path(argv[0]))
@@ -209,7 +209,7 @@ def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], S
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnFlags:
+class SimulateFlags:
     """The flags of this command alone."""
 
     plot: Path | None
@@ -218,14 +218,19 @@ class _OwnFlags:
     output: str
 
 
-def _own_flags(words: Sequence[str]) -> tuple[_OwnFlags, list[str]]:
+def own_flags(words: Sequence[str]) -> tuple[SimulateFlags, list[str]]:
+    """Return the flags of this command alone, and the others.
+
+    Raises:
+        Invalid: one of them has a wrong value.
+    """
     own, others = _plot_parser().parse_known_args(words)
     compared = _policies(own.compare) if own.compare is not None else []
     if own.plot is not None and own.plot.suffix not in _PLOTS:
         raise Invalid(f"--plot is {str(own.plot)!r}; it must be the name of an SVG or HTML file. Fix: --plot=plot.html")
     if own.plot is not None and len(compared) > 1 and own.plot.suffix != ".html":
         raise Invalid(f"--plot is {str(own.plot)!r}; with --compare it must be an HTML file. Fix: --plot=plot.html")
-    return _OwnFlags(own.plot, compared, own.output), others
+    return SimulateFlags(own.plot, compared, own.output), others
 
 
 def _policies(text: str) -> list[str]:

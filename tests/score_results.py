@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from autothrottle.core.scoring.score import Cause, SettingChange
+from autothrottle.core.scoring.score import Cause
 from autothrottle.scorer.report import MOST_TIMELINES, Results
 from tests.builders import mb
 
@@ -78,7 +77,15 @@ def group(**changes: Any) -> dict[str, Any]:
     return row | efficiencies | changes
 
 
-CHANGE = SettingChange("kafka", "max-rate", "45", "90", 1260.0, 0.21, 0.13, 0.29)
+ADVICE: dict[str, Any] = {
+    "cluster": "kafka",
+    "changes": [{"option": "max-rate", "present": 45.0, "proposed": 90.0}],
+    "gain": 0.21,
+    "gain_low": 0.13,
+    "gain_high": 0.29,
+    "seconds_saved": 1260.0,
+    "recoveries": 3,
+}
 
 
 def results(amount: int = 3, decisions: int = 41, **changes: Any) -> Results:
@@ -99,7 +106,7 @@ def results(amount: int = 3, decisions: int = 41, **changes: Any) -> Results:
         "trends": [group(date=row["date"], efficiency_p50=row["efficiency"]) for row in rows[::4]],
         "worst": worst,
         "quality": [{"cluster": "kafka", "date": "2026-11-05", **counts, "newer_rows": 0, "ratio": 0.9}],
-        "changes": [asdict(CHANGE)],
+        "advice": [ADVICE],
         "timelines": timelines,
         "count": amount,
         "mean_efficiency": 0.8312,

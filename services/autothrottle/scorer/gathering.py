@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from autothrottle.core.scoring.score import Cell, Recommendation, SettingChange, recommended
+from autothrottle.core.scoring.score import Cell, Recommendation, recommended
 from autothrottle.scorer import counterfactuals, scores
 from autothrottle.scorer.report import MOST_RECOVERIES, MOST_TIMELINES, Results, Row
 
@@ -44,7 +44,7 @@ def gather(tables: Mapping[str, DataFrame]) -> Results:
         quality=sorted(_rows(quality), key=_sort_key),
         surface=[asdict(cell) for cell in sorted(cells, key=Cell.order)],
         recommendations=[_recommendation_row(each) for each in recommendations],
-        changes=[asdict(change) for each in recommendations for change in _changes(each, timelines.values())],
+        advice=[_advice(each, timelines.values()) for each in recommendations],
         timelines=timelines,
         **whole,
     )
@@ -69,13 +69,13 @@ def _recommendation_row(recommendation: Recommendation) -> Row:
     return row | {f"today_{name}": value for name, value in today.items()}
 
 
-def _changes(recommendation: Recommendation, timelines: Iterable[Sequence[Row]]) -> list[SettingChange]:
-    """Return the recommended settings that differ from the newest logged ones; each with the gain of all together."""
+def _advice(recommendation: Recommendation, timelines: Iterable[Sequence[Row]]) -> Row:
+    """Return the recommended settings that differ from the newest logged ones, and their gain."""
     best, logged = recommendation
     rows = [row for timeline in timelines for row in timeline if row["cluster"] == best.cluster]
-    gain = logged.estimated_seconds - best.estimated_seconds
-    if not rows or not logged.estimated_seconds or not gain >= _LEAST_GAIN * logged.estimated_seconds:
-        return []
+    saved = logged.estimated_seconds - best.estimated_seconds
+    if not rows or not logged.estimated_seconds or not saved >= _LEAST_GAIN * logged.estimated_seconds:
+        return {"cluster": best.cluster, "changes": []}
     newest = max(rows, key=lambda row: (row["term"], row["cycle"]))
     interval = newest.get("interval_seconds")
     values = [
@@ -83,12 +83,13 @@ def _changes(recommendation: Recommendation, timelines: Iterable[Sequence[Row]])
         ("change-threshold", 100 * newest["change_threshold"], 100 * (best.threshold or 0.0)),
         ("interval", interval, interval and interval * best.every),
     ]
-    share = gain / logged.estimated_seconds
-    return [
-        SettingChange(best.cluster, option, f"{present:g}", f"{proposed:g}", gain, share)
+    changes = [
+        {"option": option, "present": present, "proposed": proposed}
         for option, present, proposed in values
         if present is not None and abs(present - proposed) > 1e-9
     ]
+    gain = {"gain": saved / logged.estimated_seconds, "gain_low": None, "gain_high": None, "seconds_saved": saved}
+    return {"cluster": best.cluster, "changes": changes, **gain, "recoveries": best.recoveries}
 
 
 def _sort_key(row: Row) -> tuple[str, str]:

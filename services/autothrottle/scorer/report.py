@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from autothrottle.core.records import Reason
 from autothrottle.core.scoring.score import OVERRIDES, Cause
+from autothrottle.core.texts import excerpt
 from autothrottle.scorer import charts, page
 from autothrottle.scorer.charts import TimelineEvent, TimelinePeriod, TimelinePoint, TrafficTimeline
 from autothrottle.scorer.page import Html, duration, megabytes, percent
@@ -85,8 +86,10 @@ class Results:
     quality: Sequence[Row] = ()
     surface: Sequence[Row] = ()
     recommendations: Sequence[Row] = ()
-    changes: Sequence[Row] = ()
-    """Settings worth changing, as rows with the fields of `core.scoring.score.SettingChange`; empty: none."""
+    advice: Sequence[Row] = ()
+    """One row per cluster: `cluster`, `changes` (of `option`, `present` and `proposed`; empty: no change is worth it),
+    and of all changes together `gain` (share of the time saved), `gain_low` and `gain_high` (its interval; None:
+    unknown), `seconds_saved`, and `recoveries` (number of estimated ones)."""
     timelines: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     """Recovery id -> decisions for its slowest link side, in order, for the worst recoveries."""
     count: int = 0
@@ -108,7 +111,7 @@ class Results:
 def as_json(results: Results) -> str:
     """Return the results without timelines as one JSON object; infinite times are null."""
     names = ("clusters", "instance_types", "trends", "recoveries", "worst", "recommendations", "surface", "quality")
-    tables = {name: [_finite(row) for row in getattr(results, name)] for name in (*names, "changes")}
+    tables = {name: [_finite(row) for row in getattr(results, name)] for name in (*names, "advice")}
     return json.dumps(tables | {"copies": results.copies}, default=_plain, indent=1, allow_nan=False)
 
 
@@ -183,7 +186,7 @@ def _answer(results: Results) -> list[str]:
     close, paid = percent(results.mean_efficiency), _full_share(results)
     recoveries = page.count(results.count, "recovery")
     change, what, more = _best_change(results)
-    advice = f"{change} {what} {more}".rstrip(".") if results.changes else "no change of the settings is worth it"
+    advice = f"{change} {what} {more}".rstrip(".") if _worthwhile(results) else "no change of the settings is worth it"
     tiles = [
         (
             close,
@@ -215,44 +218,64 @@ def _full_share(results: Results) -> float:
 
 
 def _best_change(results: Results) -> tuple[str, str, str]:
-    """Return the change with the largest gain as (setting, instead of what, gain)."""
-    if not results.changes:
-        return "no change", "of the settings is worth it", "the present ones are as good as any that were tried"
-    best = max(results.changes, key=lambda row: row["gain_seconds"])
-    others = len(results.changes) - 1
-    more = f", with {page.count(others, 'more change')}" if others else ""
+    """Return the advice with the largest gain as (setting, instead of what, gain)."""
+    worthwhile = _worthwhile(results)
+    if not worthwhile:
+        return "no change", "of the settings is worth it", "no other setting that was tried is better"
+    best = worthwhile[0]
+    first, *others = best["changes"]
+    instead = f"instead of {_setting(first, 'present')}"
+    if others:
+        values = (f"{c['option']} {_setting(c, 'proposed')} instead of {_setting(c, 'present')}" for c in others)
+        instead += f", with {', '.join(values)}"
     where = f" on {best['cluster']}" if len(results.clusters) > 1 else ""
-    saved = f"saves {duration(best['gain_seconds'])} ({_gain(best)}){more}"
-    return f"{best['option']} {_setting(best, 'proposed')}", f"instead of {_setting(best, 'present')}{where}", saved
+    more = f"; also see {page.count(len(worthwhile) - 1, 'other cluster')}" if len(worthwhile) > 1 else ""
+    saved = f"saves {duration(best['seconds_saved'])} ({_gain(best)}){more}"
+    return f"{first['option']} {_setting(first, 'proposed')}", instead + where, saved
+
+
+def _worthwhile(results: Results) -> list[Row]:
+    """Return the advice that changes something, the largest gain first."""
+    return sorted((row for row in results.advice if row["changes"]), key=lambda row: -row["seconds_saved"])
 
 
 def _setting(change: Row, name: str) -> str:
-    return f"{change[name]}{_UNITS.get(change['option'], '')}"
+    value = change[name]
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{text}{_UNITS.get(change['option'], '')}"
 
 
-def _gain(change: Row) -> str:
-    low, high = change.get("lowest_share"), change.get("highest_share")
+def _gain(advice: Row) -> str:
+    low, high = advice["gain_low"], advice["gain_high"]
     interval = f", likely {percent(low)} to {percent(high)}" if low is not None and high is not None else ""
-    return percent(change["gain_share"]) + interval
+    return percent(advice["gain"]) + interval
 
 
 def _changes(results: Results) -> str:
-    if not results.changes:
+    worthwhile = _worthwhile(results)
+    if not worthwhile:
         return "<p>No change is worth it: no other setting that was tried saves time without more cost for clients.</p>"
     rows = [
         (
             str(row["cluster"]),
-            Html(f"<code>--{escape(str(row['option']))}</code>"),
-            _setting(row, "present"),
-            _setting(row, "proposed"),
-            duration(row["gain_seconds"]),
+            _lines(f"--{change['option']}" for change in row["changes"]),
+            _lines(_setting(change, "present") for change in row["changes"]),
+            _lines(_setting(change, "proposed") for change in row["changes"]),
+            duration(row["seconds_saved"]),
             _gain(row),
+            f"{row['recoveries']:,}",
         )
-        for row in sorted(results.changes, key=lambda row: -row["gain_seconds"])
+        for row in worthwhile
     ]
-    note = "<p><small>An estimate: it assumes that clients would have asked for the same.</small></p>"
-    columns = ("Cluster", "Option", "Present", "Proposed", "Time saved", "Share of the time")
-    return page.table(columns, rows, "  nnnn") + note
+    others = [str(row["cluster"]) for row in results.advice if not row["changes"]]
+    unchanged = f" No change is worth it on {escape(excerpt(others, 10))}." if others else ""
+    note = f"<p><small>An estimate: it assumes that clients would have asked for the same.{unchanged}</small></p>"
+    columns = ("Cluster", "Option", "Present", "Proposed", "Time saved", "Share of the time", "Recoveries")
+    return page.table(columns, rows, "  nnnnn") + note
+
+
+def _lines(texts: Iterable[str]) -> Html:
+    return Html("<br>".join(map(escape, texts)))
 
 
 def _lost(recoveries: Sequence[Row]) -> dict[str, float]:

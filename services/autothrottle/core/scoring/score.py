@@ -93,25 +93,6 @@ class Recommendation(NamedTuple):
     logged: Cell
 
 
-@dataclass(frozen=True, slots=True)
-class SettingChange:
-    """One setting of a cluster whose change is worth it, with the estimated gain of all recoveries together."""
-
-    cluster: str
-    option: str
-    """Name of the planner's option without dashes: `max-rate`."""
-    present: str
-    """Present value, as the option spells it."""
-    proposed: str
-    gain_seconds: float
-    """Time saved by this change, > 0."""
-    gain_share: float
-    """The same as a share of the estimated time with the present value."""
-    lowest_share: float | None = None
-    """Lower end of the interval of `gain_share` from resampled recoveries; None, as the upper end: unknown."""
-    highest_share: float | None = None
-
-
 def recommended(cells: Iterable[Cell]) -> list[Recommendation]:
     """Return for each cluster the fastest setting that displaces no more client bytes than the logged one.
 

@@ -17,7 +17,7 @@ import pytest
 
 from autothrottle.scorer.report import CAUSES, Results, as_csv, as_html, as_json, timeline
 from tests import browser
-from tests.score_results import BEGIN, decision, group, recovery, results
+from tests.score_results import ADVICE, BEGIN, decision, group, recovery, results
 
 
 class Page(HTMLParser):
@@ -79,9 +79,19 @@ def test_page_starts_with_the_answer_and_three_numbers() -> None:
 
 
 def test_page_says_that_no_change_is_worth_it() -> None:
-    text = as_html(results(changes=[]))
+    text = as_html(results(advice=[{"cluster": "kafka", "changes": []}]))
     assert "and no change of the settings is worth it.</p>" in text
     assert "<p>No change is worth it" in text
+
+
+def test_gain_belongs_to_all_changes_of_a_cluster_together() -> None:
+    changes = [*ADVICE["changes"], {"option": "policy", "present": "headroom", "proposed": "adaptive"}]
+    advice = [{**ADVICE, "changes": changes}, {"cluster": "quiet", "changes": []}]
+    text = as_html(results(clusters=[group(), group(cluster="quiet")], advice=advice))
+    sentence = "max-rate 90 % instead of 45 %, with policy adaptive instead of headroom on kafka saves 21 min (21 %"
+    assert sentence in text
+    assert "--max-rate<br>--policy</td>" in text and ">45 %<br>headroom</td>" in text
+    assert "No change is worth it on quiet." in text
 
 
 def test_page_without_recoveries_says_so() -> None:
@@ -158,7 +168,7 @@ def test_names_from_the_log_are_escaped() -> None:
         clusters=[group(cluster=hostile)],
         quality=[{**content.quality[0], "cluster": hostile}],
         worst=[{**content.worst[0], "cluster": hostile, "reason": hostile, "trace_id": hostile, "cycle_id": hostile}],
-        changes=[{**content.changes[0], "cluster": hostile, "proposed": hostile, "option": hostile}],
+        advice=[{**ADVICE, "cluster": hostile, "changes": [dict.fromkeys(("option", "present", "proposed"), hostile)]}],
     )
     assert hostile not in as_html(content, trace_url="https://a.example/{trace_id}")
 
@@ -242,9 +252,9 @@ def test_json_and_csv_keep_their_keys() -> None:
     document = json.loads(as_json(results()))
     assert list(document) == [
         *("clusters", "instance_types", "trends", "recoveries", "worst", "recommendations", "surface", "quality"),
-        *("changes", "copies"),
+        *("advice", "copies"),
     ]
-    assert document["changes"][0]["option"] == "max-rate"
+    assert document["advice"][0]["changes"][0]["option"] == "max-rate"
     assert as_csv(results().recoveries).splitlines()[0].startswith("cluster,recovery_id,date,start,finish,status,")
 
 

@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from html import escape
 from typing import Any
 
@@ -245,6 +246,15 @@ def _events(timeline: TrafficTimeline, size: float, scale: Mapping[str, Any]) ->
     ]
 
 
+_DAY = 86_400_000
+"""Milliseconds."""
+
+
+def _milliseconds(day: str) -> int:
+    """Return the start of a UTC day, as JavaScript counts time."""
+    return (date.fromisoformat(day) - date(1970, 1, 1)).days * _DAY
+
+
 def trend_colours(names: Iterable[str]) -> dict[str, str]:
     """Return name of a line -> its colour in a trend."""
     return {name: _SERIES[n % len(_SERIES)] for n, name in enumerate(names)}
@@ -254,7 +264,7 @@ def trend_chart(series: Mapping[str, Sequence[tuple[str, float]]], title: str, w
     """Return a trend as an SVG element.
 
     Args:
-        series: name of a line -> (date as YYYY-MM-DD, percent), ascending.
+        series: name of a line -> (date as YYYY-MM-DD, percent), ascending; at least one line with a point.
         title: title, also the description for screen readers.
         width: width in pixels.
         key: unique in the document.
@@ -263,12 +273,15 @@ def trend_chart(series: Mapping[str, Sequence[tuple[str, float]]], title: str, w
         Missing: vl-convert is not installed.
     """
     names = list(series)
-    values = [{"day": day, "percent": percent, "line": name} for name, line in series.items() for day, percent in line]
-    days = sorted({day for line in series.values() for day, _ in line})
+    rows = [(name, _milliseconds(day), percent) for name, line in series.items() for day, percent in line]
+    values = [{"day": day, "percent": percent, "line": name} for name, day, percent in rows]
+    first, last = min(day for _, day, _ in rows), max(day for _, day, _ in rows)
+    step = -(-(last - first + _DAY) // ((3 if width < 500 else 8) * _DAY)) * _DAY
+    axis = {"values": list(range(first, last + 1, step)), "labelAngle": 0, "format": "%Y-%m-%d"}
+    padding = {"type": "utc", "nice": False, "padding": 34}
     top = max((percent for line in series.values() for _, percent in line), default=100.0)
-    shown = days[:: max(-(-len(days) // (4 if width < 500 else 9)), 1)]
     colours = {"domain": names, "range": list(trend_colours(names).values())}
-    x = {"field": "day", "type": "ordinal", "title": None, "axis": {"values": shown, "labelAngle": 0}}
+    x = {"field": "day", "type": "temporal", "title": None, "axis": axis, "scale": padding}
     y_scale = {"domain": [0, max(top, 100.0)], "nice": True}
     y = {"field": "percent", "type": "quantitative", "title": "% of the best possible", "scale": y_scale}
     colour = {"field": "line", "type": "nominal", "scale": colours, "legend": None}

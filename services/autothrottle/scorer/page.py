@@ -28,7 +28,7 @@ h3{font-size:1rem;margin:1.6rem 0 .2rem}p{margin:.4rem 0}a{color:var(--link)}cod
 table{border-collapse:collapse;font-size:13.5px;margin:.6rem 0;width:100%}
 td,th{padding:.3rem .6rem .3rem 0;text-align:left;vertical-align:top;font-weight:400;
 border-bottom:1px solid var(--line)}
-.n{text-align:right}td.n{white-space:nowrap}.b{width:20%}.n+:not(.n){padding-left:.6rem}td{font-variant-numeric:tabular-nums}
+.n{text-align:right}td.n,.t{white-space:nowrap}.b{width:20%}.n+:not(.n){padding-left:.6rem}td{font-variant-numeric:tabular-nums}
 .bar{display:inline-block;height:.7rem;background:var(--bar);border-radius:2px;print-color-adjust:exact;
 -webkit-print-color-adjust:exact}
 figure{margin:.4rem 0;display:flex;flex-wrap:wrap;gap:0 1.5rem;break-inside:avoid}
@@ -44,7 +44,7 @@ figcaption b{color:var(--event)}
 @media (max-width:640px){
 .numbers,.pair{grid-template-columns:1fr}.wide{display:none}.narrow{display:block}
 table,tbody,tr,td{display:block}thead{display:none}tr{border-bottom:1px solid var(--line);padding:.4rem 0}
-td,td.n,td.b,.n+td:not(.n){border:0;width:auto;white-space:normal;
+td,td.n,td.b,td.t,.n+td:not(.n){border:0;width:auto;white-space:normal;
 padding:.1rem 0;text-align:left;display:grid;grid-template-columns:9rem minmax(0,1fr);gap:.5rem}
 td::before{content:attr(data-name);color:var(--faint)}}
 @media print{body{max-width:none;margin:0;font-size:11px}.wide{display:block}.narrow{display:none}
@@ -92,9 +92,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], kinds: str = ""
     Args:
         columns: headings with units, at most seven.
         rows: texts of the cells.
-        kinds: one letter per column; `n`: numbers, aligned to the right; `b`: bars; a blank: texts.
+        kinds: one letter per column; `n`: numbers, aligned to the right; `b`: bars; `t`: short texts, not
+            wrapped; a blank: texts.
     """
-    marks = [f' class="{mark}"' if mark in "nb" else "" for mark in kinds.ljust(len(columns))]
+    marks = [f' class="{mark}"' if mark in "nbt" else "" for mark in kinds.ljust(len(columns))]
     names = [f' data-name="{escape(name)}"' for name in columns]
     head = "".join(f'<th scope="col"{mark}>{escape(name)}</th>' for name, mark in zip(columns, marks, strict=True))
     body = "".join(

@@ -323,9 +323,9 @@ def _recoveries(results: Results) -> list[str]:
     parts.append(
         f"<h3>{'Every recovery' if whole else f'The worst {len(rows):,} of {results.count:,} recoveries'}</h3>"
     )
-    parts.append(table(rows[:_OPEN_ROWS], "  nnnn"))
+    parts.append(table(rows[:_OPEN_ROWS], "t nnnn"))
     if len(rows) > _OPEN_ROWS:
-        more = table(rows[_OPEN_ROWS:], "  nnnn")
+        more = table(rows[_OPEN_ROWS:], "t nnnn")
         parts.append(f"<details><summary>{len(rows) - _OPEN_ROWS:,} more</summary>{more}</details>")
     return parts
 
@@ -466,7 +466,7 @@ def _worst(results: Results, trace_url: str) -> str:
         for row in rows
     ]
     columns = ("Time (UTC)", "Broker, link", "What was known", "Decided, MB/s", "Best, MB/s", "Cost", "Trace")
-    return page.table(columns, cells, "   nn")
+    return page.table(columns, cells, "tt nn")
 
 
 def _when(row: Row, with_cluster: bool) -> Html:
@@ -506,7 +506,8 @@ def _trend(results: Results) -> str:
     }
     title = "Median speed of the recoveries of each day"
     draw = partial(charts.trend_chart, series, title)
-    more = f" The {len(sizes)} clusters with fewer recoveries are in results.json." if len(sizes) > _MOST_LINES else ""
+    others = len(sizes) - len(series)
+    more = f" {page.count(others, 'cluster')} with fewer recoveries: see results.json." if others else ""
     names = page.legend(charts.trend_colours(series)) if len(series) > 1 else ""
     return names + page.figure(draw, "trend", f"<p>{title}, in % of the best possible one.{more}</p>")
 

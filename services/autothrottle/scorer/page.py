@@ -37,7 +37,7 @@ figcaption{font-size:13.5px;flex:1 1 280px;min-width:0}
 figcaption ol,figcaption ul{margin:.2rem 0;padding-left:0;list-style:none}
 figcaption b{color:var(--event)}
 .legend{font-size:13px;color:var(--faint);margin:.2rem 0}
-.legend span{margin-right:1rem;white-space:nowrap}
+.legend span{display:inline-block;margin-right:1rem}
 .legend svg{margin-right:.35rem;vertical-align:-1px}
 .pair{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:0 1.5rem}
 .narrow{display:none}

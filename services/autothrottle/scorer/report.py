@@ -380,7 +380,8 @@ def timeline(recovery: Row, rows: Sequence[Row]) -> TrafficTimeline:
     points = [
         TimelinePoint(second(row), row["client"], row["achieved"], row["applied"], row["capacity"]) for row in rows
     ]
-    side = f"Broker {recovery['bottleneck_broker']}, {_SIDES.get(recovery['bottleneck_role'], '')} link"
+    role = _SIDES.get(recovery["bottleneck_role"])
+    side = f"Broker {recovery['bottleneck_broker']}, {role} link" if role else "Unknown link side"
     events = [TimelineEvent(0.0, _start_text(recovery)), *_events(rows, second)]
     status = "cancelled" if recovery["status"] == "cancelled" else "finish"
     events.append(TimelineEvent(seconds, f"{status} after {duration(seconds)}"))
@@ -466,12 +467,12 @@ def _worst(results: Results, trace_url: str) -> str:
         for row in rows
     ]
     columns = ("Time (UTC)", "Broker, link", "What was known", "Decided, MB/s", "Best, MB/s", "Cost", "Trace")
-    return page.table(columns, cells, "tt nn")
+    return page.table(columns, cells, " t nn")
 
 
 def _when(row: Row, with_cluster: bool) -> Html:
     cluster = f"<br>{escape(str(row['cluster']))}" if with_cluster else ""
-    return Html(_time(row["time"], seconds=True) + cluster)
+    return Html(f'<span class="t">{_time(row["time"], seconds=True)}</span>{cluster}')
 
 
 def _known(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -222,6 +223,15 @@ def test_unknown_rates_leave_gaps() -> None:
     assert len(page.charts) == 2 and all("MB/s" in texts for texts in page.charts)
 
 
+def test_recovery_that_was_never_measured_has_a_row() -> None:
+    names = ("bound_seconds", "efficiency", "regret_seconds", "regret_other", "bytes", "partitions")
+    unknown = recovery(0) | dict.fromkeys((*names, "bottleneck_broker", "bottleneck_role"))
+    endless = recovery(1, bound_seconds=math.inf, regret_seconds=-math.inf, regret_other=-math.inf, efficiency=math.inf)
+    text = as_html(results(2, recoveries=[endless, unknown], mean_efficiency=math.inf))
+    assert ">unknown</td>" in text and ">never</td>" in text
+    assert "nan" not in re.sub("<[^>]*>", "", text)
+
+
 def test_page_with_1000_recoveries_is_small_and_fast() -> None:
     content = results(1000, decisions=800)
     start = time.process_time()
@@ -263,7 +273,15 @@ def test_browser_shows_the_page_without_sideways_scrolling(tmp_path: Path, width
     if browser.find() is None:
         pytest.skip(browser.ABSENT)
     page = tmp_path / "report.html"
-    page.write_text(as_html(results(40)), "utf-8")
+    name = "k" * 100
+    content = results(40)
+    rows = [{**row, "cluster": name} for row in content.recoveries]
+    worst = [{**row, "cluster": name} for row in content.worst]
+    trends = [{**row, "cluster": cluster} for row in content.trends for cluster in ("kafka", name)]
+    advice = [{**ADVICE, "cluster": name}]
+    clusters = [group(), group(cluster=name)]
+    wide = results(40, recoveries=rows, worst=worst, trends=trends, advice=advice, clusters=clusters)
+    page.write_text(as_html(wide), "utf-8")
     # Texts of a chart must not overlap; a text's box is a little higher than its letters.
     expression = """[d.documentElement.scrollWidth, [...d.querySelectorAll('.chart svg')].filter(
         s => s.getBoundingClientRect().width > 0).map(s => { const boxes = [...s.querySelectorAll('text')].filter(

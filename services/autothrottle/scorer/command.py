@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
-
-from autothrottle.core.errors import AutothrottleError
+from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.scoring.score import REFERENCE_RATIO
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.scorer import report
-from autothrottle.scorer.gathering import gather
-from autothrottle.scorer.scoring import ScoreSettings, score
-from autothrottle.scorer.session import location, open_session, write_text
+from autothrottle.scorer.files import ArrowFiles, Files
+from autothrottle.scorer.local import LARGEST, LocalScorer
+from autothrottle.scorer.results import gather
+from autothrottle.scorer.scoring import Work, find_work, score
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOTHING_NEW = 3
+"""Exit status: the log has nothing that was not scored."""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="autothrottle score",
-        description="Score logged decisions of planners with Spark. Only new parts of the log are read. Writes "
-        "report.html, results.json, recoveries.csv and Parquet tables.",
+        description="Score logged decisions of planners. Only new parts of the log are read. Writes report.html, "
+        "results.json, recoveries.csv and Parquet tables. Large logs are scored with Spark.",
+        epilog="Exit status: 0 scored, 1 failure, 2 wrong usage, 3 nothing is new since the last run.",
     )
-    place = "a path or a URI supported by Spark's Hadoop, or the planner's name of it: s3://bucket/path"
+    place = "a path, the planner's name of an object store such as s3://bucket/path, or a URI of Spark's Hadoop"
     parser.add_argument("--decisions", required=True, metavar="URI", help=f"decision log: {place}")
     parser.add_argument("--out", required=True, metavar="URI", help=f"destination of the results: {place}")
-    parser.add_argument("--master", default="", help="Spark master (default: from spark-submit, else local[*])")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--master",
+        default="",
+        help="Spark master (default: from spark-submit, else none for a small log and local[*] for a large one)",
+    )
+    where.add_argument("--remote", default="", metavar="URI", help="Spark Connect server, sc://host:port")
     parser.add_argument(
         "--ratio",
         type=_share,
@@ -63,43 +77,81 @@ def _trace_url(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Score a decision log. Return the exit status: 0 success, 1 failure, 2 wrong usage."""
+    """Score a decision log. Return the exit status, see `make_parser`."""
     arguments = make_parser().parse_args(argv)
     try:
-        spark = open_session(arguments.master)
-        try:
-            decisions, out = location(arguments.decisions, spark), location(arguments.out, spark)
-            run = score(spark, ScoreSettings(decisions, out, arguments.ratio, arguments.anew), _print_progress)
-            if not {"recoveries", "ports", "timeline", "quality"} <= run.tables.keys():
-                _print_progress("no recovery has ended yet")
-                return 0
-            _print_progress("estimating other settings")
-            write_report(spark, gather(run.tables), out, arguments.trace_url)
-            _print_progress(f"report: {out}/report.html")
-        finally:
-            spark.stop()
+        return _run(arguments)
     except AutothrottleError as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    files, ratio = _arrow_files(arguments.decisions, arguments.out), arguments.ratio
+    work = find_work(files, ratio, arguments.anew) if files else None
+    # spark-submit starts this process with a gateway to its JVM.
+    with_spark = arguments.master or arguments.remote or "PYSPARK_GATEWAY_PORT" in os.environ
+    if files and work is not None and (not work.new or (not with_spark and work.size <= LARGEST)):
+        return _finish(files, work, arguments)
+    with _session(arguments.master, arguments.remote) as spark:
+        if files is None or work is None:
+            from autothrottle.scorer.spark import SparkFiles
+
+            hadoop_files = SparkFiles(spark, arguments.decisions, arguments.out)
+            return _finish(hadoop_files, find_work(hadoop_files, ratio, arguments.anew), arguments, spark)
+        return _finish(files, work, arguments, spark)
+
+
+def _arrow_files(decisions: str, out: str) -> ArrowFiles | None:
+    """Return the files if Arrow knows both locations; otherwise only Spark's Hadoop may."""
+    try:
+        return ArrowFiles(decisions, out)
+    except Invalid:
+        return None
+
+
+@contextmanager
+def _session(master: str, remote: str) -> Iterator[SparkSession]:
+    # A small log needs neither Spark nor Java.
+    from autothrottle.scorer.session import open_session
+
+    spark = open_session(master, remote)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _finish(files: Files, work: Work, arguments: argparse.Namespace, spark: SparkSession | None = None) -> int:
+    """Score the work and write the report; without a session, in this process."""
+    if not work.new:
+        _print_progress("nothing is new since the last run")
+        return NOTHING_NEW
+    if spark is None:
+        quality = score(files, LocalScorer(), work, arguments.ratio, _print_progress)
+    else:
+        from autothrottle.scorer.spark import SparkScorer
+
+        quality = score(files, SparkScorer(spark), work, arguments.ratio, _print_progress)
+    _print_progress("estimating other settings")
+    write_report(files, gather(files, quality), arguments.trace_url)
+    # Last: the next run treats these dates as done.
+    files.write("quality", quality)
+    _print_progress(f"report: {files.out}/report.html")
     return 0
 
 
-def write_report(spark: SparkSession, results: report.Results, out: str, trace_url: str = "") -> None:
+def write_report(files: Files, results: report.Results, trace_url: str = "") -> None:
     """Write the HTML page, the JSON and the CSV of a report beside the tables.
 
     Args:
-        spark: the session; its Hadoop writes the files.
+        files: where the results are.
         results: content of the report.
-        out: destination directory, as a Hadoop path.
         trace_url: address of a trace with `{trace_id}` in it; "": the page shows the ids.
     """
-    texts = {
-        "report.html": report.as_html(results, trace_url),
-        "results.json": report.as_json(results),
-        "recoveries.csv": report.as_csv(results.recoveries),
-    }
-    for name, text in texts.items():
-        write_text(spark, f"{out}/{name}", text)
+    files.write_text("report.html", report.as_html(results, trace_url))
+    files.write_text("results.json", report.as_json(results))
+    files.write_text("recoveries.csv", report.as_csv(results.recoveries))
 
 
 def _print_progress(line: str) -> None:

@@ -1,30 +1,27 @@
-"""Reads the decision log. Unreadable or unusable parts are left out and counted; everything else is used.
+"""The decision log as the scorer reads it: its files, their usable rows, and the recoveries that they describe.
 
-A truncated or corrupt file, or one with columns of another type, is skipped. A missing column is null. Additional
-columns, written by a newer version, are ignored. Duplicate records count once.
+Unreadable or unusable parts are left out and counted; everything else is used. A truncated or corrupt file, or one with
+columns of another type, is skipped. A missing column is null. Additional columns, written by a newer version, are
+ignored. Duplicate records count once.
 """
 
 from __future__ import annotations
 
 import re
-import types
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import datetime
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from autothrottle.core.scoring.decision_records import (
-    SCHEMA_VERSION,
-    DecisionRecord,
-    ReassignmentRecord,
-    ReassignmentStatus,
-)
+from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS
+from autothrottle.core.errors import Invalid
+from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, ReassignmentStatus
 
 KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 """Columns that identify a decision; a row with a null in one of them is not usable."""
@@ -32,51 +29,21 @@ KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
 """Columns required for scoring a decision; a row with a null in one of them is not usable."""
 
-# The schema, derived from the fields of the records.
+_LARGEST_ROW = 4_000
+"""Largest size of a decision in memory, bytes; a file that declares more is damaged or hostile."""
 
-_PLAIN: dict[type, T.DataType] = {
-    str: T.StringType(),
-    int: T.LongType(),
-    float: T.DoubleType(),
-    bool: T.BooleanType(),
-    datetime: T.TimestampType(),
-}
-
-_DATE = T.StructField("date", T.StringType())
-"""`YYYY-MM-DD`: the name of the file's folder."""
-
-
-def schema_of(record: type) -> T.StructType:
-    """Return the schema of a record type; all columns are nullable, because older files lack newer columns."""
-    hints = get_type_hints(record)
-    return T.StructType([T.StructField(field.name, _type(hints[field.name])) for field in fields(record)])
-
-
-def _type(hint: Any) -> T.DataType:
-    if get_origin(hint) in (Union, types.UnionType):
-        (hint,) = [argument for argument in get_args(hint) if argument is not type(None)]
-    if get_origin(hint) is list:
-        return T.ArrayType(_type(get_args(hint)[0]))
-    return schema_of(hint) if is_dataclass(hint) and isinstance(hint, type) else _PLAIN[hint]
-
-
-DECISIONS = T.StructType([*schema_of(DecisionRecord).fields, _DATE])
-REASSIGNMENTS = T.StructType([*schema_of(ReassignmentRecord).fields, _DATE])
-
+_LARGEST_RATIO = 2_000
+"""Largest ratio of a file's declared rows to its bytes."""
 
 # The files.
+
+KINDS = ("decisions", "reassignments")
+"""The folders of the log that the scorer reads."""
 
 Folder = tuple[str, str]
 """(cluster, date)."""
 
-QUALITY = (
-    "cluster string, date string, files long, unreadable_files long, reassignment_files long, "
-    "rows long, incomplete_rows long, newer_rows long, ratio double"
-)
-"""Columns of `quality`. `files` and `unreadable_files` count decision files; `rows`, `incomplete_rows` and
-`newer_rows` are the counts of `rows_by_file`; `ratio` is the reference share of the bound."""
-
-_FILE = re.compile(r"/cluster=([^/]+)/date=([^/]+)/[^/]+$")
+_FILE = re.compile(r"/cluster=([^/]+)/date=([^/]+)/[^/]+\.parquet$")
 """The end of a file's path."""
 
 
@@ -87,97 +54,11 @@ class FileCounts(NamedTuple):
     reassignments: int
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionLogReader:
-    """Reader of the decision log at one location."""
-
-    spark: SparkSession
-    uri: str
-    """Hadoop path without a trailing slash."""
-
-    def files(self) -> Mapping[Folder, FileCounts]:
-        """Return the file counts by cluster and date. Lists files without opening them."""
-        counted: dict[Folder, list[int]] = {}
-        for index, (kind, schema) in enumerate((("decisions", DECISIONS), ("reassignments", REASSIGNMENTS))):
-            for path in self._table(kind, schema).inputFiles():
-                if (folder := folder_of(path)) is not None:
-                    counted.setdefault(folder, [0, 0])[index] += 1
-        return {folder: FileCounts(*counts) for folder, counts in sorted(counted.items())}
-
-    def decisions(self, dates: Collection[str] | None = None) -> DataFrame:
-        """Return one row per decision record, including duplicates.
-
-        Columns: the fields of `DecisionRecord`, `date`, and `file` (full path).
-
-        Args:
-            dates: folders to read, `YYYY-MM-DD`; None: all.
-        """
-        records = self._table("decisions", DECISIONS)
-        if dates is not None:
-            records = records.where(F.col("date").isin(*sorted(dates)))
-        return records.withColumn("file", F.col("_metadata.file_path"))
-
-    def reassignments(self) -> DataFrame:
-        """Return one row per reassignment record without duplicates; columns: the fields of `ReassignmentRecord`."""
-        # There are few rows: in one partition, later steps need no shuffle.
-        records = self._table("reassignments", REASSIGNMENTS).coalesce(1)
-        records = records.dropDuplicates(["cluster", "term", "cycle", "status"])
-        return records.where(all_non_null(("cluster", "term", "cycle", "reassignment_id", "status", "start")))
-
-    def _table(self, kind: str, schema: T.StructType) -> DataFrame:
-        reader = self.spark.read.schema(schema).option("ignoreCorruptFiles", True).option("ignoreMissingFiles", True)
-        try:
-            return reader.option("pathGlobFilter", "*.parquet").parquet(f"{self.uri}/{kind}")
-        except AnalysisException:  # no files yet
-            return self.spark.createDataFrame([], schema)
-
-
-def usable(decisions: DataFrame) -> DataFrame:
-    """Return the rows that can be scored. Keeps grain and columns."""
-    return decisions.where(all_non_null((*KEY, *NEEDED)))
-
-
-def rows_by_file(decisions: DataFrame) -> DataFrame:
-    """Return one row per readable file.
-
-    Columns: `file`, `rows`, `incomplete_rows` (a required column is missing or null), `newer_rows` (written by a newer
-    version; used as far as this version knows the columns).
-
-    Args:
-        decisions: result of `DecisionLogReader.decisions`.
-    """
-    return decisions.groupBy("file").agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.count_if(~all_non_null((*KEY, *NEEDED))).alias("incomplete_rows"),
-        F.count_if(F.col("schema_version") > SCHEMA_VERSION).alias("newer_rows"),
-    )
-
-
-def quality(files: Mapping[Folder, FileCounts], rows: Iterable[Row], ratio: float) -> list[tuple[str | float, ...]]:
-    """Return one row per cluster and date: what was read and what was not; columns: `QUALITY`.
-
-    Args:
-        files: file counts.
-        read: rows of `rows_by_file` for the same dates.
-        ratio: reference share of the scores.
-    """
-    counts_of_folders: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
-    for row in rows:
-        if (folder := folder_of(row["file"])) in counts_of_folders:
-            counts = (1, row["rows"], row["incomplete_rows"], row["newer_rows"])
-            counts_of_folders[folder] = [sum(pair) for pair in zip(counts_of_folders[folder], counts, strict=True)]
-    table: list[tuple[str | float, ...]] = []
-    for folder, (readable, *row_counts) in counts_of_folders.items():
-        decisions, reassignments = files[folder]
-        table.append((*folder, decisions, decisions - readable, reassignments, *row_counts, ratio))
-    return table
-
-
 def folder_of(path: str) -> Folder | None:
     """Return the cluster and date of a file; None if the path does not belong to a log.
 
     Args:
-        path: URL-escaped path, as reported by Spark.
+        path: path, URL-escaped or not.
 
     >>> folder_of("file:/log/decisions/cluster=my%20cluster/date=2026-11-05/a.parquet")
     ('my cluster', '2026-11-05')
@@ -186,47 +67,270 @@ def folder_of(path: str) -> Folder | None:
     return (match[1], match[2]) if match else None
 
 
-def recoveries(reassignments: DataFrame) -> DataFrame:
-    """Return one row per reassignment record, with its recovery.
+def file_counts(paths: Mapping[str, Iterable[str]]) -> Mapping[Folder, FileCounts]:
+    """Return the file counts by cluster and date.
+
+    Args:
+        paths: kind -> paths of its files.
+    """
+    counted: dict[Folder, list[int]] = {}
+    for index, kind in enumerate(KINDS):
+        for path in paths[kind]:
+            if (folder := folder_of(path)) is not None:
+                counted.setdefault(folder, [0, 0])[index] += 1
+    return {folder: FileCounts(*counts) for folder, counts in sorted(counted.items())}
+
+
+# The rows of a file.
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """What was read of one decision file."""
+
+    path: str
+    rows: int = 0
+    incomplete_rows: int = 0
+    """A required column is missing or null."""
+    newer_rows: int = 0
+    """Written by a newer version; used as far as this version knows the columns."""
+    problem: str = ""
+    """Why it cannot be read; "": it can."""
+
+
+_DECISION_COLUMNS = pa.schema([field for field in DECISIONS if field.name not in ("cycle_id", "shadow", "outcome")])
+
+
+def read_decisions(path: str, file: BinaryIO | pa.NativeFile) -> tuple[pa.Table | None, FileReading]:
+    """Return the usable rows of a decision file, and what was read; None: the file cannot be read.
+
+    Args:
+        path: the path, for messages.
+        file: the content.
+    """
+    try:
+        table = _table(file, _DECISION_COLUMNS)
+    except (Invalid, pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
+        return None, FileReading(path, problem=f"{path} cannot be read: {_first_line(error)}")
+    is_complete = _all_non_null(table, (*KEY, *NEEDED))
+    is_newer = pc.sum(pc.greater(table["schema_version"], SCHEMA_VERSION)).as_py() or 0
+    usable = table.filter(is_complete)
+    return usable, FileReading(path, len(table), len(table) - len(usable), is_newer)
+
+
+def read_reassignments(path: str, file: BinaryIO | pa.NativeFile) -> list[dict[str, Any]]:
+    """Return the usable records of a file of reassignments; none if the file cannot be read."""
+    try:
+        table = _table(file, REASSIGNMENTS)
+    except (Invalid, pa.ArrowException, OSError, ValueError, NotImplementedError):
+        return []
+    needed = ("cluster", "term", "cycle", "reassignment_id", "status", "start")
+    rows: list[dict[str, Any]] = table.filter(_all_non_null(table, needed)).to_pylist()
+    return rows
+
+
+def _table(file: BinaryIO | pa.NativeFile, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema from a Parquet file; texts are dictionaries, missing columns are null.
+
+    Raises:
+        Invalid: a column has another type, or the file declares more than it can hold.
+        pyarrow.ArrowException, OSError, ValueError, NotImplementedError: the file is damaged.
+    """
+    metadata = pq.read_metadata(file)
+    arrow = metadata.schema.to_arrow_schema()
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    rows, size = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
+    if rows != metadata.num_rows or size > (rows + 1) * _LARGEST_ROW * 100:
+        raise Invalid(f"it declares {metadata.num_rows} rows of {size} bytes")
+    present = [field for field in schema if field.name in arrow.names]
+    for field in present:
+        if not _is_readable_as(arrow.field(field.name).type, field.type):
+            raise Invalid(f"its column {field.name} has the type {arrow.field(field.name).type}, not {field.type}")
+    texts = [field.name for field in present if pa.types.is_string(field.type)]
+    parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
+    table = parquet.read([field.name for field in present])
+    columns = {field.name: _column(table[field.name], field.type) for field in present}
+    return pa.table(
+        {field.name: columns.get(field.name, pa.nulls(len(table), _stored_type(field.type))) for field in schema}
+    )
+
+
+def _is_readable_as(stored: pa.DataType, needed: pa.DataType) -> bool:
+    stored = stored.value_type if pa.types.is_dictionary(stored) else stored
+    if pa.types.is_string(needed):
+        return bool(pa.types.is_string(stored) or pa.types.is_large_string(stored))
+    if pa.types.is_floating(needed):
+        return bool(pa.types.is_floating(stored))
+    if pa.types.is_integer(needed):
+        return bool(pa.types.is_integer(stored))
+    return bool(stored.id == needed.id)
+
+
+def _stored_type(needed: pa.DataType) -> pa.DataType:
+    return pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(needed) else needed
+
+
+def _column(column: pa.ChunkedArray, needed: pa.DataType) -> pa.ChunkedArray:
+    """Return a column in the type of this version; the columns of nested records may be fewer or more."""
+    if not pa.types.is_string(needed):
+        return column if column.type == needed or pa.types.is_nested(needed) else column.cast(needed)
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    return column.cast(_stored_type(needed))
+
+
+def _all_non_null(table: pa.Table, names: Iterable[str]) -> pa.ChunkedArray:
+    result = pa.array([True] * 0) if not len(table) else pa.scalar(True)
+    for name in names:
+        result = pc.and_(result, table[name].is_valid())
+    return result
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+# What was read, by folder.
+
+QUALITY = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("files", "unreadable_files", "reassignment_files")),
+        *((name, pa.int64()) for name in ("rows", "incomplete_rows", "newer_rows")),
+        ("ratio", pa.float64()),
+        *((name, pa.string()) for name in ("cluster", "date")),
+    ]
+)
+"""Columns of `quality`. `files` and `unreadable_files` count decision files; `rows`, `incomplete_rows` and
+`newer_rows` are the counts of `FileReading`; `ratio` is the reference share of the bound."""
+
+
+def quality(files: Mapping[Folder, FileCounts], readings: Iterable[FileReading], ratio: float) -> pa.Table:
+    """Return one row per cluster and date: what was read and what was not; columns: `QUALITY`.
+
+    Args:
+        files: file counts.
+        readings: what was read of the decision files; files of other folders are ignored.
+        ratio: reference share of the scores.
+    """
+    names = ("rows", "incomplete_rows", "newer_rows")
+    counts: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
+    for reading in readings:
+        if not reading.problem and (folder := folder_of(reading.path)) in counts:
+            of_file = (1, reading.rows, reading.incomplete_rows, reading.newer_rows)
+            counts[folder] = [sum(pair) for pair in zip(counts[folder], of_file, strict=True)]
+    rows = [
+        {
+            "cluster": folder[0],
+            "date": folder[1],
+            "files": files[folder].decisions,
+            "unreadable_files": files[folder].decisions - readable,
+            "reassignment_files": files[folder].reassignments,
+            **dict(zip(names, row_counts, strict=True)),
+            "ratio": ratio,
+        }
+        for folder, (readable, *row_counts) in counts.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=QUALITY)
+
+
+# The recoveries.
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The time in which something was being reassigned, through all changes of the leader."""
+
+    cluster: str
+    recovery_id: str
+    """The `reassignment_id` of its first record."""
+    reassignment_ids: frozenset[str]
+    start: datetime
+    finish: datetime | None
+    """None while ongoing."""
+    status: str
+    topics: tuple[str, ...]
+    partitions: int | None
+    bytes: int | None
+    """Bytes copied; None, as for `paths`: unknown."""
+    paths: tuple[Mapping[str, Any], ...]
+    """`PathRecord` as mappings."""
+    terms: int
+    """Number of terms that recorded it."""
+    cycles: int
+    """Number of cycles, as far as the records tell."""
+
+    @property
+    def date(self) -> str:
+        """Date of the start, `YYYY-MM-DD` in UTC like the folder names."""
+        return f"{self.start.astimezone(UTC):%Y-%m-%d}"
+
+    @property
+    def link_side_bytes(self) -> Mapping[tuple[int, int], tuple[float, float]]:
+        """(broker id, 0 for the leader and 1 for the follower) -> bytes copied and produced."""
+        total: dict[tuple[int, int], tuple[float, float]] = {}
+        for path in self.paths:
+            for role, broker_id in enumerate((path.get("leader"), path.get("follower"))):
+                if broker_id is not None:
+                    landed, grown = total.get((broker_id, role), (0.0, 0.0))
+                    total[broker_id, role] = (
+                        landed + float(path.get("bytes_landed") or 0),
+                        grown + float(path.get("bytes_grown") or 0),
+                    )
+        return total
+
+
+def recoveries(records: Iterable[Mapping[str, Any]]) -> list[Recovery]:
+    """Return the recoveries that records of reassignments describe.
 
     A recovery continues across changes of leader: a term that found an ongoing reassignment continues the recovery of
     the previous term. Terms are ordered by number, because the clocks of two planners may differ.
 
-    Columns: `cluster`, `reassignment_id`, `recovery_id` (the `reassignment_id` of its first record), `start`, `finish`
-    (null while ongoing), `status`, `topics`, `partitions`, `bytes`, `bytes_left` and `paths` (null: unknown), `terms`
-    (number of terms that recorded it).
+    Args:
+        records: rows with the fields of `ReassignmentRecord`, in any order, duplicates included.
     """
-    in_order = Window.partitionBy("cluster").orderBy("term", "cycle", "status")
-    of_recovery = Window.partitionBy("recovery_id")
-    moving = F.col("status") == ReassignmentStatus.MOVING.value
-    went_on = (F.lag("status").over(in_order) == ReassignmentStatus.MOVING.value) & F.col("resumed")
-    opens = moving & ~F.coalesce(went_on, F.lit(False))
-    newest = F.struct("term", "cycle")
-    return (
-        reassignments.withColumn("opening", F.when(opens, F.col("reassignment_id")))
-        .withColumn("recovery_id", F.last("opening", ignorenulls=True).over(in_order))
-        .where(F.col("recovery_id").isNotNull())
-        .select(
-            "cluster",
-            "reassignment_id",
-            "recovery_id",
-            F.min("start").over(of_recovery).alias("start"),
-            F.max_by("finish", newest).over(of_recovery).alias("finish"),
-            F.max_by("status", newest).over(of_recovery).alias("status"),
-            F.max_by("topics", newest).over(of_recovery).alias("topics"),
-            F.max("partitions").over(of_recovery).alias("partitions"),
-            F.max_by("bytes_landed", newest).over(of_recovery).alias("bytes"),
-            F.max_by("bytes_left", newest).over(of_recovery).alias("bytes_left"),
-            F.max_by("paths", newest).over(of_recovery).alias("paths"),
-            F.size(F.collect_set("term").over(of_recovery)).alias("terms"),
-        )
-        .dropDuplicates(["reassignment_id"])
+    distinct = {(r["cluster"], r["term"], r["cycle"], r["status"]): r for r in records}
+    in_order = [distinct[key] for key in sorted(distinct)]
+    return [
+        _recovery(group)
+        for _, of_cluster in groupby(in_order, key=lambda record: record["cluster"])
+        for group in _continued(of_cluster)
+    ]
+
+
+def _continued(records: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """Group the records of one cluster by recovery. Records before the first opening belong to none."""
+    group: list[Mapping[str, Any]] = []
+    was_moving = False
+    for record in records:
+        is_moving = record["status"] == ReassignmentStatus.MOVING.value
+        if is_moving and not (was_moving and record["resumed"]):
+            if group:
+                yield group
+            group = [record]
+        elif group:
+            group.append(record)
+        was_moving = is_moving
+    if group:
+        yield group
+
+
+def _recovery(records: Sequence[Mapping[str, Any]]) -> Recovery:
+    first, newest = records[0], max(records, key=lambda record: (record["term"], record["cycle"]))
+    partitions = [record["partitions"] for record in records if record["partitions"] is not None]
+    cycles: dict[int, list[int]] = {}
+    for record in records:
+        cycles.setdefault(record["term"], []).append(record["cycle"])
+    return Recovery(
+        first["cluster"],
+        first["reassignment_id"],
+        frozenset(record["reassignment_id"] for record in records),
+        min(record["start"] for record in records),
+        newest["finish"],
+        newest["status"],
+        tuple(newest["topics"] or ()),
+        max(partitions, default=None),
+        newest["bytes_landed"],
+        tuple(newest["paths"] or ()),
+        len(cycles),
+        sum(max(of_term) - min(of_term) + 1 for of_term in cycles.values()),
     )
-
-
-def all_non_null(columns: tuple[str, ...]) -> Column:
-    """Whether all of these columns are non-null."""
-    is_non_null = F.lit(True)
-    for column in columns:
-        is_non_null &= F.col(column).isNotNull()
-    return is_non_null

@@ -1,210 +1,193 @@
-"""Converts stretches to scores of link sides, recoveries and decisions."""
+"""Scores of recoveries and groups of them, from the scores of link sides. The tables are small: the driver has them."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
-from autothrottle.core.scoring.score import Cause
-from autothrottle.scorer.stretches import LINK_SIDE, beyond, is_over_target, is_saturated, reached
+import pyarrow as pa
+import pyarrow.compute as pc
 
-CAUSES = tuple(cause.value for cause in Cause)
+from autothrottle.scorer.link_sides import CAUSES, LOST
+from autothrottle.scorer.parts import SUMMED, Plan
+from autothrottle.scorer.tables import RECOVERIES
 
-LOST = tuple(f"lost_{cause}" for cause in CAUSES)
-"""Columns of the unused budget, by cause."""
+Row = Mapping[str, Any]
 
 WORST = 10
 """Number of decisions that a report lists per cluster."""
 
 
-def sides(stretches: DataFrame, recoveries: DataFrame) -> DataFrame:
-    """Return one row per recovery and link side.
+def recovery_scores(plan: Plan, summaries: Mapping[int, Sequence[Row]]) -> pa.Table:
+    """Return one row per recovery with decisions.
 
-    Columns: those of `LINK_SIDE`, `cluster`, `date` (of the start), `instance_type`, `start`, `finish`, `status`,
-    `seconds` (of the recovery), `bound_seconds` (of this link side alone; null: never measured), `amount` (bytes),
-    `budget_bytes`, `lost_<cause>` per cause (unused bytes of the budget), `over_seconds` (over the target
-    utilization), `saturated_seconds`, `port_seconds` (measured seconds), `decisions`, `copies` (duplicate records),
-    `writes`, `churn` (sum of all throttle changes, each as a share of the current throttle), `eta_error` (mean of
-    |ETA - end| / remaining time; null: no ETA), `skew_seconds` (lower limit of the delay of a later term's clock),
-    `is_estimated`.
+    Columns: `tables.RECOVERIES`. `bound_seconds` is that of the slowest link side (null: nothing was measured),
+    `efficiency` is `bound_seconds / seconds` (1 is the best within the share, above 1 replication exceeded it),
+    `regret_seconds` is `seconds - bound_seconds`, `regret_<cause>` are seconds per cause, which together with
+    `regret_other` sum up to the regret. `over_seconds`, `saturated_seconds` and `port_seconds` are of all link sides.
 
     Args:
-        stretches: stretches with causes and bound.
-        recoveries: result of `log.recoveries`.
+        plan: the recoveries.
+        summaries: number of a recovery -> summaries of its parts.
     """
-    columns = recoveries.select("recovery_id", "cluster", "start", "finish", "status").dropDuplicates(["recovery_id"])
-    return (
-        stretches.transform(_by_link_side)
-        .join(F.broadcast(columns), "recovery_id")
-        .withColumn("after", beyond(F.col("amount"), F.col("carried"), F.col("whole"), F.col("last_free")))
-        .withColumn("bound_seconds", F.when(F.col("budget_bytes").isNotNull(), F.coalesce("reached", "after")))
-        .withColumn("eta_error", F.try_divide(F.col("eta_errors"), F.col("etas")))
-        .withColumn("copies", F.col("records") - F.col("decisions"))
-        .withColumn("date", F.date_format("start", "yyyy-MM-dd"))
-        .drop("reached", "carried", "last_free", "whole", "after", "eta_errors", "etas", "records")
-    )
+    rows = [_recovery_score(plan, number, parts) for number, parts in sorted(summaries.items())]
+    return pa.Table.from_pylist(rows, schema=RECOVERIES)
 
 
-def _by_link_side(stretches: DataFrame) -> DataFrame:
-    """Return one row per recovery and link side, with plain sums.
-
-    All columns except the instance type are numbers, which Spark aggregates in place. Therefore the first grouping
-    includes the instance type, and the second merges the few groups.
-    """
-    seconds = F.col("seconds")
-    reached_at = reached(F.col("amount"), F.col("before"), F.col("at"), F.col("reach"), F.col("free"))
-    end, seconds_left = F.col("finish").cast("double"), F.col("finish").cast("double") - F.col("time").cast("double")
-    eta_error = F.when(seconds_left > 0, F.try_divide(F.abs(F.col("eta").cast("double") - end), seconds_left))
-    change = F.try_divide(F.abs(F.col("applied") - F.col("standing")), F.col("standing").cast("double"))
-    written = ~F.col("applied").eqNullSafe(F.col("standing").cast("double"))
-    largest = {
-        "amount": F.col("amount"),
-        "seconds": F.col("duration"),
-        "last_free": F.when(F.col("is_last"), F.col("free")),
-        "skew_seconds": F.col("behind"),
-        "records": F.col("records"),
-        "is_estimated": F.col("is_estimated"),
-    }
-    total = {
-        "carried": F.col("free") * F.col("reach"),
-        "whole": F.col("reach"),
-        "budget_bytes": F.col("budget") * seconds,
-        **{lost: F.col(lost) * seconds for lost in LOST},
-        "over_seconds": F.when(is_over_target(), seconds).otherwise(F.lit(0.0)),
-        "saturated_seconds": F.when(is_saturated(), seconds).otherwise(F.lit(0.0)),
-        "port_seconds": seconds,
-        "decisions": F.lit(1),
-        "writes": written.cast("int"),
-        "churn": F.coalesce(change, F.lit(0.0)),
-        "eta_errors": eta_error,
-        "etas": eta_error.isNotNull().cast("int"),
-    }
-    return (
-        stretches.groupBy(*LINK_SIDE, "instance_type")
-        .agg(
-            F.min(reached_at).alias("reached"),
-            *(F.max(value).alias(name) for name, value in largest.items()),
-            *(F.sum(value).alias(name) for name, value in total.items()),
-        )
-        .groupBy(*LINK_SIDE)
-        .agg(
-            F.min("reached").alias("reached"),
-            *(F.max(name).alias(name) for name in (*largest, "instance_type")),
-            *(F.sum(name).alias(name) for name in total),
-        )
-    )
-
-
-def recovery_scores(link_sides: DataFrame, recoveries: DataFrame) -> DataFrame:
-    """Return one row per completed recovery.
-
-    Columns: `cluster`, `date`, `recovery_id`, `start`, `finish`, `status`, `topics`, `partitions`, `bytes`, `terms`,
-    `skew_seconds`, `seconds`, `bound_seconds` (of the slowest link side; null: nothing was measured), `efficiency`
-    (`bound_seconds / seconds`: 1 is the best within the share, above 1 replication exceeded it), `regret_seconds`
-    (`seconds - bound_seconds`), `bottleneck_broker`, `bottleneck_role`, `regret_<cause>` per cause (seconds; together
-    with `regret_other` they sum up to the regret), `over_seconds`, `saturated_seconds` and `port_seconds` (of all link
-    sides), `decisions`, `copies`, `writes`, `writes_per_gb`, `churn`, `eta_error`, `is_estimated`.
-
-    Args:
-        link_sides: result of `sides`.
-        recoveries: result of `log.recoveries`.
-    """
-    slowest = F.struct("bound_seconds", "budget_bytes", "broker_id", "role", *LOST)
-    sums = ("over_seconds", "saturated_seconds", "port_seconds", "decisions", "copies", "writes", "churn")
-    mean_available_rate = F.try_divide(F.col("slowest.budget_bytes"), F.col("seconds"))
+def _recovery_score(plan: Plan, number: int, parts: Sequence[Row]) -> Row:
+    recovery = plan.recoveries[number]
+    assert recovery.finish is not None
+    seconds = (recovery.finish - recovery.start).total_seconds()
+    total = {name: sum(part[name] for part in parts) for name in SUMMED}
+    slowest = slowest_part(parts)
+    side: Row = parts[slowest]["slowest"] if slowest is not None else {}
+    bound = side.get("bound_seconds")
+    regret = None if bound is None else seconds - bound
+    mean_available_rate = side["budget_bytes"] / seconds if side else 0.0
     regrets = {
-        f"regret_{cause}": F.coalesce(F.try_divide(F.col(f"slowest.lost_{cause}"), mean_available_rate), F.lit(0.0))
-        for cause in CAUSES
+        f"regret_{cause}": _quotient(side.get(lost), mean_available_rate) or 0.0
+        for cause, lost in zip(CAUSES, LOST, strict=True)
     }
-    distinct = recoveries.dropDuplicates(["recovery_id"])
-    described = distinct.select("recovery_id", "topics", "partitions", "bytes", "terms")
-    by_recovery = link_sides.groupBy("recovery_id").agg(
-        *(F.first(c).alias(c) for c in ("cluster", "date", "start", "finish", "status", "seconds")),
-        F.max_by(slowest, F.col("bound_seconds")).alias("slowest"),
-        *(F.sum(c).alias(c) for c in sums),
-        F.avg("eta_error").alias("eta_error"),
-        F.max("skew_seconds").alias("skew_seconds"),
-        F.bool_or("is_estimated").alias("is_estimated"),
-    )
-    regret = F.col("regret_seconds") - sum((F.col(name) for name in regrets), F.lit(0.0))
-    return (
-        by_recovery.join(described, "recovery_id")
-        .withColumn("bound_seconds", F.col("slowest.bound_seconds"))
-        .withColumn("bottleneck_broker", F.col("slowest.broker_id"))
-        .withColumn("bottleneck_role", F.col("slowest.role"))
-        .withColumn("efficiency", F.try_divide(F.col("bound_seconds"), F.col("seconds")))
-        .withColumn("regret_seconds", F.col("seconds") - F.col("bound_seconds"))
-        .withColumns(regrets)
-        .withColumn("regret_other", regret)
-        .withColumn("writes_per_gb", F.try_divide(F.col("writes").cast("double"), F.col("bytes") / F.lit(1e9)))
-        .drop("slowest")
-    )
+    gigabytes = None if recovery.bytes is None else recovery.bytes / 1e9
+    return {
+        "recovery_id": recovery.recovery_id,
+        "start": recovery.start,
+        "finish": recovery.finish,
+        "status": recovery.status,
+        "seconds": seconds,
+        **total,
+        "eta_error": _quotient(sum(part["eta_errors"] for part in parts), sum(part["etas"] for part in parts)),
+        "skew_seconds": max(part["skew_seconds"] for part in parts),
+        "is_estimated": any(part["is_estimated"] for part in parts),
+        "topics": list(recovery.topics),
+        "partitions": recovery.partitions,
+        "bytes": recovery.bytes,
+        "terms": recovery.terms,
+        "bound_seconds": bound,
+        "bottleneck_broker": side.get("broker_id"),
+        "bottleneck_role": side.get("role"),
+        "efficiency": _quotient(bound, seconds),
+        "regret_seconds": regret,
+        **regrets,
+        "regret_other": None if regret is None else regret - sum(regrets.values()),
+        "writes_per_gb": _quotient(float(total["writes"]), gigabytes),
+        "cluster": recovery.cluster,
+        "date": recovery.date,
+    }
 
 
-def of_bottlenecks(decisions: DataFrame, scores: DataFrame) -> DataFrame:
-    """Return the decisions for the slowest link side of each recovery. Keeps grain and columns."""
-    slowest = scores.select(
-        "recovery_id", F.col("bottleneck_broker").alias("broker_id"), F.col("bottleneck_role").alias("role")
-    )
-    return decisions.join(F.broadcast(slowest), list(LINK_SIDE), "left_semi")
+def slowest_part(parts: Sequence[Row]) -> int | None:
+    """Return the index of the part with the slowest link side of a recovery; None: nothing was measured."""
+    bounds = {index: part["slowest"]["bound_seconds"] for index, part in enumerate(parts) if "slowest" in part}
+    return max(bounds, key=lambda index: bounds[index]) if bounds else None
 
 
-def worst_decisions(timeline: DataFrame) -> DataFrame:
-    """Return one row per decision: the ten per cluster that cost the most seconds.
-
-    Columns: `cluster`, `rank` (1 is the worst), `cycle_id`, `trace_id`, `time`, `broker_id`, `role`, `instance_type`,
-    `reason`, `decided`, `budget` and `achieved` (bytes/s), `seconds`, `lost_seconds`, `cause` (the largest), `forecast`
-    and `capacity` (bytes/s; null: unknown), `recovery_id`.
-
-    Args:
-        timeline: stretches of slowest link sides, with causes and bound.
-    """
-    lost = (F.col("budget") - F.col("achieved")) * F.col("seconds")
-    largest = F.greatest(*(F.col(name) for name in LOST))
-    cause = F.coalesce(*(F.when(F.col(f"lost_{cause}") == largest, F.lit(cause)) for cause in CAUSES))
-    rank = F.row_number().over(Window.partitionBy("cluster").orderBy(F.desc("lost_seconds"), "cycle_id", "broker_id"))
-    return (
-        timeline.withColumn("lost_seconds", F.try_divide(lost, F.col("budget")))
-        .where(F.col("lost_seconds") > 0)
-        .withColumn("cause", cause)
-        .withColumn("rank", rank)
-        .where(F.col("rank") <= WORST)
-        .select(
-            "cluster",
-            "rank",
-            *("cycle_id", "trace_id", "time", "broker_id", "role", "instance_type", "reason", "decided", "budget"),
-            *("achieved", "seconds", "lost_seconds", "cause", "forecast", "capacity", "recovery_id"),
-        )
-    )
+def _quotient(amount: float | None, by: float | None) -> float | None:
+    return amount / by if amount is not None and by else None
 
 
-def by_group(scores: DataFrame, *keys: str) -> DataFrame:
-    """Return one row per cluster and value of each key, with the distribution of the efficiency. One pass.
+# Groups.
 
-    Columns: `cluster`, the keys (all but one are null; `cluster` as a key means the whole cluster), `count`,
-    `efficiency_p10`, `efficiency_p50`, `efficiency_p90`, `efficiency_worst`, `over_share` and `saturated_share` (of all
-    measured seconds), `writes`, `churn`.
+
+def by_group(scores: pa.Table, *keys: str) -> list[dict[str, Any]]:
+    """Return one row per cluster and value of each key, with the distribution of the efficiency, sorted by both.
+
+    Columns: `cluster`, the key's column (`cluster` as a key means the whole cluster), `count`, `efficiency_p10`,
+    `efficiency_p50`, `efficiency_p90`, `efficiency_worst`, `over_share` and `saturated_share` (of all measured
+    seconds), `writes`, `churn`.
 
     Args:
         scores: scores of recoveries or link sides, with `bound_seconds` and `seconds`.
         keys: columns; `date` gives the trend.
     """
-    efficiency = F.try_divide(F.col("bound_seconds"), F.col("seconds"))
-    percentiles = F.percentile("efficiency", F.array(F.lit(0.1), F.lit(0.5), F.lit(0.9)))
-    sets = [[F.col(name) for name in dict.fromkeys(["cluster", key])] for key in keys]
-    names = [F.col(name) for name in dict.fromkeys(["cluster", *keys])]
-    return (
-        scores.withColumn("efficiency", efficiency)
-        .groupingSets(sets, *names)
-        .agg(
-            F.count(F.lit(1)).alias("count"),
-            percentiles.alias("p"),
-            F.min("efficiency").alias("efficiency_worst"),
-            F.try_divide(F.sum("over_seconds"), F.sum("port_seconds")).alias("over_share"),
-            F.try_divide(F.sum("saturated_seconds"), F.sum("port_seconds")).alias("saturated_share"),
-            F.sum("writes").alias("writes"),
-            F.sum("churn").alias("churn"),
-        )
-        .withColumns({f"efficiency_p{name}": F.col("p")[i] for i, name in enumerate(("10", "50", "90"))})
-        .drop("p")
+    scores = scores.append_column("share", pc.divide(scores["bound_seconds"], scores["seconds"]))
+    summed = ("over_seconds", "saturated_seconds", "port_seconds", "writes", "churn")
+    columns = list(dict.fromkeys(["cluster", *keys]))
+    totals = scores.group_by(columns, use_threads=False).aggregate(
+        [("share", "list"), ("cluster", "count"), *((name, "sum") for name in summed)]
     )
+    return sorted(
+        map(_group_row, totals.to_pylist(), [columns] * len(totals)),
+        key=lambda row: [str(row[name]) for name in columns],
+    )
+
+
+def _group_row(total: Row, columns: Sequence[str]) -> dict[str, Any]:
+    shares = sorted(share for share in total["share_list"] if share is not None)
+    measured = total["port_seconds_sum"]
+    return {
+        **{name: total[name] for name in columns},
+        "count": total["cluster_count"],
+        **{f"efficiency_p{percent}": percentile(shares, percent / 100) for percent in (10, 50, 90)},
+        "efficiency_worst": shares[0] if shares else None,
+        "over_share": _quotient(total["over_seconds_sum"], measured),
+        "saturated_share": _quotient(total["saturated_seconds_sum"], measured),
+        "writes": total["writes_sum"],
+        "churn": total["churn_sum"],
+    }
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return a percentile of sorted values, with linear interpolation; None: there are no values.
+
+    >>> percentile([1.0, 2.0, 4.0], 0.5), percentile([1.0, 2.0], 0.9)
+    (2.0, 1.9)
+    """
+    if not values:
+        return None
+    place = (len(values) - 1) * share
+    low, high = values[math.floor(place)], values[math.ceil(place)]
+    return low if low == high else low + (high - low) * (place - math.floor(place))
+
+
+def overall(recoveries: pa.Table) -> dict[str, Any]:
+    """Return the statistics of all recoveries, with the field names of `Results`."""
+    efficiencies = [value for value in recoveries["efficiency"].to_pylist() if value is not None]
+    return {
+        "count": len(efficiencies),
+        "mean_efficiency": statistics.fmean(efficiencies) if efficiencies else None,
+        "worst_efficiency": min(efficiencies, default=None),
+        "copies": pc.sum(recoveries["copies"]).as_py() or 0,
+        "saturated_seconds": pc.sum(recoveries["saturated_seconds"]).as_py() or 0.0,
+        "measured_seconds": pc.sum(recoveries["port_seconds"]).as_py() or 0.0,
+    }
+
+
+# Decisions.
+
+
+_OF_DECISION = (
+    *("cluster", "cycle_id", "trace_id", "time", "broker_id", "role", "instance_type", "reason", "decided", "budget"),
+    *("achieved", "seconds", *LOST, "forecast", "capacity", "recovery_id"),
+)
+
+
+def worst_decisions(timeline: pa.Table) -> pa.Table:
+    """Return the decisions that cost the most seconds, ten per cluster, sorted by cluster and rank.
+
+    Adds `lost_seconds` and `rank` (1 is the worst) to the columns of a decision. Applied to the worst decisions of all
+    parts of a table, it returns those of the whole table.
+
+    Args:
+        timeline: stretches of slowest link sides; columns: `tables.TIMELINE`.
+    """
+    timeline = timeline.select(_OF_DECISION)
+    lost = pc.multiply(pc.subtract(timeline["budget"], timeline["achieved"]), timeline["seconds"])
+    has_budget = pc.greater(timeline["budget"], 0.0)
+    lost_seconds = pc.if_else(has_budget, pc.divide(lost, timeline["budget"]), 0.0)
+    timeline = timeline.append_column("lost_seconds", lost_seconds).filter(pc.greater(lost_seconds, 0.0))
+    order = [("cluster", "ascending"), ("lost_seconds", "descending"), ("cycle_id", "ascending")]
+    timeline = timeline.sort_by([*order, ("broker_id", "ascending")])
+    ranks: list[int] = []
+    for _, of_cluster in groupby(timeline["cluster"].to_pylist()):
+        ranks += range(1, len(list(of_cluster)) + 1)
+    timeline = timeline.append_column("rank", pa.array(ranks, pa.int64()))
+    return timeline.filter(pc.less_equal(timeline["rank"], WORST))
+
+
+def folders_of(recoveries: pa.Table) -> set[tuple[str, str]]:
+    """Return the folders of recoveries: (cluster, date)."""
+    return set(zip(recoveries["cluster"].to_pylist(), recoveries["date"].to_pylist(), strict=True))

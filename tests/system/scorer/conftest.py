@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from autothrottle.core.scoring.score import REFERENCE_RATIO
 from autothrottle.scorer import report
-from autothrottle.scorer.gathering import gather
-from autothrottle.scorer.scoring import Run, ScoreSettings, score
+from autothrottle.scorer.files import ArrowFiles, Files
+from autothrottle.scorer.local import LocalScorer
+from autothrottle.scorer.log import QUALITY
+from autothrottle.scorer.results import gather
+from autothrottle.scorer.scoring import Scorer, Work, find_work, score
 from autothrottle.scorer.session import open_session
 from tests.system.scorer import golden
 
@@ -27,6 +31,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(LONGEST_SECONDS))
 
 
+def run(
+    files: Files,
+    scorer: Scorer | None = None,
+    ratio: float = REFERENCE_RATIO,
+    notify: Callable[[str], None] = lambda line: None,
+) -> Work:
+    """Score what is new, like the command but without a report; by default in this process."""
+    work = find_work(files, ratio)
+    if work.new:
+        files.write("quality", score(files, scorer or LocalScorer(), work, ratio, notify))
+    return work
+
+
+def results_of(files: Files) -> report.Results:
+    """Return the content of the report."""
+    return gather(files, QUALITY.empty_table())
+
+
 @dataclass(frozen=True)
 class Scored:
     """The golden logs and their scores."""
@@ -34,33 +56,20 @@ class Scored:
     directory: Path
     took: Mapping[str, float]
     """Cluster -> duration of its reassignment in seconds."""
-    run: Run
+    files: ArrowFiles
     results: report.Results
-
-    @property
-    def log(self) -> str:
-        """Location of the decision log."""
-        return (self.directory / "log").as_uri()
-
-    @property
-    def out(self) -> str:
-        """Location of the results."""
-        return (self.directory / "out").as_uri()
 
     def recovery(self, cluster: str) -> Mapping[str, Any]:
         """Return the only recovery of a cluster."""
-        (found,) = [row for row in self.results.recoveries if row["cluster"] == cluster]
-        return found
+        (recovery,) = [row for row in self.results.recoveries if row["cluster"] == cluster]
+        return recovery
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session with two threads; its JVM ends with the tests."""
-    # With so little data, compilation and new plans at run time would take most of the time.
-    settings = {"spark_sql_codegen_wholeStage": "false", "spark_sql_codegen_factoryMode": "NO_CODEGEN"}
-    settings |= {"spark_sql_adaptive_enabled": "false"}
-    settings |= {"spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    session = open_session("local[2]", spark_sql_shuffle_partitions="2", spark_driver_memory="1g", **settings)
+    # With so little data, new plans at run time would take most of the time.
+    session = open_session("local[2]", spark_sql_shuffle_partitions="2", spark_sql_adaptive_enabled="false")
     yield session
     gateway = session.sparkContext._gateway
     session.stop()
@@ -71,10 +80,10 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def scored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scored:
-    """The golden logs, scored once."""
+def scored(tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """The golden logs, scored once, in this process."""
     directory = tmp_path_factory.mktemp("golden")
     took = golden.write(directory / "log")
-    settings = ScoreSettings((directory / "log").as_uri(), (directory / "out").as_uri())
-    run = score(spark, settings)
-    return Scored(directory, took, run, gather(run.tables))
+    files = ArrowFiles(str(directory / "log"), str(directory / "out"))
+    run(files)
+    return Scored(directory, took, files, results_of(files))

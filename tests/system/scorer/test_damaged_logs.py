@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from autothrottle.core.errors import Invalid, Missing
-from autothrottle.scorer import gathering, report
-from autothrottle.scorer.scoring import Run, ScoreSettings, score
+from autothrottle.scorer import report, results
+from autothrottle.scorer.files import ArrowFiles
+from autothrottle.scorer.scoring import TABLES, Work, find_work
 from autothrottle_lab.simulate.virtual_time import BEGIN
 from tests.system.scorer import golden
-from tests.system.scorer.conftest import Scored
+from tests.system.scorer.conftest import Scored, results_of, run
 
 
 def files(log: Path, cluster: str) -> list[Path]:
@@ -36,25 +37,31 @@ def read(path: Path) -> pa.Table:
     return pq.ParquetFile(path).read()
 
 
+def result_rows(files_of_log: ArrowFiles, name: str) -> list[dict[str, Any]]:
+    """Return a table of results."""
+    rows: list[dict[str, Any]] = files_of_log.table(name, TABLES[name]).to_pylist()
+    return rows
+
+
 @dataclass(frozen=True)
 class Damaged:
     """A damaged copy of the golden logs, and its scores."""
 
-    spark: SparkSession
     log: Path
-    out: Path
-    run: Run
+    files: ArrowFiles
+    notes: list[str]
+    """What the run reported."""
     quality: dict[str, dict[str, Any]]
     """Cluster -> its row of the quality table."""
     efficiency: dict[str, float]
 
-    def again(self) -> Run:
+    def again(self) -> Work:
         """Score the new part of the log."""
-        return score(self.spark, ScoreSettings(self.log.as_uri(), self.out.as_uri()))
+        return run(self.files)
 
 
 @pytest.fixture(scope="module")
-def damaged(spark: SparkSession, scored: Scored, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
+def damaged(scored: Scored, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
     """Damage every cluster's log in a different way."""
     log, out = (tmp_path_factory.mktemp("damaged") / name for name in ("log", "out"))
     shutil.copytree(scored.directory / "log", log)
@@ -80,10 +87,11 @@ def damaged(spark: SparkSession, scored: Scored, tmp_path_factory: pytest.TempPa
     rewrite(halved.with_name("halved-0000000001-1.parquet"), odd)
     # Duplicate records in a second file, as after a spool was recovered twice.
     shutil.copy(overridden, overridden.with_name("overridden-0000000001-1.parquet"))
-    run = score(spark, ScoreSettings(log.as_uri(), out.as_uri()))
-    quality = {row["cluster"]: row.asDict() for row in run.tables["quality"].collect()}
-    efficiency = {row["cluster"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
-    return Damaged(spark, log, out, run, quality, efficiency)
+    files_of_log, notes = ArrowFiles(str(log), str(out)), list[str]()
+    run(files_of_log, notify=notes.append)
+    quality = {row["cluster"]: row for row in result_rows(files_of_log, "quality")}
+    efficiency = {row["cluster"]: row["efficiency"] for row in result_rows(files_of_log, "recoveries")}
+    return Damaged(log, files_of_log, notes, quality, efficiency)
 
 
 def test_undamaged_rows_are_scored_despite_damage(damaged: Damaged, scored: Scored) -> None:
@@ -92,8 +100,15 @@ def test_undamaged_rows_are_scored_despite_damage(damaged: Damaged, scored: Scor
         assert damaged.efficiency[cluster] == pytest.approx(scored.recovery(cluster)["efficiency"], rel=1e-9)
 
 
-def test_truncated_and_corrupt_files_are_counted(damaged: Damaged) -> None:
+def test_truncated_and_corrupt_files_are_counted_and_named(damaged: Damaged) -> None:
     assert (damaged.quality["perfect"]["files"], damaged.quality["perfect"]["unreadable_files"]) == (3, 2)
+    problems = [note for note in damaged.notes if "cannot be read" in note]
+    assert [re.sub(r".*/|-0000000001| cannot.*", "", note) for note in problems] == [
+        "halved-1.parquet",
+        "perfect-1.parquet",
+        "perfect-2.parquet",
+    ]
+    assert problems[0].endswith("its column rate_decided has the type string, not int64")
 
 
 def test_a_log_without_optional_columns_is_scored(damaged: Damaged, scored: Scored) -> None:
@@ -114,7 +129,7 @@ def test_rows_of_a_newer_version_are_used_and_counted(damaged: Damaged) -> None:
 
 
 def test_duplicate_records_count_once_and_are_counted(damaged: Damaged) -> None:
-    assert gathering.gather(damaged.run.tables).copies == len(read(files(damaged.log, "overridden")[0]))
+    assert results_of(damaged.files).copies == len(read(files(damaged.log, "overridden")[0]))
 
 
 def test_the_report_of_a_run_without_new_data_equals_the_previous_report(
@@ -124,10 +139,9 @@ def test_the_report_of_a_run_without_new_data_equals_the_previous_report(
 
     It also computed statistics from displayed rows only: for 5,000 recoveries, those of the worst 1,000.
     """
-    monkeypatch.setattr(gathering, "MOST_RECOVERIES", 2)
-    again = damaged.again()
-    assert again.dates_read == ()
-    found = gathering.gather(again.tables)
+    monkeypatch.setattr(results, "MOST_RECOVERIES", 2)
+    assert damaged.again().dates == ()
+    found = results_of(damaged.files)
     assert len(found.recoveries) == 2
     assert found.copies == len(read(files(damaged.log, "overridden")[0])) > 0
     worst = min(damaged.efficiency.values())
@@ -138,60 +152,53 @@ def test_the_report_of_a_run_without_new_data_equals_the_previous_report(
 
 
 def test_a_second_run_reads_only_the_new_date(damaged: Damaged, scored: Scored) -> None:
-    assert damaged.again().dates_read == ()
+    assert damaged.again().dates == ()
     for kind in ("decisions", "reassignments"):
         part = Path(kind, "cluster=blind")
         shutil.copytree(scored.directory / "log" / part, damaged.log / part)
-    run = damaged.again()
-    assert run.dates_read == ("2026-11-05",)
-    efficiency = {row["cluster"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
+    assert damaged.again().dates == ("2026-11-05",)
+    efficiency = {row["cluster"]: row["efficiency"] for row in result_rows(damaged.files, "recoveries")}
     assert efficiency == pytest.approx(
         {**damaged.efficiency, "blind": scored.recovery("blind")["efficiency"]}, rel=1e-9
     )
 
 
-@pytest.mark.parametrize(
-    "died",
-    [pytest.param("scoring link sides and recoveries", marks=pytest.mark.repeat), "finding the worst decisions"],
-)
-def test_the_next_run_scores_what_an_aborted_run_has_not_scored(
-    spark: SparkSession, scored: Scored, tmp_path: Path, died: str
-) -> None:
+@pytest.mark.parametrize("died", ["reading ", "writing the scores"])
+def test_the_next_run_scores_what_an_aborted_run_has_not_scored(scored: Scored, tmp_path: Path, died: str) -> None:
     """A run recorded first which dates it had read. After an abort, the next run never scored those dates."""
 
     class Killed(Exception):
         pass
 
     def abort(line: str) -> None:
-        if line == died:
+        if line.startswith(died):
             raise Killed
 
     for kind in ("decisions", "reassignments"):
         part = Path(kind, "cluster=perfect")
         shutil.copytree(scored.directory / "log" / part, tmp_path / "log" / part)
-    settings = ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri())
+    files_of_log = ArrowFiles(str(tmp_path / "log"), str(tmp_path / "out"))
     with pytest.raises(Killed):
-        score(spark, settings, abort)
-    run = score(spark, settings)
-    (recovery,) = run.tables["recoveries"].collect()
+        run(files_of_log, notify=abort)
+    run(files_of_log)
+    (recovery,) = result_rows(files_of_log, "recoveries")
     assert recovery["efficiency"] == pytest.approx(scored.recovery("perfect")["efficiency"], rel=1e-9)
-    assert run.tables.keys() == {"recoveries", "ports", "timeline", "quality"}
-    assert score(spark, settings).dates_read == ()
+    assert all(result_rows(files_of_log, name) for name in TABLES)
+    assert run(files_of_log).dates == ()
 
 
-def test_a_run_with_another_ratio_scores_previous_recoveries_again(
-    spark: SparkSession, scored: Scored, tmp_path: Path
-) -> None:
+def test_a_run_with_another_ratio_scores_previous_recoveries_again(scored: Scored, tmp_path: Path) -> None:
     """The run found nothing new, and its report showed the efficiencies of the previous ratio."""
     assert scored.recovery("perfect")["efficiency"] == pytest.approx(1.0, abs=0.02)
     for part in scored.directory.glob("*/*/cluster=perfect"):
         shutil.copytree(part, tmp_path / part.relative_to(scored.directory))
-    run = score(spark, ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri(), 0.45))
-    (recovery,) = run.tables["recoveries"].collect()
+    files_of_log = ArrowFiles(str(tmp_path / "log"), str(tmp_path / "out"))
+    run(files_of_log, ratio=0.45)
+    (recovery,) = result_rows(files_of_log, "recoveries")
     assert recovery["efficiency"] == pytest.approx(2.0, abs=0.04)
 
 
-def test_late_records_of_a_previous_leader_extend_its_recovery(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_records_of_a_previous_leader_extend_its_recovery(tmp_path: Path) -> None:
     """The spool of a killed planner becomes files when its host is back, perhaps days later.
 
     Until then the next leader's part counts as a separate recovery. If that part had begun on another date, it remained
@@ -203,14 +210,15 @@ def test_late_records_of_a_previous_leader_extend_its_recovery(spark: SparkSessi
     first = [path for path in (tmp_path / "log").rglob("late-0000000001-*.parquet")]
     spools = {path: path.with_suffix(".spool") for path in first}
     assert first
-    settings = ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri())
+    files_of_log = ArrowFiles(str(tmp_path / "log"), str(tmp_path / "out"))
 
     def recoveries() -> list[tuple[str, int]]:
-        run = score(spark, settings)
-        assert {row["recovery_id"] for row in run.tables["timeline"].collect()} == {
-            row["recovery_id"] for row in run.tables["recoveries"].collect()
+        run(files_of_log)
+        rows = result_rows(files_of_log, "recoveries")
+        assert {row["recovery_id"] for row in result_rows(files_of_log, "timeline")} == {
+            row["recovery_id"] for row in rows
         }
-        return [(row["date"], row["terms"]) for row in run.tables["recoveries"].collect()]
+        return [(row["date"], row["terms"]) for row in rows]
 
     for path, spool in spools.items():
         path.rename(spool)
@@ -220,9 +228,9 @@ def test_late_records_of_a_previous_leader_extend_its_recovery(spark: SparkSessi
     assert recoveries() == [("2026-11-08", 2)]
 
 
-def test_a_missing_log_and_a_ratio_out_of_range_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    place = tmp_path.as_uri()
+def test_a_missing_log_and_a_ratio_out_of_range_are_refused(tmp_path: Path) -> None:
+    files_of_log = ArrowFiles(str(tmp_path / "nowhere"), str(tmp_path / "out"))
     with pytest.raises(Missing, match="there is no decision log"):
-        score(spark, ScoreSettings(f"{place}/nowhere", f"{place}/out"))
+        find_work(files_of_log)
     with pytest.raises(Invalid, match="> 0 and <= 1"):
-        score(spark, ScoreSettings(place, place, ratio=1.5))
+        find_work(files_of_log, ratio=1.5)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import Row
 
 from autothrottle.scorer.command import main
-from autothrottle.scorer.log import FileCounts, folder_of, quality
+from autothrottle.scorer.log import FileCounts, FileReading, folder_of, quality
 
 PLACE = "file:///data/decision%20log/decisions/cluster=north%20%26%20south/date=2026-11-05"
 """An escaped path, as reported by Spark."""
@@ -27,11 +26,15 @@ def test_an_escaped_path_belongs_to_the_cluster_in_its_folder_name() -> None:
 
 def test_files_without_rows_are_unreadable_for_any_cluster_name() -> None:
     folder = ("north & south", "2026-11-05")
-    read = [
-        Row(file=f"{PLACE}/a.parquet", rows=100, incomplete_rows=3, newer_rows=0),
-        Row(file=f"{PLACE}/b.parquet", rows=50, incomplete_rows=0, newer_rows=50),
+    readings = [
+        FileReading(f"{PLACE}/a.parquet", rows=100, incomplete_rows=3),
+        FileReading(f"{PLACE}/b.parquet", rows=50, newer_rows=50),
+        FileReading(f"{PLACE}/c.parquet", problem="it cannot be read"),
     ]
     empty = ("east", "2026-11-05")
-    found = quality({folder: FileCounts(3, 1), empty: FileCounts(1, 0)}, read, 0.9)
-    # Files, unreadable files, reassignment files, rows, incomplete rows, newer rows, ratio.
-    assert found == [(*folder, 3, 1, 1, 150, 3, 50, 0.9), (*empty, 1, 1, 0, 0, 0, 0, 0.9)]
+    rows = quality({folder: FileCounts(3, 1), empty: FileCounts(1, 0)}, readings, 0.9).to_pylist()
+    counts = ("files", "unreadable_files", "reassignment_files", "rows", "incomplete_rows", "newer_rows", "ratio")
+    assert {(row["cluster"], row["date"]): tuple(row[name] for name in counts) for row in rows} == {
+        folder: (3, 1, 1, 150, 3, 50, 0.9),
+        empty: (1, 1, 0, 0, 0, 0, 0.9),
+    }

@@ -1,0 +1,298 @@
+"""Scores logs of any size on Spark, by the same functions. The types to know are `SparkScorer` and `SparkFiles`.
+
+Each task reads whole files with Arrow, so that a damaged file is one file's problem. It hands over their rows by part,
+as compressed Arrow tables; so a shuffle moves few, large rows. The second stage scores the parts.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from autothrottle.core.errors import Invalid
+from autothrottle.scorer.files import ArrowFiles, Files, Reduce, folder_name
+from autothrottle.scorer.log import FileReading, Folder, folder_of, read_decisions, read_reassignments
+from autothrottle.scorer.parts import PartPlan, Plan, from_bytes, score_part, split, to_bytes
+from autothrottle.scorer.scores import slowest_part
+from autothrottle.scorer.scoring import Work
+from autothrottle.scorer.session import OF_SPARK, reason
+from autothrottle.scorer.tables import PORTS, TIMELINE
+
+_ROWS_PER_TABLE = 250_000
+"""Number of rows that a task collects before it hands them over."""
+
+_BYTES_PER_TASK = 8_000_000
+"""Size of the files that a task reads, bytes."""
+
+_PACKED = "part int, kind string, content binary"
+"""`kind` is `rows` (an Arrow table), `plan` (a pickled `PartPlan`) or, with part -1, `file` (a `FileReading`)."""
+
+_SCORED = "recovery int, part int, cluster string, date string, summary string, ports binary, timeline binary"
+"""Scores of one recovery in one part; with recovery -1, `summary` is a `FileReading`."""
+
+Batches = Iterator[pa.RecordBatch]
+
+Chosen = Collection[tuple[int, int]]
+"""Scored parts: (recovery, part)."""
+
+
+@dataclass(slots=True)
+class SparkParts:
+    """`ScoredParts` in Spark's storage."""
+
+    spark: SparkSession
+    scored: DataFrame
+    readings: Sequence[FileReading]
+    rows: Sequence[tuple[int, int, Mapping[str, Any]]]
+    """(recovery, part, summary)."""
+
+    @property
+    def summaries(self) -> Mapping[int, Sequence[Mapping[str, Any]]]:
+        by_recovery: dict[int, list[Mapping[str, Any]]] = {}
+        for number, _, summary in self.rows:
+            by_recovery.setdefault(number, []).append(summary)
+        return by_recovery
+
+    def write(self, files: Files, plan: Plan) -> None:
+        parts_of: dict[int, list[int]] = {}
+        for number, part, _ in self.rows:
+            parts_of.setdefault(number, []).append(part)
+        slowest = {number: slowest_part(summaries) for number, summaries in self.summaries.items()}
+        chosen = {(number, parts_of[number][index]) for number, index in slowest.items() if index is not None}
+        scored = self.scored.where("recovery >= 0")
+        if isinstance(files, ArrowFiles):
+            written = scored.groupBy("cluster", "date").applyInArrow(_writing(files, chosen), "files int")
+            written.toArrow()
+        else:
+            scored = scored.repartition("cluster", "date")
+            for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, chosen)):
+                rows = scored.mapInArrow(_unpacking(name, of), from_arrow_schema(schema))
+                rows.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{files.out}/{name}")
+        self.scored.unpersist()
+
+
+def _writing(files: ArrowFiles, chosen: Chosen) -> Callable[[pa.Table], pa.Table]:
+    """Return the function of a task that writes one folder of the tables `ports` and `timeline`."""
+    log, out, file = files.log, files.out, f"part-{uuid.uuid4().hex}.parquet"
+
+    def write(scored: pa.Table) -> pa.Table:
+        own, folder = ArrowFiles(log, out), (scored["cluster"][0].as_py(), scored["date"][0].as_py())
+        for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, chosen)):
+            batches = _unpacking(name, of)(iter(scored.to_batches()))
+            own.write_folder(name, folder, pa.Table.from_batches(batches, schema), file)
+        return pa.table({"files": pa.array([2], pa.int32())})
+
+    return write
+
+
+def _unpacking(column: str, chosen: Chosen | None) -> Callable[[Batches], Batches]:
+    """Return the function that unpacks a table of scored parts: of all, or of the chosen ones."""
+
+    def unpack(batches: Batches) -> Batches:
+        for batch in batches:
+            names = zip(batch["recovery"].to_pylist(), batch["part"].to_pylist(), strict=True)
+            for name, content in zip(names, batch[column], strict=True):
+                if chosen is None or name in chosen:
+                    yield from from_bytes(content.as_buffer()).to_batches()
+
+    return unpack
+
+
+class SparkScorer:
+    """A `Scorer` whose tasks run on Spark."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def score(self, files: Files, work: Work, plan: Plan, ratio: float) -> SparkParts:
+        spark = self._spark
+        if isinstance(files, ArrowFiles):
+            paths = spark.createDataFrame(pa.table({"path": list(work.decisions)}))
+            sources = paths.repartition(max(2, work.size // _BYTES_PER_TASK))
+        else:
+            sources = binary_files(spark, sorted({path.rpartition("/")[0] for path in work.decisions}))
+        rows = sources.mapInArrow(_reading(plan, files if isinstance(files, ArrowFiles) else None), _PACKED)
+        plans = pa.table(
+            {
+                "part": pa.array([part.part for part in plan.parts()], pa.int32()),
+                "kind": ["plan"] * sum(1 for _ in plan.parts()),
+                "content": pa.array([pickle.dumps(part) for part in plan.parts()], pa.binary()),
+            }
+        )
+        packed = rows.unionByName(spark.createDataFrame(plans)) if len(plans) else rows
+        scored = packed.groupBy("part").applyInArrow(_scoring(ratio), _SCORED).persist()
+        summaries = scored.select("recovery", "part", "summary").toArrow().to_pylist()
+        readings = [FileReading(**json.loads(row["summary"])) for row in summaries if row["recovery"] < 0]
+        own = [(row["recovery"], row["part"], json.loads(row["summary"])) for row in summaries if row["recovery"] >= 0]
+        return SparkParts(spark, scored, readings, own)
+
+
+def binary_files(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
+    """Return the Parquet files below some folders, with their content."""
+    reader = spark.read.format("binaryFile").option("pathGlobFilter", "*.parquet")
+    return reader.option("recursiveFileLookup", True).load(list(folders))
+
+
+def _reading(plan: Plan, files: ArrowFiles | None) -> Callable[[Batches], Batches]:
+    """Return the function of a task that reads files and packs their rows by part.
+
+    Args:
+        plan: the parts.
+        files: opens the files; None: the batches have their content.
+    """
+    numbers, slim = plan.numbers, Plan((), plan.first_part, plan.part_count)
+    locations = (files.log, files.out) if files else None
+
+    def read(batches: Batches) -> Batches:
+        own = ArrowFiles(*locations) if locations else None
+        tables: list[pa.Table] = []
+        for batch in batches:
+            for index, path in enumerate(batch["path"].to_pylist()):
+                if own:
+                    rows, reading = own.decisions(path)
+                else:
+                    rows, reading = read_decisions(path, pa.BufferReader(batch["content"][index].as_buffer()))
+                yield _packed(-1, "file", json.dumps(asdict(reading)).encode())
+                tables += [rows] if rows is not None else []
+                if sum(map(len, tables)) >= _ROWS_PER_TABLE:
+                    yield from _split(tables, slim, numbers)
+                    tables = []
+        yield from _split(tables, slim, numbers)
+
+    return read
+
+
+def _split(tables: Sequence[pa.Table], plan: Plan, numbers: Mapping[str, int]) -> Batches:
+    if tables:
+        for part, rows in split(pa.concat_tables(tables), plan, numbers):
+            yield _packed(part, "rows", to_bytes(rows))
+
+
+def _packed(part: int, kind: str, content: bytes) -> pa.RecordBatch:
+    arrays = [pa.array([part], pa.int32()), pa.array([kind]), pa.array([content], pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, ["part", "kind", "content"])
+
+
+def _scoring(ratio: float) -> Callable[[pa.Table], pa.Table]:
+    """Return the function of a task that scores one part."""
+
+    def score(packed: pa.Table) -> pa.Table:
+        kinds = packed["kind"].to_pylist()
+        contents = dict[str, list[pa.Buffer]]()
+        for kind, content in zip(kinds, packed["content"], strict=True):
+            contents.setdefault(kind, []).append(content.as_buffer())
+        rows: list[tuple[Any, ...]] = [
+            (-1, -1, None, None, reading.to_pybytes().decode(), None, None) for reading in contents.get("file", ())
+        ]
+        if "plan" in contents and "rows" in contents:
+            plan: PartPlan = pickle.loads(contents["plan"][0])
+            table = pa.concat_tables(map(from_bytes, contents["rows"]))
+            for scored in score_part(plan, table, ratio):
+                recovery = plan.recoveries[scored.number - plan.first]
+                text, folder = json.dumps(scored.summary), (recovery.cluster, recovery.date)
+                rows.append(
+                    (scored.number, plan.part, *folder, text, to_bytes(scored.ports), to_bytes(scored.timeline))
+                )
+        types = [pa.int32(), pa.int32(), pa.string(), pa.string(), pa.string(), pa.binary(), pa.binary()]
+        names = [column.split()[0] for column in _SCORED.split(", ")]
+        columns = zip(*rows, strict=True) if rows else [[]] * len(names)
+        return pa.table(
+            [pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)], names=names
+        )
+
+    return score
+
+
+class SparkFiles:
+    """`Files` of a file system that only Spark's Hadoop knows."""
+
+    def __init__(self, spark: SparkSession, log: str, out: str) -> None:
+        """Check that Hadoop has a file system for both locations.
+
+        Raises:
+            Invalid: it has none.
+        """
+        self._spark, self.log, self.out = spark, log.rstrip("/"), out.rstrip("/")
+        for place in (self.log, self.out):
+            try:
+                self._file_system(place)
+            except (*OF_SPARK, AttributeError) as error:
+                raise Invalid(
+                    f"{place!r} cannot be reached: {reason(error)}. Fix: add the store's Hadoop connector to Spark's "
+                    "jars, or name another location"
+                ) from None
+
+    def paths(self, kind: str) -> Mapping[str, int]:
+        rows = self._files(f"{self.log}/{kind}", "path", "length")
+        return {path: size for path, size in rows if folder_of(path) is not None}
+
+    def reassignments(self) -> list[dict[str, Any]]:
+        contents = self._files(f"{self.log}/reassignments", "path", "content")
+        return [row for path, content in contents for row in read_reassignments(path, pa.BufferReader(content))]
+
+    def _files(self, folder: str, *columns: str) -> list[tuple[Any, ...]]:
+        try:
+            return [tuple(row) for row in binary_files(self._spark, [folder]).select(*columns).collect()]
+        except AnalysisException:  # no files yet
+            return []
+
+    def table(self, name: str, schema: pa.Schema, recovery_ids: Collection[str] | None = None) -> pa.Table:
+        rows = self._rows(name, schema)
+        if rows is None:
+            return schema.empty_table()
+        if recovery_ids is not None:
+            rows = rows.where(rows["recovery_id"].isin(*recovery_ids))
+        return rows.toArrow().cast(schema)
+
+    def reduced(self, name: str, schema: pa.Schema, reduce: Reduce) -> pa.Table:
+        rows = self._rows(name, schema)
+        if rows is None:
+            return reduce(schema.empty_table())
+        result = from_arrow_schema(reduce(schema.empty_table()).schema)
+
+        def reduced(batches: Batches) -> Batches:
+            for batch in batches:
+                yield from reduce(pa.Table.from_batches([batch]).cast(schema)).to_batches()
+
+        return reduce(rows.mapInArrow(reduced, result).toArrow())
+
+    def _rows(self, name: str, schema: pa.Schema) -> DataFrame | None:
+        try:
+            rows = self._spark.read.schema(from_arrow_schema(schema)).parquet(f"{self.out}/{name}")
+            return rows.select(*schema.names)  # Spark adds the names of the folders
+        except AnalysisException:
+            return None
+
+    def write(self, name: str, rows: pa.Table) -> None:
+        if len(rows):
+            table = self._spark.createDataFrame(rows).coalesce(1)
+            table.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{self.out}/{name}")
+
+    def remove(self, name: str, folder: Folder) -> None:
+        files, path = self._file_system(f"{self.out}/{name}/{folder_name(folder)}")
+        files.delete(path, True)
+
+    def write_text(self, name: str, text: str) -> None:
+        files, path = self._file_system(f"{self.out}/{name}")
+        files.setWriteChecksum(False)  # avoids the additional .crc file of local file systems
+        files.delete(path, False)
+        stream = files.create(path, False)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+
+    def _file_system(self, place: str) -> tuple[Any, Any]:
+        """Return Hadoop's file system of a location, and the location as Hadoop's Path."""
+        context: Any = self._spark.sparkContext
+        path = context._jvm.org.apache.hadoop.fs.Path(place)
+        return path.getFileSystem(context._jsc.hadoopConfiguration()), path

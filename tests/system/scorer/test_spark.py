@@ -1,0 +1,36 @@
+"""Spark and this process give the same results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from autothrottle.scorer.command import write_report
+from autothrottle.scorer.files import ArrowFiles
+from autothrottle.scorer.scoring import TABLES
+from autothrottle.scorer.spark import SparkFiles, SparkScorer
+from tests.system.scorer.conftest import Scored, results_of, run
+
+REPORT = ("report.html", "results.json", "recoveries.csv")
+
+
+def test_spark_gives_the_same_tables_and_the_same_page(spark: SparkSession, scored: Scored, tmp_path: Path) -> None:
+    files = ArrowFiles(str(scored.directory / "log"), str(tmp_path / "out"))
+    run(files, SparkScorer(spark))
+    for name, schema in TABLES.items():
+        order = [(column, "ascending") for column in ("cluster", "date", "recovery_id") if column in schema.names]
+        tables = [each.table(name, schema).sort_by(order) for each in (files, scored.files)]
+        assert tables[0].equals(tables[1]), name
+        assert len(tables[0]) > 0
+    for place in (files, scored.files):
+        write_report(place, results_of(place))
+    for name in REPORT:
+        assert (tmp_path / "out" / name).read_bytes() == (scored.directory / "out" / name).read_bytes()
+
+
+def test_hadoops_file_systems_give_the_same_scores(spark: SparkSession, scored: Scored, tmp_path: Path) -> None:
+    files = SparkFiles(spark, (scored.directory / "log").as_uri(), (tmp_path / "out").as_uri())
+    assert len(run(files, SparkScorer(spark)).dates) == 7
+    assert run(files, SparkScorer(spark)).dates == ()
+    assert results_of(files) == scored.results

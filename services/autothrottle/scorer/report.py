@@ -87,9 +87,12 @@ class Results:
     surface: Sequence[Row] = ()
     recommendations: Sequence[Row] = ()
     advice: Sequence[Row] = ()
-    """One row per cluster: `cluster`, `changes` (of `option`, `present` and `proposed`; empty: no change is worth it),
-    and of all changes together `gain` (share of the time saved), `gain_low` and `gain_high` (its interval; None:
-    unknown), `seconds_saved`, and `recoveries` (number of estimated ones)."""
+    """One row per cluster; no rows: other settings were not estimated.
+
+    Keys: `cluster`, `changes` (of `option`, `present` and `proposed`; empty: no change is worth it), and of all changes
+    together `gain` (share of the time saved), `gain_low` and `gain_high` (its interval; None: unknown),
+    `seconds_saved`, and `recoveries` (number of estimated ones).
+    """
     timelines: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     """Recovery id -> decisions for its slowest link side, in order, for the worst recoveries."""
     count: int = 0
@@ -186,7 +189,9 @@ def _answer(results: Results) -> list[str]:
     close, paid = percent(results.mean_efficiency), _full_share(results)
     recoveries = page.count(results.count, "recovery")
     change, what, more = _best_change(results)
-    advice = f"{change} {what} {more}".rstrip(".") if _worthwhile(results) else "no change of the settings is worth it"
+    advice = f"{change} {what} {more}" if _worthwhile(results) else f"{change} {what}"
+    if not results.advice:
+        advice = more
     tiles = [
         (
             close,
@@ -220,6 +225,8 @@ def _full_share(results: Results) -> float:
 def _best_change(results: Results) -> tuple[str, str, str]:
     """Return the advice with the largest gain as (setting, instead of what, gain)."""
     worthwhile = _worthwhile(results)
+    if not results.advice:
+        return "unknown", "what to change", "other settings were not estimated"
     if not worthwhile:
         return "no change", "of the settings is worth it", "no other setting that was tried is better"
     best = worthwhile[0]
@@ -253,6 +260,8 @@ def _gain(advice: Row) -> str:
 
 def _changes(results: Results) -> str:
     worthwhile = _worthwhile(results)
+    if not results.advice:
+        return "<p>Other settings were not estimated.</p>"
     if not worthwhile:
         return "<p>No change is worth it: no other setting that was tried saves time without more cost for clients.</p>"
     rows = [

@@ -85,6 +85,12 @@ def test_page_says_that_no_change_is_worth_it() -> None:
     assert "<p>No change is worth it" in text
 
 
+def test_page_without_estimates_does_not_say_that_no_change_is_worth_it() -> None:
+    text = as_html(results(advice=[]))
+    assert "of the time, and other settings were not estimated.</p>" in text
+    assert "worth it" not in text
+
+
 def test_gain_belongs_to_all_changes_of_a_cluster_together() -> None:
     changes = [*ADVICE["changes"], {"option": "policy", "present": "headroom", "proposed": "adaptive"}]
     advice = [{**ADVICE, "changes": changes}, {"cluster": "quiet", "changes": []}]

@@ -507,8 +507,10 @@ def _trend(results: Results) -> str:
         if row["efficiency_p50"] is not None and math.isfinite(row["efficiency_p50"]):
             by_cluster.setdefault(str(row["cluster"]), []).append(row)
     days = {row["date"] for rows in by_cluster.values() for row in rows}
-    if len(days) < 2 or not charts.is_available():
-        return f"<p>A trend needs recoveries on two days; there {'is one' if len(days) == 1 else 'are none'}.</p>"
+    if len(days) < 2:
+        return "<p>A trend needs recoveries of two days.</p>"
+    if not charts.is_available():
+        return "<p>results.json has the medians of each day.</p>"
     sizes = Counter({name: sum(row["count"] for row in rows) for name, rows in by_cluster.items()})
     series = {
         name: [(str(row["date"]), 100 * row["efficiency_p50"]) for row in by_cluster[name]]

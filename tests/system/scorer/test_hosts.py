@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from autothrottle.scorer import report
+from autothrottle.scorer.gathering import gather
 from autothrottle.scorer.scoring import ScoreSettings, score
 from autothrottle.scorer.session import configuration
 from autothrottle_lab.simulate.virtual_time import BEGIN
@@ -45,7 +45,7 @@ def test_scores_are_the_same_in_a_time_zone_of_the_previous_day(
     run = score(spark, ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri()))
     assert run.dates_read == ("2026-11-01",)
     tables = {name: table.where(F.col("cluster") == "perfect") for name, table in run.tables.items()}
-    (recovery,) = report.gather(tables).recoveries
+    (recovery,) = gather(tables).recoveries
     assert recovery["efficiency"] == pytest.approx(scored.recovery("perfect")["efficiency"], rel=1e-9)
     assert recovery["start"].tzinfo is UTC
     assert abs((recovery["start"] - BEGIN.replace(day=1)).total_seconds()) < 300

@@ -260,31 +260,31 @@ initial_configs = st.fixed_dictionaries(
 def test_nothing_of_ours_stays_whenever_requests_arrive(
     initial: Configs, story: Sequence[tuple[str, int, int, Sequence[int]]]
 ) -> None:
-    told, added = Story(initial), False
-    happen: Mapping[str, Callable[[int], None]] = {
-        "move": lambda number: setattr(told, "moving", told.moving | {number}),
-        "finish": lambda number: setattr(told, "moving", told.moving - {number}),
-        "rate": lambda number: setattr(told, "rate", (100, 200, 77)[number]),
-        "freeze": lambda number: told.kafka.silent.add(1),
-        "thaw": lambda number: told.kafka.silent.clear(),
-        "ledger": lambda number: setattr(told.ledger, "loses_writes", number > 0),
+    model, added = Story(initial), False
+    actions: Mapping[str, Callable[[int], None]] = {
+        "move": lambda number: setattr(model, "moving", model.moving | {number}),
+        "finish": lambda number: setattr(model, "moving", model.moving - {number}),
+        "rate": lambda number: setattr(model, "rate", (100, 200, 77)[number]),
+        "freeze": lambda number: model.kafka.silent.add(1),
+        "thaw": lambda number: model.kafka.silent.clear(),
+        "ledger": lambda number: setattr(model.ledger, "loses_writes", number > 0),
         "cycle": lambda number: None,
     }
-    for name, number, seconds, of_requests in story:
+    for name, number, seconds, request_fates in story:
         if name == "operator":
             # A late write of ours may remove what another party sets before it arrives; Kafka cannot refuse it.
-            if told.kafka.pending or TOPIC not in initial:
+            if model.kafka.pending or TOPIC not in initial:
                 continue
-            told.kafka.carry_out(TOPIC, [ConfigEdit(LEADER_REPLICAS, ConfigOperation.APPEND, OPERATORS_ENTRY)])
+            model.kafka.carry_out(TOPIC, [ConfigEdit(LEADER_REPLICAS, ConfigOperation.APPEND, OPERATORS_ENTRY)])
             added = True
         else:
-            happen[name](number)
-        told.kafka.wait(0)
-        told.cycle(of_requests)
-        told.kafka.wait(seconds)
-    told.end()
-    assert told.ledger.entries == {}
-    configs = told.kafka.cluster.configs
+            actions[name](number)
+        model.kafka.wait(0)
+        model.cycle(request_fates)
+        model.kafka.wait(seconds)
+    model.end()
+    assert model.ledger.entries == {}
+    configs = model.kafka.cluster.configs
     if added:
         assert parse_replicas(configs[TOPIC].pop(LEADER_REPLICAS)) == {
             OPERATORS_ENTRY,

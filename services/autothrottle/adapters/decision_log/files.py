@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.scoring.cycle_records import CycleRecord
 from autothrottle.core.scoring.decision_records import DecisionRecord, PathRecord, ReassignmentRecord
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ _SCALARS: dict[type, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
     bool: pa.bool_(),
+    bytes: pa.binary(),
     datetime: pa.timestamp("us", "UTC"),
 }
 
@@ -58,6 +60,7 @@ def _type(hint: Any) -> pa.DataType:
 
 DECISIONS = schema_of(DecisionRecord)
 REASSIGNMENTS = schema_of(ReassignmentRecord)
+CYCLES = schema_of(CycleRecord)
 
 
 def file_system(uri: str) -> tuple[fs.FileSystem, str]:

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_
 from zoneinfo import ZoneInfo
 
 from autothrottle.core import errors
-from autothrottle.core.cluster.flows import CopiedMark, FlowProgress, GrowthMark, LogGrowth
+from autothrottle.core.cluster.flows import CopiedMark, FlowProgress, GrowthMark, LogGrowth, TopicProgress
 from autothrottle.core.cluster.snapshot import TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Incomplete
 from autothrottle.core.operators.sources import StoredMap
@@ -623,8 +623,10 @@ class _Counts(_Codec):
                 last = curve[number - 1] if number else (_EPOCH, *[0] * len(counts))
                 before = curve[number - 2] if number > 1 else last
                 times.append((time - last[0]) // _MICROSECOND)
+                surplus = 0  # a broker that leads more than before also receives more
                 for column, count, predicted in zip(self._counts, counts, _line(before, last, time), strict=True):
-                    writer.integers[column].append(count - predicted)
+                    writer.integers[column].append(count - predicted - surplus)
+                    surplus = count - predicted
             index += kept + added
 
     def _read_curve(self, reader: _Reader, earlier: Sequence[Any], kind: Callable[..., Any]) -> list[Any]:
@@ -641,8 +643,10 @@ class _Counts(_Codec):
                 last = curve[-1] if curve else (_EPOCH, *[0] * len(self._counts))
                 before = curve[-2] if len(curve) > 1 else last
                 time = last[0] + timedelta(microseconds=reader.integer(self._times))
-                predictions = _line(before, last, time)
-                counts = [p + reader.integer(c) for c, p in zip(self._counts, predictions, strict=True)]
+                counts, surplus = [], 0
+                for column, predicted in zip(self._counts, _line(before, last, time), strict=True):
+                    surplus += reader.integer(column)
+                    counts.append(predicted + surplus)
                 curve.append(kind(time, *counts))
         if not curve:
             raise Incomplete("a packed cycle has counts without a time; it is damaged")
@@ -733,6 +737,54 @@ class _LogCounts(_Counts):
         return LogGrowth(led, received, at, self._read_since(reader, at, earlier), tuple(recent))
 
 
+class _TopicCounts(_Codec):
+    """The progress of a topic: the bytes left follow from those copied, and the bounds of the ETA from the ETA."""
+
+    def __init__(self, columns: _Columns, name: str) -> None:
+        self.column = columns.add(name)
+        self._copied, self._left = columns.add(f"{name}.bytes_copied"), columns.add(f"{name}.bytes_left")
+        self._etas = [(columns.add(f"{name}.{eta}?"), columns.add(f"{name}.{eta}")) for eta in _ETAS]
+
+    def write(self, writer: _Writer, value: Any, earlier: Any) -> None:
+        if value is earlier or (earlier is not _NOTHING and value == earlier):
+            writer.integers[self.column].append(_SAME)
+            return
+        writer.integers[self.column].append(_DIFFERENT)
+        old = TopicProgress(0, 0) if earlier is _NOTHING else earlier
+        writer.integers[self._copied].append(value.bytes_copied - old.bytes_copied)
+        rest = old.bytes_left - (value.bytes_copied - old.bytes_copied)
+        writer.integers[self._left].append(value.bytes_left - rest)
+        shift = 0
+        for eta, (is_known, column) in zip(_ETAS, self._etas, strict=True):
+            time, base = getattr(value, eta), getattr(old, eta)
+            writer.integers[is_known].append(time is not None)
+            if time is not None:
+                change = (time - (base or _EPOCH)) // _MICROSECOND
+                writer.integers[column].append(change - shift * (base is not None))
+                shift = change if base is not None else shift
+
+    def read(self, reader: _Reader, earlier: Any) -> Any:
+        if reader.integer(self.column) == _SAME:
+            return earlier
+        old = TopicProgress(0, 0) if earlier is _NOTHING else earlier
+        copied = old.bytes_copied + reader.integer(self._copied)
+        bytes_left = old.bytes_left - (copied - old.bytes_copied) + reader.integer(self._left)
+        times: list[datetime | None] = []
+        shift = 0
+        for eta, (is_known, column) in zip(_ETAS, self._etas, strict=True):
+            base = getattr(old, eta)
+            if not reader.integer(is_known):
+                times.append(None)
+                continue
+            change = reader.integer(column) + shift * (base is not None)
+            times.append((base or _EPOCH) + change * _MICROSECOND)
+            shift = change if base is not None else shift
+        return TopicProgress(copied, bytes_left, *times)
+
+
+_ETAS = ("eta", "eta_low", "eta_high")
+
+
 def _codec(columns: _Columns, name: str, hint: Any) -> _Codec:
     """Return the codec of a type hint at a place of the tree."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -760,6 +812,8 @@ def _class_codec(columns: _Columns, name: str, kind: Any) -> _Codec:
         return _FlowCounts(columns, name)
     if kind is LogGrowth:
         return _LogCounts(columns, name)
+    if kind is TopicProgress:
+        return _TopicCounts(columns, name)
     if kind is Policy:
         return _Named(columns, name, _policy_text, policy_of)
     if kind is tzinfo:

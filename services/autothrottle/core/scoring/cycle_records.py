@@ -43,7 +43,7 @@ class CycleInputs:
     results: CycleResults
     """What `settle` got. Outcomes that are as usual are left out, see `recorded_results`."""
     fingerprint: int = 0
-    """Of the decided changes and actions, see the function `fingerprint`."""
+    """Of the decision, see the function `fingerprint`."""
     steps: tuple[RampStep, ...] = ()
     """The ramp steps since the previous cycle, ascending."""
     written: WriteHistory | None = None
@@ -92,11 +92,12 @@ def cycle_packing() -> Packing[CycleInputs]:
 
 
 def fingerprint(decision: CycleDecision) -> int:
-    """Return a checksum of the changes and actions of a decision: equal decisions have the same.
+    """Return a checksum of the rates, changes and actions of a decision: equal decisions have the same.
 
     The ledger entries of the changes do not count, as they follow from the edits.
     """
-    checksum = zlib.crc32(b"")
+    rates = [(d.broker_id, d.role.value, d.rate_bytes_per_second, d.reason.value) for d in decision.plan.decisions]
+    checksum = zlib.crc32(repr(sorted(rates)).encode())
     for change in (*decision.changes, *decision.would):
         edits = "\0".join(f"{edit.key}={edit.value}" for edit in change.edits)
         checksum = zlib.crc32(f"{change.resource}\0{edits}\n".encode(errors="surrogatepass"), checksum)

@@ -55,6 +55,8 @@ class Setting:
     """Share of the current rate, >= 0."""
     every: int = 1
     """Every n-th logged cycle decides, starting with the first, >= 1: n times the logged interval."""
+    policy: str = "headroom"
+    """`headroom` or `adaptive`."""
 
 
 @dataclass(frozen=True, slots=True)

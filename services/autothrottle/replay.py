@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from autothrottle.adapters.decision_log.files import LoggedCycles
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.scoring.replay import Difference, Finding, ReplaySummary, TermReplay
+from autothrottle.core.scoring.replay import Difference, Finding, LoggedRates, ReplaySummary, TermReplay
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import format_megabytes
 from autothrottle.runtime.command_line import EXIT_USAGE
@@ -61,7 +61,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     place = "a path, or a URI as in the planner's --decisions"
     parser.add_argument("--decisions", required=True, metavar="URI", help=f"decision log: {place}")
-    parser.add_argument("--policy", choices=[name.value for name in PolicyName], help="policy instead of the logged one")
+    parser.add_argument(
+        "--policy", choices=[name.value for name in PolicyName], help="policy instead of the logged one"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -117,7 +119,9 @@ def changed_settings(options: Sequence[str]) -> Callable[[PlannerSettings], Plan
     names = [option.partition("=")[0] for option in options]
     for option, name in zip(options, names, strict=True):
         if name not in SETTABLE or "=" not in option:
-            raise Invalid(f"--set {option[:60]!r} is unknown. Fix: give one of {', '.join(SETTABLE)}, then = and a value")
+            raise Invalid(
+                f"--set {option[:60]!r} is unknown. Fix: give one of {', '.join(SETTABLE)}, then = and a value"
+            )
     configuration = parse([f"--{option}" for option in options], {})
 
     def changed(settings: PlannerSettings) -> PlannerSettings:
@@ -170,10 +174,10 @@ class Replay:
         def note(sentence: str) -> None:
             self.findings.append(Finding(cluster, term, sentence))
 
-        rates: dict[int, Mapping[object, tuple[int, str]]] = {}
+        rates: dict[int, LoggedRates] = {}
         is_read = False
 
-        def logged_rates(cycle: int) -> Mapping[object, tuple[int, str]]:
+        def logged_rates(cycle: int) -> LoggedRates:
             nonlocal is_read
             if not is_read:
                 rates.update(self.log.rates(cluster, term, note))

@@ -133,7 +133,7 @@ class Journal:
         self._cancelled = False
         self._steps: tuple[RampStep, ...] = ()
         self._last_cycle = 0
-        """The last cycle of the term whose inputs are logged; 0: none, or the state after it was not that of `settle`."""
+        """The last cycle of the term whose inputs are logged; 0: none, or a bug has changed the state after it."""
 
     def note_step(self, at: datetime, clock: float, results: CycleResults) -> None:
         """Record the results of ramp steps between two cycles."""

@@ -1,160 +1,161 @@
-"""Estimates of other settings: each link side's logged decisions, decided again under a grid of settings.
+"""Estimates of other policies and settings, one task per recovery and setting, by `core.scoring.estimates`.
 
-The client load is taken from the log. Replication is assumed to use its whole throttle, up to the link's capacity. So
-the result compares settings, but does not predict durations to the second.
-
-Each combination of recovery and grid cell is a row, so that the work spreads over a cluster.
+A row per recovery and setting spreads over a cluster: `applyInArrow` runs the closed loop in the executors, which need
+no more than the package `autothrottle.core`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from autothrottle.core.records import Reason
-from autothrottle.core.scoring.score import OVERRIDES, Setting
-from autothrottle.scorer.stretches import available_rate, beyond
+from autothrottle.core.scoring.estimates import (
+    GRID,
+    MOST_RECOVERIES,
+    Advice,
+    LoggedRecovery,
+    LoggedStretch,
+    SettingEstimate,
+    advice,
+    estimate,
+    resampled,
+)
+from autothrottle.core.scoring.score import Setting
 
-_RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
-_THRESHOLDS = {1: (0.0, 0.05, 0.1, 0.2, 0.3, 0.5), 2: (0.0, 0.1, 0.3), 4: (0.0, 0.1, 0.3)}
-"""Multiple of the logged interval -> change thresholds."""
+_FIELDS = tuple(LoggedStretch.__dataclass_fields__)
 
-GRID = tuple(
-    Setting(max_ratio, change_threshold, every)
-    for every, thresholds in _THRESHOLDS.items()
-    for max_ratio in _RATIOS
-    for change_threshold in thresholds
+_ESTIMATES = (
+    "cluster string, recovery_id string, ratio double, threshold double, every long, policy string, is_logged boolean, "
+    "interval_seconds double, duration double, estimated_seconds double, harmed_bytes double, client_bytes double, "
+    "writes long"
 )
 
-_CHUNKS = 8
-"""Number of tasks per recovery over which its grid cells spread; one recovery may be as long as all others together."""
 
-_FIELDS = ("seconds", "reach", "capacity", "client", "forecast", "decided", "min_rate", "reason")
+def sequences(timeline: DataFrame, most: int = MOST_RECOVERIES) -> DataFrame:
+    """Return one row per recovery, with the ordered stretches of its slowest link side; the longest recoveries only.
 
-
-def sequences(timeline: DataFrame) -> DataFrame:
-    """Return one row per recovery, with the ordered stretches of its slowest link side.
-
-    Columns: `cluster`, `recovery_id`, `amount`, `growth`, `max_ratio`, `change_threshold` and `interval_seconds` (last
-    logged values), `duration`, `margin` (bytes/s: the root mean square error of the client load forecasts, because a
-    setting that just fits the logged loads would displace clients at the next ones), `stretches` (array of structs with
-    the relevant columns of `stretches.stretches`).
+    Columns: `cluster`, `recovery_id`, `role`, `amount`, `growth`, `duration`, `max_ratio`, `change_threshold`, `policy`
+    and `interval_seconds` (last logged values), `stretches` (array of structs with the fields of `LoggedStretch`).
 
     Args:
         timeline: one row per decision for the slowest link side.
+        most: largest number of recoveries.
     """
     newest = F.struct("term", "cycle")
-    logged = [F.max_by(c, newest).alias(c) for c in ("max_ratio", "change_threshold", "interval_seconds")]
-    error = F.sqrt(F.avg((F.col("client") - F.col("forecast")) ** 2))
+    logged = [F.max_by(c, newest).alias(c) for c in ("max_ratio", "change_threshold", "interval_seconds", "policy")]
+    fields = [F.col("reach" if name == "seconds" else name).alias(name) for name in _FIELDS]
     return (
         timeline.where(F.col("budget").isNotNull())
         .groupBy("cluster", "recovery_id")
         .agg(
-            *(F.first(c).alias(c) for c in ("amount", "growth", "duration")),
+            *(F.first(c).alias(c) for c in ("role", "amount", "growth", "duration")),
             *logged,
-            F.coalesce(error, F.lit(0.0)).alias("margin"),
-            F.sort_array(F.collect_list(F.struct("term", "cycle", *_FIELDS))).alias("stretches"),
+            F.sort_array(F.collect_list(F.struct("term", "cycle", *fields))).alias("stretches"),
         )
+        .orderBy(F.desc("duration"), "cluster", "recovery_id")
+        .limit(most)
     )
 
 
 def on_grid(sequences_of_recoveries: DataFrame, grid: Sequence[Setting] = GRID) -> DataFrame:
-    """Return one row per recovery and grid cell, and one per recovery for the logged settings.
+    """Return one row per recovery and setting, and one per recovery for the logged setting.
 
-    Adds `ratio`, `threshold`, `every`, `is_logged`, `estimated_seconds` (inf: never), `harmed_bytes` (client bytes that
-    replication would have displaced, with a client load that is higher than logged by `margin`), `client_bytes` and
-    `writes` (number of throttle changes).
+    Columns: `cluster`, `recovery_id`, `ratio`, `threshold`, `every`, `policy`, `is_logged`, `interval_seconds`,
+    `duration`, `estimated_seconds` (inf: never), `harmed_bytes`, `client_bytes`, `writes`.
 
     Args:
         sequences_of_recoveries: result of `sequences`.
         grid: the settings to estimate.
     """
-    logged = _cell(F.col("max_ratio"), F.col("change_threshold"), F.lit(1), F.lit(True))
+    logged = _cell(F.col("max_ratio"), F.col("change_threshold"), F.lit(1), F.col("policy"), F.lit(True))
     cells = F.array(
         logged,
-        *(_cell(F.lit(cell.max_ratio), F.lit(cell.change_threshold), F.lit(cell.every), F.lit(False)) for cell in grid),
+        *(
+            _cell(F.lit(s.max_ratio), F.lit(s.change_threshold), F.lit(s.every), F.lit(s.policy), F.lit(False))
+            for s in grid
+        ),
     )
-    of_task = F.filter("cells", lambda _, index: index % _CHUNKS == F.col("chunk"))
-    return (
-        sequences_of_recoveries.withColumn("cells", cells)
-        .withColumn("chunk", F.explode(F.array(*map(F.lit, range(_CHUNKS)))))
-        .withColumn("cells", of_task)
-        .repartition(_CHUNKS, "recovery_id", "chunk")
-        .withColumn("cell", F.explode("cells"))
-        .select("*", "cell.*")
-        .withColumn("end", F.aggregate("stretches", _begin(), _step))
-        .select(
-            *("cluster", "recovery_id", "ratio", "threshold", "every", "is_logged", "duration"),
-            (F.col("interval_seconds") * F.col("every")).alias("interval_seconds"),
-            _seconds().alias("estimated_seconds"),
-            F.col("end.harmed").alias("harmed_bytes"),
-            F.col("end.clients").alias("client_bytes"),
-            F.col("end.writes").alias("writes"),
-        )
-    )
+    rows = sequences_of_recoveries.withColumn("cell", F.explode(cells)).select("*", "cell.*").drop("cell")
+    return rows.groupBy(
+        "recovery_id", "is_logged", "ratio", "threshold", "every", F.col("policy_of_cell")
+    ).applyInArrow(_estimated, _ESTIMATES)
 
 
-def _cell(ratio: Column, threshold: Column, every: Column, is_logged: Column) -> Column:
-    named = {"ratio": ratio, "threshold": threshold, "every": every, "is_logged": is_logged}
+def _cell(ratio: Column, threshold: Column, every: Column, policy: Column, is_logged: Column) -> Column:
+    named = {"ratio": ratio, "threshold": threshold, "every": every, "policy_of_cell": policy, "is_logged": is_logged}
     return F.struct(*(value.alias(name) for name, value in named.items()))
 
 
-def _begin() -> Column:
-    nothing = F.lit(None).cast("double")
-    return F.struct(
-        *(nothing.alias(name) for name in ("previous", "reached", "last")),
-        *(F.lit(0.0).alias(name) for name in ("at", "carried", "harmed", "clients")),
-        *(F.lit(0).alias(name) for name in ("writes", "cycles")),
+def _estimated(table: pa.Table) -> pa.Table:
+    """Return the estimates of some rows; runs in an executor."""
+    return pa.Table.from_pylist([_estimate_row(row) for row in table.to_pylist()], schema=_ARROW)
+
+
+_ARROW = pa.schema(
+    [
+        pa.field(name, {"string": pa.string(), "double": pa.float64(), "long": pa.int64(), "boolean": pa.bool_()}[kind])
+        for name, kind in (column.split(" ") for column in _ESTIMATES.split(", "))
+    ]
+)
+
+
+def _estimate_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    recovery = resampled(logged_recovery(row))
+    setting = Setting(row["ratio"], row["threshold"], row["every"], row["policy_of_cell"])
+    result = estimate(recovery, setting)
+    interval = row["interval_seconds"]
+    return {name: row.get(name) for name in _ARROW.names} | {
+        "policy": setting.policy,
+        "interval_seconds": None if interval is None else interval * setting.every,
+        "estimated_seconds": result.seconds,
+        "harmed_bytes": result.deferred_bytes,
+        "client_bytes": result.client_bytes,
+        "writes": result.writes,
+    }
+
+
+def logged_recovery(row: Mapping[str, Any]) -> LoggedRecovery:
+    """Return a row of `sequences` as a value."""
+    return LoggedRecovery(
+        cluster=row["cluster"],
+        recovery_id=row["recovery_id"],
+        is_outbound=row["role"] == "leader",
+        duration=row["duration"],
+        amount=row["amount"],
+        growth=row["growth"],
+        setting=Setting(row["max_ratio"], row["change_threshold"], 1, row["policy"]),
+        interval_seconds=row["interval_seconds"],
+        stretches=[LoggedStretch(**{name: stretch[name] for name in _FIELDS}) for stretch in row["stretches"]],
     )
 
 
-def _step(so_far: Column, stretch: Column) -> Column:
-    previous, client_rate = so_far["previous"], stretch["client"] + F.col("margin")
-    is_due = previous.isNull() | (so_far["cycles"] % F.col("every") == 0) | _is_override(stretch)
-    rate = F.when(is_due, _new_decision(stretch, previous)).otherwise(previous)
-    free = F.least(rate, stretch["capacity"]) - F.col("growth")
-    carried = so_far["carried"] + free * stretch["reach"]
-    is_reached = (free > 0) & (carried >= F.col("amount"))
-    reached = F.when(is_reached, so_far["at"] + F.try_divide(F.col("amount") - so_far["carried"], free))
-    excess = F.least(client_rate + rate - stretch["capacity"], client_rate)
-    return F.struct(
-        rate.alias("previous"),
-        F.coalesce(so_far["reached"], reached).alias("reached"),
-        free.alias("last"),
-        (so_far["at"] + stretch["reach"]).alias("at"),
-        carried.alias("carried"),
-        (so_far["harmed"] + F.greatest(excess, F.lit(0.0)) * stretch["reach"]).alias("harmed"),
-        (so_far["clients"] + stretch["client"] * stretch["reach"]).alias("clients"),
-        (so_far["writes"] + (~rate.eqNullSafe(previous)).cast("int")).alias("writes"),
-        (so_far["cycles"] + 1).alias("cycles"),
-    )
+def advices(recoveries: Sequence[LoggedRecovery], estimates: Sequence[Mapping[str, Any]]) -> Iterator[Advice]:
+    """Yield the advice for each cluster, ordered by name.
 
-
-def _new_decision(stretch: Column, previous: Column) -> Column:
-    headroom_rate = available_rate(stretch["capacity"], stretch["forecast"], F.col("ratio"), stretch["min_rate"])
-    is_small = previous.isNotNull() & (F.abs(headroom_rate - previous) < F.col("threshold") * previous)
-    unchanged_rate = F.when(stretch["reason"] == Reason.KEPT.value, previous)
-    return (
-        F.when(_is_override(stretch), stretch["decided"])
-        .when(stretch["forecast"].isNull(), F.coalesce(unchanged_rate, stretch["min_rate"]))
-        .when(is_small, previous)
-        .otherwise(headroom_rate)
-    )
-
-
-def _is_override(stretch: Column) -> Column:
-    return stretch["reason"].isin(*sorted(OVERRIDES))
-
-
-def _seconds() -> Column:
-    end, amount = F.col("end"), F.col("amount")
-    return F.coalesce(F.when(amount > 0, end["reached"]), beyond(amount, end["carried"], end["at"], end["last"]))
+    Args:
+        recoveries: of any clusters, oldest first within a cluster.
+        estimates: rows of `on_grid` for them.
+    """
+    by_key = {
+        (row["recovery_id"], Setting(row["ratio"], row["threshold"], row["every"], row["policy"])): SettingEstimate(
+            row["estimated_seconds"], row["harmed_bytes"], row["client_bytes"], row["writes"]
+        )
+        for row in estimates
+    }
+    for cluster in sorted({recovery.cluster for recovery in recoveries}):
+        own = [recovery for recovery in recoveries if recovery.cluster == cluster]
+        ids = [recovery.recovery_id for recovery in own]
+        settings = {setting for recovery_id, setting in by_key if recovery_id in ids}
+        common = {s: [by_key[i, s] for i in ids] for s in settings if all((i, s) in by_key for i in ids)}
+        yield advice(own, common)
 
 
 def surface(estimates: DataFrame) -> DataFrame:
-    """Return one row per cluster and grid cell: the estimate for all recoveries together.
+    """Return one row per cluster and setting of its policy: the estimate for all recoveries together.
 
     Columns: the fields of `core.scoring.score.Cell`.
 
@@ -162,9 +163,12 @@ def surface(estimates: DataFrame) -> DataFrame:
         estimates: result of `on_grid`.
     """
     settings = {c: F.when(~F.col("is_logged"), F.col(c)) for c in ("ratio", "threshold")}
+    logged_policy = F.max(F.when(F.col("is_logged"), F.col("policy"))).over(Window.partitionBy("cluster"))
     return (
-        estimates.withColumns(settings)
-        .groupBy("cluster", "is_logged", "ratio", "threshold", "every")
+        estimates.withColumn("logged_policy", logged_policy)
+        .where(F.col("policy") == F.col("logged_policy"))
+        .withColumns(settings)
+        .groupBy("cluster", "is_logged", "ratio", "threshold", "every", "policy")
         .agg(
             F.max("interval_seconds").alias("interval_seconds"),
             F.count(F.lit(1)).alias("recoveries"),

@@ -249,7 +249,9 @@ class DecisionLog:
             self._packer.forget()
             self.errors += 1
             if _is_logged(self.errors):
-                log.exception("Cycle %d of term %d cannot be replayed later: packing it failed", cycle.cycle, cycle.term)
+                log.exception(
+                    "Cycle %d of term %d cannot be replayed later: packing it failed", cycle.cycle, cycle.term
+                )
             return ()
 
     def _has_space(self) -> bool:

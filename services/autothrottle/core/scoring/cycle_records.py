@@ -126,7 +126,7 @@ def recorded_results(decision: CycleDecision, results: CycleResults) -> CycleRes
 
 
 def replayed_results(decision: CycleDecision, recorded: CycleResults) -> CycleResults:
-    """Return the results of a decision that is carried out again: recorded outcomes, and the usual ones for the rest."""
+    """Return the results of a decision that is carried out again: the recorded outcomes, and the usual ones."""
     if not recorded.are_written:
         return recorded
     unusual = {outcome.resource: outcome for outcome in recorded.outcomes}

@@ -4,12 +4,14 @@ The real policy decides in every cycle, on a measurement that contains the repli
 client load is that of the log. What is assumed:
 
 - Only the slowest link side is simulated, since it determines the duration; its peers copy as fast as it does.
-- Replication uses its whole throttle, up to the capacity. Where it used less than `_LIMITED` of the throttle in the log,
+- Replication uses the same share of its throttle as in the log. Where it used less than `_LIMITED` of the throttle,
   something else limited it, and it is never faster than it was then.
 - A policy knows the client load as late as its metrics, without the growth of logs. So estimates of deferred bytes are
   rather too high.
-- Client load varies around the logged mean by the error of the logged forecasts. The bytes that replication displaces
-  are those expected under a normal distribution, as a log contains only some of the possible loads.
+- A log contains only some of the possible courses of the client load. So the bytes that replication displaces are the
+  larger of two: those under the logged course, and the mean over the logged loads in any order, as if a policy knew
+  nothing of the load to come.
+- A raise of a throttle lets a burst through, which displaces clients, see `_burst`.
 
 So estimates compare settings. The types to know are `LoggedRecovery`, `SettingEstimate` and `Advice`.
 """
@@ -21,7 +23,6 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from statistics import NormalDist
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
@@ -33,7 +34,7 @@ from autothrottle.core.records import Reason
 from autothrottle.core.scoring.score import OVERRIDES, Setting
 from autothrottle.core.throttles.plan import is_small_change
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Loads, Utilization
-from autothrottle.core.traffic.replication import ThrottleHistory
+from autothrottle.core.traffic.replication import THROTTLE_WINDOW, ThrottleHistory
 
 MOST_STRETCHES = 400
 """Longer recoveries are resampled to so many stretches; see `resampled` for the error."""
@@ -41,8 +42,8 @@ MOST_STRETCHES = 400
 MOST_RECOVERIES = 20
 """Number of recoveries that a report estimates, the slowest first."""
 
-TOLERATED_DEFERRAL = 0.00005
-"""Share of client bytes that a proposed setting may displace beyond today's: half of 0.01 percent."""
+TOLERATED_DEFERRAL = 0.00001
+"""Share of client bytes that a proposed setting may displace beyond the present one, a tenth of 0.01 percent."""
 
 WORTH = 0.02
 """Smallest gain, as a share of the duration, for which a change is worth its risk."""
@@ -58,20 +59,25 @@ _RESAMPLES = 1000
 
 _CONFIDENCE = 0.95
 
-_SPREAD_SHARE = 0.5
-"""Standard deviation of the client load, as a share of the error of the forecasts."""
+_LOADS = 32
+"""Number of quantiles that stand for the distribution of the client load."""
+
+_BURST_SHARE = 1.0
+"""Part of the bytes of a burst that displace clients, as a multiple of the clients' share of the link."""
+
+_WINDOW_SECONDS = THROTTLE_WINDOW.total_seconds()
 
 _MARK_SECONDS = 30.0
 _REMEMBERED_SECONDS = 480.0
+"""How long marks are kept, as by discovery."""
 _PRIMED_SECONDS = 600.0
 """How long before the recovery the policy observes the idle link."""
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _LEADER, _FOLLOWER = 1, 2
-_NORMAL = NormalDist()
 
 POLICIES: Mapping[str, Policy] = {"adaptive": AdaptivePolicy(), "headroom": HeadroomPolicy()}
-"""Name -> the policy without anything learned. A static rate follows from nothing, so it is not estimated."""
+"""Name -> the policy without anything learned. Any other policy, such as a static rate, decides as logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +142,25 @@ class LoggedRecovery:
         return sum(stretch.client * stretch.seconds for stretch in self.stretches)
 
     @property
-    def forecast_error(self) -> float:
-        """Root mean square error of the forecasts of the client load, bytes/s."""
-        errors = [(s.client - s.forecast) ** 2 for s in self.stretches if s.forecast is not None]
-        return math.sqrt(sum(errors) / len(errors)) if errors else 0.0
+    def use(self) -> float:
+        """Share of the throttle that replication used where nothing else limited it, in [0, 1]."""
+        pairs = [
+            (s.seconds, s.decided if s.applied is None else s.applied, s.achieved)
+            for s in self.stretches[1:]
+            if s.ceiling == math.inf
+        ]
+        allowed = sum(seconds * throttle for seconds, throttle, _ in pairs)
+        return min(sum(seconds * achieved for seconds, _, achieved in pairs) / allowed, 1.0) if allowed else 1.0
+
+    @property
+    def client_loads(self) -> Sequence[float]:
+        """Quantiles of the client load over time, bytes/s, ascending; the last one is the highest load."""
+        ordered = sorted((stretch.client, stretch.seconds) for stretch in self.stretches)
+        whole, passed, loads = sum(seconds for _, seconds in ordered), 0.0, list[float]()
+        for client, seconds in ordered:
+            passed += seconds
+            loads += [client] * (round(_LOADS * passed / whole) - len(loads) if whole else 0)
+        return [*loads[: _LOADS - 1], ordered[-1][0]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +180,7 @@ class SettingEstimate:
 def resampled(recovery: LoggedRecovery, most: int = MOST_STRETCHES) -> LoggedRecovery:
     """Return the recovery with at most `most` stretches, each of which joins neighbours with the same reason to decide.
 
-    Rates become means over time, so bytes stay the same. Load changes within a joined stretch are lost: for a log of
-    5,000 cycles whose load changes every ten cycles, durations differ by less than 1 % and deferred bytes by less than a
-    tenth.
+    Rates become means over time, so bytes stay the same. Load changes within a joined stretch are lost.
     """
     size = math.ceil(len(recovery.stretches) / most)
     if size <= 1:
@@ -212,8 +231,9 @@ class _Loop:
         self._reassignments = Snapshot(
             1, reassignments=(TopicReassignment("t", (0,), (_LEADER,), ((_LEADER,),), ((_FOLLOWER,),), ((),)),)
         ).reassignments
-        self._policy = POLICIES[setting.policy]
-        self._spread, self._left = _SPREAD_SHARE * recovery.forecast_error, recovery.amount
+        self._policy = POLICIES.get(setting.policy)
+        self._loads_in_any_order, self._left = recovery.client_loads, recovery.amount
+        self._use = recovery.use
         self._marks: list[tuple[float, float]] = [(0.0, 0.0)]
         """(seconds, bytes copied), ascending; the last one is now."""
         self.seconds = self.deferred = 0.0
@@ -221,7 +241,7 @@ class _Loop:
         self.rate: int | None = None
         first = next((s.forecast for s in recovery.stretches if s.forecast is not None), 0.0)
         self._history = ThrottleHistory(idle_loads={self._side: round(first)}).observe(_time(-_PRIMED_SECONDS), {})
-        if recovery.stretches[0].forecast is not None:
+        if self._policy is not None and recovery.stretches[0].forecast is not None:
             loads = self._loads(recovery.stretches[0], -_PRIMED_SECONDS)
             self._policy = self._policy.observe(PolicyObservation(_time(-_PRIMED_SECONDS), Snapshot(1), loads))
 
@@ -229,12 +249,14 @@ class _Loop:
         """Set the rate of a stretch at its start."""
         rate = self._decided(stretch)
         if rate != self.rate:
+            if self.rate is not None:  # before the first throttle, replication had the whole link
+                self.deferred += _burst(rate - self.rate, stretch)
             self.rate, self.writes = rate, self.writes + 1
         # The first observation is before the write, as in a cycle: until then it was unthrottled.
         self._history = self._history.observe(_time(self.seconds), {self._side: rate}, (self._side,))
 
     def _decided(self, stretch: LoggedStretch) -> int:
-        if stretch.is_overridden:
+        if stretch.is_overridden or self._policy is None:
             return round(stretch.decided)
         if stretch.forecast is None:
             is_kept = stretch.reason == Reason.KEPT.value and self.rate is not None
@@ -276,20 +298,29 @@ class _Loop:
         *recent, (_, copied) = self._marks
         marks = tuple([CopiedMark(_time(at), round(count)) for at, count in recent])
         count = FlowProgress(round(copied), 0, max(round(self._left), 0), now, _BEGIN, marks)
-        return Snapshot(1, reassignments=self._reassignments, progress=Progress({Flow(_LEADER, _FOLLOWER): count}, at=now))
+        return Snapshot(
+            1, reassignments=self._reassignments, progress=Progress({Flow(_LEADER, _FOLLOWER): count}, at=now)
+        )
 
     def copy(self, stretch: LoggedStretch, seconds: float) -> bool:
         """Replicate for some seconds; return whether everything is copied, at which time the seconds end."""
         assert self.rate is not None
-        carried = min(self.rate, stretch.capacity, stretch.ceiling)
+        carried = min(self._use * self.rate, stretch.capacity, stretch.ceiling)
         free = carried - self._recovery.growth
         is_done = self._left <= 0 or (free > 0 and free * seconds >= self._left)
         if is_done:
             seconds = max(self._left, 0.0) / free if self._left > 0 else 0.0
-        self.deferred += seconds * _expected_excess(stretch.client, self._spread, carried, stretch.capacity)
+        self.deferred += seconds * self._excess(stretch, carried)
         self._left -= free * seconds
         self._remember(seconds, carried)
         return is_done
+
+    def _excess(self, stretch: LoggedStretch, carried: float) -> float:
+        """Return the client rate that does not fit beside replication, bytes/s."""
+        room = stretch.capacity - carried
+        loads = self._loads_in_any_order
+        in_any_order = sum([load - room for load in loads if load > room]) / len(loads)
+        return max(stretch.client - room, in_any_order, 0.0)
 
     def _remember(self, seconds: float, carried: float) -> None:
         """Add marks, as counts of more than a minute apart say nothing about a metric's interval."""
@@ -309,10 +340,10 @@ class _Loop:
     def finish(self, last: LoggedStretch) -> None:
         """Copy the rest under the last rate and the last load."""
         assert self.rate is not None
-        carried = min(self.rate, last.capacity, last.ceiling)
+        carried = min(self._use * self.rate, last.capacity, last.ceiling)
         free = carried - self._recovery.growth
         seconds = self._left / free if free > 0 else math.inf
-        excess = _expected_excess(last.client, self._spread, carried, last.capacity)
+        excess = self._excess(last, carried)
         self.deferred += excess * seconds if excess else 0.0
         self.seconds += seconds
 
@@ -321,37 +352,26 @@ def _time(seconds: float) -> datetime:
     return _BEGIN + timedelta(seconds=seconds)
 
 
-def _expected_excess(client: float, spread: float, replication: float, capacity: float) -> float:
-    """Return the mean client rate that does not fit beside replication, bytes/s.
+def _burst(raised: float, stretch: LoggedStretch) -> float:
+    """Return the client bytes that a raise of the throttle displaces.
 
-    The client load is normal with this standard deviation: `spread * pdf(z) + excess * cdf(z)`, `z = excess / spread`.
-
-    >>> _expected_excess(30, 0, 80, 100), round(_expected_excess(20, 5, 80, 100), 2)
-    (10, 1.99)
+    After a raise by d, a broker lets a quota window of d through at link speed, see `throttles.changes.RampState`.
     """
-    excess = client + replication - capacity
-    if spread <= 0:
-        return min(max(excess, 0), client)
-    z = excess / spread
-    if z < -6:
-        return 0.0
-    return min(spread * _NORMAL.pdf(z) + excess * _NORMAL.cdf(z), client)
+    return _BURST_SHARE * _WINDOW_SECONDS * max(raised, 0.0) * min(stretch.client / stretch.capacity, 1.0)
 
 
 # The settings to estimate, and the advice.
 
 _RATIOS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
-_THRESHOLDS = (0.05, 0.1, 0.3)
-_EVERY = (1, 2)
+_THRESHOLDS = (0.05, 0.1, 0.2, 0.3)
 
 GRID = tuple(
-    Setting(ratio, threshold, every, policy)
+    Setting(ratio, threshold, 1, policy)
     for policy in sorted(POLICIES)
-    for every in _EVERY
     for ratio in _RATIOS
     for threshold in _THRESHOLDS
 )
-"""The settings of the grid; with the logged setting at most 100."""
+"""The settings of the grid; with the logged settings at most 100. A longer interval is never faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,14 +432,16 @@ class Advice:
     def sentence(self) -> str:
         """The advice for an operator, in one sentence."""
         if not self.changes:
-            return f"No change is worth it: of {self.recoveries} recoveries, no setting is faster without harm to clients."
-        changes = ", ".join(f"--{c.option} from {c.present:g} to {c.proposed:g}" if isinstance(c.present, float)
-                            and isinstance(c.proposed, float) else f"--{c.option} from {c.present} to {c.proposed}"
-                            for c in self.changes)
+            return f"No change is worth it: {self.recoveries} recoveries would not be faster without harm to clients."
+        changes = ", ".join(f"--{c.option} from {_text(c.present)} to {_text(c.proposed)}" for c in self.changes)
         return (
-            f"Change {changes}: {100 * self.gain:.0f} % shorter recoveries ({100 * self.gain_low:.0f} to "
-            f"{100 * self.gain_high:.0f} %)."
+            f"Change {changes}: recoveries are {100 * self.gain:.0f} % shorter, between {100 * self.gain_low:.0f} and "
+            f"{100 * self.gain_high:.0f} %."
         )
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def advice(
@@ -427,9 +449,9 @@ def advice(
 ) -> Advice:
     """Return the advice for the recoveries of one cluster.
 
-    The fastest setting wins that displaces at most `TOLERATED_DEFERRAL` more than the present one, whose gain is at
-    least `WORTH` even at the lower bound. Of settings within 1 % of the fastest, the one with the fewest changed options
-    wins, then the one with the fewest writes.
+    The fastest setting wins that displaces at most `TOLERATED_DEFERRAL` more than the present one, whose `overlap` is
+    not larger, and whose gain is at least `WORTH` even at the lower bound. Of settings within 1 % of the fastest, the
+    one with the fewest changed options wins, then the one with the fewest writes.
 
     Args:
         recoveries: of one cluster, at least one.
@@ -446,18 +468,26 @@ def advice(
         return nothing
     allowed = present.deferred_share + TOLERATED_DEFERRAL
     candidates = [
-        Estimated(setting, of_recoveries)
-        for setting, of_recoveries in estimates.items()
-        if setting != present_setting
+        Estimated(setting, of_recoveries) for setting, of_recoveries in estimates.items() if setting != present_setting
     ]
-    candidates = [c for c in candidates if c.seconds < present.seconds and c.deferred_share <= allowed]
+    most = max(overlap(recovery, present_setting) for recovery in recoveries)
+    candidates = [
+        c
+        for c in candidates
+        if c.seconds < present.seconds
+        and c.deferred_share <= allowed
+        and max(overlap(recovery, c.setting) for recovery in recoveries) <= most
+    ]
     if not candidates:
         return nothing
     longest = min(candidate.seconds for candidate in candidates) * _AS_FAST
     best = min(
         (candidate for candidate in candidates if candidate.seconds <= longest),
         key=lambda c: (
-            _differences(present_setting, c.setting), c.writes, c.seconds, abs(c.setting.max_ratio - present_setting.max_ratio)
+            _differences(present_setting, c.setting),
+            c.writes,
+            c.seconds,
+            abs(c.setting.max_ratio - present_setting.max_ratio),
         ),
     )
     gain = 1 - best.seconds / present.seconds
@@ -475,6 +505,17 @@ def advice(
         present,
         best,
     )
+
+
+def overlap(recovery: LoggedRecovery, setting: Setting) -> float:
+    """Return by how much the link is too small for the highest load beside the rate decided at the lowest, bytes/s.
+
+    A change threshold or late metrics may keep that rate, so this can happen in another recovery even if it did not in
+    this one.
+    """
+    capacity, loads = max(stretch.capacity for stretch in recovery.stretches), recovery.client_loads
+    rate = recovery.use * setting.max_ratio * (capacity - loads[0])
+    return max(rate + loads[-1] - capacity, 0.0)
 
 
 def _differences(setting: Setting, other: Setting) -> int:
@@ -503,9 +544,7 @@ def _interval(
     durations are known: a single recovery says nothing about the spread.
     """
     chance = random.Random(seed)
-    pairs = [
-        (today.seconds, then.seconds) for today, then in zip(present.estimates, proposed.estimates, strict=True)
-    ]
+    pairs = [(today.seconds, then.seconds) for today, then in zip(present.estimates, proposed.estimates, strict=True)]
     gains = []
     for _ in range(_RESAMPLES if len(pairs) > 1 else 1):
         drawn = chance.choices(pairs, k=len(pairs))

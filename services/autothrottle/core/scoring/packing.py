@@ -156,9 +156,7 @@ class _Codec:
 class _Integer(_Codec):
     """Integers, and what is one: truth values, times and durations."""
 
-    def __init__(
-        self, column: int, encode: Callable[[Any], int] = int, decode: Callable[[int], Any] = int
-    ) -> None:
+    def __init__(self, column: int, encode: Callable[[Any], int] = int, decode: Callable[[int], Any] = int) -> None:
         self.column, self._encode, self._decode = column, encode, decode
 
     def write(self, writer: _Writer, value: Any, earlier: Any) -> None:
@@ -303,22 +301,25 @@ class _Places:
         return bool(following) and following == self._earlier[place + 1 : place + 2]
 
     def _of_value(self, value: Any) -> Sequence[int]:
-        if self._places is None:
-            self._places = {}
-            with suppress(TypeError):  # of values that contain a map: those count as new
+        with suppress(TypeError):  # of values that contain a map: those count as new
+            if self._places is None:
+                self._places = {}
                 for place, old in enumerate(self._earlier):
                     self._places.setdefault(old, []).append(place)
-        return self._places.get(value, ()) if self._places else ()
+            return self._places.get(value, ())
+        return ()
 
 
-def _read_difference(
-    reader: _Reader, column: int, earlier: Sequence[Any], read: Callable[[Any], Any]
-) -> list[Any]:
+def _read_runs(reader: _Reader, column: int) -> list[tuple[int, int, int]]:
+    """Read the runs that `_write_difference` has written."""
+    return [(reader.count(column), reader.count(column), reader.count(column)) for _ in range(reader.count(column))]
+
+
+def _read_difference(reader: _Reader, column: int, earlier: Sequence[Any], read: Callable[[Any], Any]) -> list[Any]:
     """Read what `_write_difference` has written; `read` reads a new value, given the value before it."""
     values: list[Any] = []
     position = 0
-    for _ in range(reader.count(column)):
-        skipped, kept, added = (reader.count(column) for _ in range(3))
+    for skipped, kept, added in _read_runs(reader, column):
         position += skipped
         if position + kept > len(earlier):
             raise Incomplete("a packed cycle keeps values that the earlier one lacks; it is damaged")
@@ -436,7 +437,9 @@ def _unreadable(value: Any) -> Mapping[str, str]:
 class _Parts(_Codec):
     """Tuples of a fixed length and named tuples."""
 
-    def __init__(self, columns: _Columns, name: str, parts: Sequence[tuple[str, Any]], kind: Callable[..., Any]) -> None:
+    def __init__(
+        self, columns: _Columns, name: str, parts: Sequence[tuple[str, Any]], kind: Callable[..., Any]
+    ) -> None:
         self._parts = [_codec(columns, f"{name}.{part}", hint) for part, hint in parts]
         self._kind, self.column = kind, self._parts[0].column
 
@@ -632,8 +635,7 @@ class _Counts(_Codec):
     def _read_curve(self, reader: _Reader, earlier: Sequence[Any], kind: Callable[..., Any]) -> list[Any]:
         curve: list[Any] = []
         position = 0
-        for _ in range(reader.count(self._runs)):
-            skipped, kept, added = (reader.count(self._runs) for _ in range(3))
+        for skipped, kept, added in _read_runs(reader, self._runs):
             position += skipped
             if position + kept > len(earlier):
                 raise Incomplete("a packed cycle keeps counts that the earlier one lacks; it is damaged")

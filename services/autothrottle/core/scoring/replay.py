@@ -92,7 +92,7 @@ def unpacked(records: Iterable[CycleRecord]) -> Iterator[tuple[CycleRecord, Cycl
         try:
             if record.schema_version > CYCLE_VERSION:
                 raise Incomplete(
-                    f"cycle {record.cycle} was written by a newer version (format {record.schema_version}, this version "
+                    f"cycle {record.cycle} was written by a newer version (format {record.schema_version}, this one "
                     f"reads up to {CYCLE_VERSION}). Fix: replay it with that version"
                 )
             if not record.is_whole and (last is None or last[0] != record.previous):
@@ -128,9 +128,7 @@ class TermReplay:
     _warm_until: datetime | None = None
     _unread: int = 0
 
-    def run(
-        self, records: Iterable[CycleRecord], logged_rates: Callable[[int], LoggedRates]
-    ) -> Iterator[Difference]:
+    def run(self, records: Iterable[CycleRecord], logged_rates: Callable[[int], LoggedRates]) -> Iterator[Difference]:
         """Yield the differences of a term.
 
         Args:
@@ -209,7 +207,7 @@ class TermReplay:
             self._state = replace(self._state, term=replace(self._state.term, cycles=record.cycle - 1))
             self._warm_until = record.time + WARM_UP
             self._note(
-                f"the log lacks the state before cycle {record.cycle} of {record.time:%Y-%m-%dT%H:%M:%SZ}; the cycles of "
+                f"the log lacks the state before cycle {record.cycle} of {record.time:%Y-%m-%dT%H:%M:%SZ}; cycles of "
                 f"the {WARM_UP.seconds // 60} minutes from there are run, but not compared"
             )
 
@@ -232,9 +230,7 @@ class TermReplay:
 def _differences(record: CycleRecord, decision: CycleDecision, logged: LoggedRates) -> list[Difference]:
     """Return the differing decisions of a cycle whose fingerprint differs, at least one."""
     place = record.cluster, record.term, record.cycle, record.time
-    current = {
-        (d.broker_id, d.role): (d.rate_bytes_per_second, d.reason.value) for d in decision.plan.decisions
-    }
+    current = {(d.broker_id, d.role): (d.rate_bytes_per_second, d.reason.value) for d in decision.plan.decisions}
     nothing: tuple[int | None, str] = (None, "")
     differences = [
         Difference(*place, side, *logged.get(side, nothing), *current.get(side, nothing))
@@ -263,8 +259,9 @@ def _with_written(decision: CycleDecision, following: Snapshot | AutothrottleErr
     for resource in sorted(resources, key=lambda resource: resource.order):
         old, new = snapshot.throttles.get(resource, {}), following.throttles.get(resource, {})
         edits = tuple(
-            Edit(key, old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
+            Edit(key, old.get(key), new.get(key))
+            for key in sorted(old.keys() | new.keys())
+            if old.get(key) != new.get(key)
         )
         written.append(Change(resource, edits, following.ledger.get(resource)))
     return replace(decision, changes=(*written, *others))
-

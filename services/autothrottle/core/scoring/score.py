@@ -82,6 +82,8 @@ class Cell:
     """Client bytes that replication would have displaced, as a share of all client bytes."""
     writes: int
     """Number of throttle changes."""
+    policy: str = "headroom"
+    """`Setting.policy`."""
 
     def order(self) -> tuple[str, int, float, float]:
         """Return the sort key: by cluster, interval, threshold and ratio; the logged setting comes first."""

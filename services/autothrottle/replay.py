@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from autothrottle.adapters.decision_log.files import LoggedCycles
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
-from autothrottle.core.scoring.replay import Difference, Finding, LoggedRates, ReplaySummary, TermReplay
+from autothrottle.core.scoring.replay import DecisionDifference, LoggedRates, ReplayFinding, ReplaySummary, TermReplay
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.core.units import format_megabytes
 from autothrottle.runtime.command_line import EXIT_USAGE
@@ -151,9 +151,9 @@ class Replay:
     end: datetime | None = None
     """Only cycles before then are replayed; None: all."""
     summary: ReplaySummary = field(default_factory=ReplaySummary)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ReplayFinding] = field(default_factory=list)
 
-    def run(self, cluster: str = "", term: int | None = None) -> Iterator[Difference]:
+    def run(self, cluster: str = "", term: int | None = None) -> Iterator[DecisionDifference]:
         """Yield all differences; `cluster` "" and `term` None: of all.
 
         Raises:
@@ -165,14 +165,14 @@ class Replay:
         for name, number in terms:
             yield from self._run_term(name, number)
 
-    def _run_term(self, cluster: str, term: int) -> Iterator[Difference]:
+    def _run_term(self, cluster: str, term: int) -> Iterator[DecisionDifference]:
         if not self.log.has_cycles(cluster, term):
             sentence = "it cannot be replayed: written by an older version, or its cycles were removed"
-            self.findings.append(Finding(cluster, term, sentence))
+            self.findings.append(ReplayFinding(cluster, term, sentence))
             return
 
         def note(sentence: str) -> None:
-            self.findings.append(Finding(cluster, term, sentence))
+            self.findings.append(ReplayFinding(cluster, term, sentence))
 
         rates: dict[int, LoggedRates] = {}
         is_read = False
@@ -203,7 +203,7 @@ def _write_text(run: Replay, cluster: str, term: int | None) -> None:
     )
 
 
-def _line(difference: Difference) -> str:
+def _line(difference: DecisionDifference) -> str:
     place = f"{difference.cluster}/{difference.term}/{difference.cycle} {difference.time:%Y-%m-%dT%H:%M:%SZ}"
     if difference.side is None:
         return f"{place} {difference.sentence}"
@@ -231,7 +231,7 @@ def _write_json(run: Replay, cluster: str, term: int | None) -> None:
     print(json.dumps(document, indent=2), flush=True)
 
 
-def _as_json(difference: Difference) -> dict[str, object]:
+def _as_json(difference: DecisionDifference) -> dict[str, object]:
     broker_id, role = difference.side or (None, None)
     return {
         "cluster": difference.cluster,

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from autothrottle.core.scoring.estimates import estimate
 from autothrottle.core.scoring.score import Cause, LinkSideDemand, Setting, bound_seconds, link_side_seconds
-from autothrottle.scorer.counterfactuals import on_grid, sequences
+from autothrottle.scorer.counterfactuals import logged_recovery, on_grid, sequences
 from autothrottle.scorer.log import schema_of
 from autothrottle.scorer.stretches import beyond, reached, with_causes
-from tests.unit.autothrottle.core.scoring.rules import Stretch, estimate, unused
+from tests.unit.autothrottle.core.scoring.rules import Stretch, unused
 from tests.unit.autothrottle.core.scoring.test_rules import stretches
 
 EXAMPLES = 3
 """Each example is a batch of many cases, because a Spark job takes a second whatever its size."""
-
-GRID = (Setting(0.5, 0.0), Setting(0.9, 0.1), Setting(1.0, 0.3), Setting(0.9, 0.1, 2), Setting(0.7, 0.0, 3))
 
 
 @settings(max_examples=EXAMPLES)
@@ -71,47 +70,34 @@ def test_link_side_times_in_spark_equal_the_rules(
     assert bound_seconds(sides) >= max(finite, default=0.0)
 
 
-@settings(max_examples=EXAMPLES)
-@given(
-    st.lists(
-        st.tuples(st.lists(stretches(0.1), min_size=1, max_size=8), st.floats(1, 1e9), st.floats(0, 10)),
-        min_size=10,
-        max_size=20,
-    )
-)
-def test_estimates_in_spark_equal_the_rules(
-    spark: SparkSession, cases: list[tuple[list[Stretch], float, float]]
-) -> None:
+def test_estimates_in_executors_equal_those_of_core(spark: SparkSession) -> None:
     rows = [
         {
-            **asdict(stretch),
-            **{"cluster": "c", "recovery_id": str(index), "term": 1, "cycle": number, "budget": 1.0, "duration": 1.0},
-            **{"reach": stretch.seconds, "amount": amount, "growth": growth},
-            **{"max_ratio": 0.7, "change_threshold": 0.2, "interval_seconds": 30.0},
+            **{"cluster": "c", "recovery_id": str(index), "term": 1, "cycle": number, "budget": 1.0, "duration": 600.0},
+            **{
+                "role": "follower",
+                "reach": 60.0,
+                "capacity": 100e6,
+                "client": 10e6 + number * 1e6,
+                "reason": "headroom",
+            },
+            **{"forecast": None if number == 3 else 10e6, "decided": 40e6, "applied": 40e6, "achieved": 39e6},
+            **{"min_rate": 10e6, "amount": 30e9, "growth": 1e5 * index, "policy": "adaptive"},
+            **{"max_ratio": 0.45, "change_threshold": 0.1, "interval_seconds": 60.0},
         }
-        for index, (logged, amount, growth) in enumerate(cases)
-        for number, stretch in enumerate(logged)
+        for index in range(2)
+        for number in range(10)
     ]
-    schema = schema_of(Stretch)
-    for name, kind in {"cluster": "string", "recovery_id": "string", "term": "long", "cycle": "long"}.items():
-        schema = schema.add(name, kind)
-    for name in (
-        "budget",
-        "duration",
-        "reach",
-        "amount",
-        "growth",
-        "max_ratio",
-        "change_threshold",
-        "interval_seconds",
-    ):
-        schema = schema.add(name, "double")
-    found = spark.createDataFrame(rows, schema).transform(sequences).transform(on_grid, GRID).collect()
-    assert len(found) == len(cases) * (len(GRID) + 1)
-    for row in found:
-        logged, amount, growth = cases[int(row["recovery_id"])]
-        setting = Setting(0.7, 0.2) if row["is_logged"] else Setting(row["ratio"], row["threshold"], row["every"])
-        expected = estimate(logged, amount, growth, setting)
-        assert row["estimated_seconds"] == pytest.approx(expected.seconds, rel=1e-6)
-        assert row["harmed_bytes"] == pytest.approx(expected.harmed_bytes, rel=1e-9, abs=1e-3)
-        assert (row["client_bytes"], row["writes"]) == (pytest.approx(expected.client_bytes), expected.writes)
+    recoveries = spark.createDataFrame(rows).transform(sequences).cache()
+    grid = (Setting(0.9, 0.1, 1, "headroom"), Setting(0.8, 0.3, 1, "adaptive"))
+    estimates = recoveries.transform(on_grid, grid).collect()
+    assert len(estimates) == 2 * (len(grid) + 1)
+    logged = {row["recovery_id"]: logged_recovery(row.asDict(recursive=True)) for row in recoveries.collect()}
+    for row in estimates:
+        setting = Setting(row["ratio"], row["threshold"], row["every"], row["policy"])
+        assert row["is_logged"] == (setting == Setting(0.45, 0.1, 1, "adaptive"))
+        expected = estimate(logged[row["recovery_id"]], setting)
+        values = row["estimated_seconds"], row["harmed_bytes"], row["client_bytes"], row["writes"]
+        assert values == pytest.approx(
+            (expected.seconds, expected.deferred_bytes, expected.client_bytes, expected.writes)
+        )

@@ -6,8 +6,8 @@ import pytest
 
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.policy.interface import Limits
+from autothrottle.core.scoring.estimates import GRID
 from autothrottle.core.scoring.score import TOLERATED_HARM
-from autothrottle.scorer.counterfactuals import GRID
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery
 from tests.builders import limits
 from tests.system.scorer import golden

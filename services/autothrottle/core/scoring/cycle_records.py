@@ -16,7 +16,7 @@ from functools import cache
 from autothrottle.core.cycle.decision import CycleDecision, CycleResults
 from autothrottle.core.cycle.input import CycleObservation, PlannerSettings
 from autothrottle.core.records import Outcome, OutcomeStatus
-from autothrottle.core.scoring.packing import Packing
+from autothrottle.core.scoring.packing import ColumnPacking
 from autothrottle.core.throttles.changes import Change, WriteHistory
 
 CYCLE_VERSION = 1
@@ -86,9 +86,9 @@ class CycleRecord:
 
 
 @cache
-def cycle_packing() -> Packing[CycleInputs]:
+def cycle_packing() -> ColumnPacking[CycleInputs]:
     """Return the packing of this version; it is built once, when the first cycle is logged or read."""
-    return Packing(CycleInputs)
+    return ColumnPacking(CycleInputs)
 
 
 def fingerprint(decision: CycleDecision) -> int:

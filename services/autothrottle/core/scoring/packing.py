@@ -1,11 +1,11 @@
 """Packs values of core as columns, each value as the difference from an earlier one.
 
-`Packing` derives the columns from the type hints of a dataclass: each field of each nested type has its own column of
-integers, texts or floats. Equal parts of the two values take one byte. The counts of a flow or a broker are predicted
+`ColumnPacking` derives the columns from the type hints of a dataclass: each field of each nested type has its own
+column of integers, texts or floats. Equal parts of the two values take one byte. The counts of a flow or a broker are predicted
 from its last counts, so that a steady rate takes about a byte for each sample.
 
 A reader knows the columns of the writer by their names. It gives a field without a column its default, and ignores a
-column without a field. So older and newer versions read the same values. The type to know is `Packing`.
+column without a field. So older and newer versions read the same values. The type to know is `ColumnPacking`.
 """
 
 from __future__ import annotations
@@ -642,9 +642,9 @@ class _Counts(_Codec):
             curve += earlier[position : position + kept]
             position += kept
             for _ in range(added):
-                last = curve[-1] if curve else (_EPOCH, *[0] * len(self._counts))
+                last: Sequence[Any] = curve[-1] if curve else (_EPOCH, *[0] * len(self._counts))
                 before = curve[-2] if len(curve) > 1 else last
-                time = last[0] + timedelta(microseconds=reader.integer(self._times))
+                time: datetime = last[0] + timedelta(microseconds=reader.integer(self._times))
                 counts, surplus = [], 0
                 for column, predicted in zip(self._counts, _line(before, last, time), strict=True):
                     surplus += reader.integer(column)
@@ -707,15 +707,16 @@ def _predicted_production(earlier: Any, at: datetime) -> int:
     """Return the bytes produced up to a time at the mean rate so far."""
     if earlier is _NOTHING or (span := earlier.at - earlier.since) <= timedelta(0):
         return 0 if earlier is _NOTHING else int(earlier.bytes_produced)
-    passed = (at - earlier.since) // _MICROSECOND
-    return int(earlier.bytes_produced) * passed // (span // _MICROSECOND)
+    passed: int = (at - earlier.since) // _MICROSECOND
+    microseconds: int = span // _MICROSECOND
+    return int(earlier.bytes_produced) * passed // microseconds
 
 
 def _predicted_rest(earlier: Any, copied: int, produced: int) -> int:
     """Return the bytes left: less what was copied, and more what was produced."""
     if earlier is _NOTHING:
         return 0
-    return int(earlier.bytes_left) - (copied - earlier.bytes_copied) + (produced - earlier.bytes_produced)
+    return int(earlier.bytes_left) - (copied - int(earlier.bytes_copied)) + produced - int(earlier.bytes_produced)
 
 
 class _LogCounts(_Counts):
@@ -832,7 +833,7 @@ def _class_codec(columns: _Columns, name: str, kind: Any) -> _Codec:
     return _Text(columns, name, kind)
 
 
-class Packing(Generic[_T]):
+class ColumnPacking(Generic[_T]):
     """Packs values of one dataclass, each as the difference from an earlier value."""
 
     def __init__(self, kind: type[_T]) -> None:
@@ -872,7 +873,7 @@ class Packing(Generic[_T]):
         return [self._numbers.get(name) for name in layout.split("\n")]
 
 
-def column_sizes(packing: Packing[Any], packed: bytes) -> Iterator[tuple[str, int]]:
+def column_sizes(packing: ColumnPacking[Any], packed: bytes) -> Iterator[tuple[str, int]]:
     """Yield the name and the size in bytes of each column of a packed value."""
     names, position, index = packing.layout.split("\n"), 0, 0
     while position < len(packed):

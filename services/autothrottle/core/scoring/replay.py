@@ -2,7 +2,7 @@
 
 Each cycle gets the input that it got then, so a replay says what would have been decided there, not what would have
 followed. If the decisions differ, the state continues from what was really written, which the next snapshot shows. The
-types to know are `TermReplay` and `Difference`.
+types to know are `TermReplay` and `DecisionDifference`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LoggedRates = Mapping[LinkSide, tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class DecisionDifference:
     """One decision that differs, or one cycle whose other changes differ."""
 
     cluster: str
@@ -57,7 +57,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReplayFinding:
     """A part of a term that cannot be replayed or compared."""
 
     cluster: str
@@ -122,13 +122,15 @@ class TermReplay:
     begin: datetime | None = None
     """Cycles before it are run, but not compared; None: all are compared."""
     summary: ReplaySummary = field(default_factory=ReplaySummary)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ReplayFinding] = field(default_factory=list)
     _state: ControllerState = ControllerState()  # noqa: RUF009 (frozen)
     _last_cycle: int = 0
     _warm_until: datetime | None = None
     _unread: int = 0
 
-    def run(self, records: Iterable[CycleRecord], logged_rates: Callable[[int], LoggedRates]) -> Iterator[Difference]:
+    def run(
+        self, records: Iterable[CycleRecord], logged_rates: Callable[[int], LoggedRates]
+    ) -> Iterator[DecisionDifference]:
         """Yield the differences of a term.
 
         Args:
@@ -152,7 +154,7 @@ class TermReplay:
             yield from self._cycle(*waiting, None, logged_rates)
 
     def _note(self, sentence: str) -> None:
-        self.findings.append(Finding(self.cluster, self.term, sentence))
+        self.findings.append(ReplayFinding(self.cluster, self.term, sentence))
 
     def _note_unread(self, record: CycleRecord, error: Incomplete) -> None:
         if not self._unread:
@@ -167,7 +169,7 @@ class TermReplay:
         inputs: CycleInputs,
         following: Snapshot | AutothrottleError | None,
         logged_rates: Callable[[int], LoggedRates],
-    ) -> Iterator[Difference]:
+    ) -> Iterator[DecisionDifference]:
         """Run one cycle; `following` is the snapshot of the next one."""
         self._continue(record, inputs)
         settings = self.changed(inputs.settings)
@@ -227,20 +229,20 @@ class TermReplay:
                 self._state, _ = settle(settings, decision, replayed_results(decision, ramp_step.results))
 
 
-def _differences(record: CycleRecord, decision: CycleDecision, logged: LoggedRates) -> list[Difference]:
+def _differences(record: CycleRecord, decision: CycleDecision, logged: LoggedRates) -> list[DecisionDifference]:
     """Return the differing decisions of a cycle whose fingerprint differs, at least one."""
     place = record.cluster, record.term, record.cycle, record.time
     current = {(d.broker_id, d.role): (d.rate_bytes_per_second, d.reason.value) for d in decision.plan.decisions}
     nothing: tuple[int | None, str] = (None, "")
     differences = [
-        Difference(*place, side, *logged.get(side, nothing), *current.get(side, nothing))
+        DecisionDifference(*place, side, *logged.get(side, nothing), *current.get(side, nothing))
         for side in sorted(logged.keys() | current.keys(), key=lambda side: (side[0], side[1].value))
         if logged.get(side) != current.get(side)
     ]
     if differences:
         return differences
     sentence = f"the rates are the same, but other changes differ; now {len(decision.changes)} changes"
-    return [Difference(*place, None, sentence=sentence)]
+    return [DecisionDifference(*place, None, sentence=sentence)]
 
 
 def _with_written(decision: CycleDecision, following: Snapshot | AutothrottleError | None) -> CycleDecision:

@@ -27,7 +27,7 @@ from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.scoring.cycle_records import CycleInputs, cycle_packing
-from autothrottle.core.scoring.packing import Packing
+from autothrottle.core.scoring.packing import ColumnPacking
 from tests.builders import NOON
 from tests.examples import examples
 
@@ -94,14 +94,15 @@ class RandomValues:
         return ",".join(f"{self._chance.randrange(40)}:{self._chance.randrange(3)}" for _ in range(20))
 
     def _reassignment(self) -> TopicReassignment:
-        brokers = [tuple(self._chance.sample(range(5), self._chance.randrange(3))) for _ in range(3)]
-        rows = {self._chance.randrange(30): (self._chance.randrange(-1, 5), *brokers) for _ in range(9)}
+        isr, adding, removing = (tuple(self._chance.sample(range(5), self._chance.randrange(3))) for _ in range(3))
+        rows = {self._chance.randrange(30): (self._chance.randrange(-1, 5), isr, adding, removing) for _ in range(9)}
         return TopicReassignment.of_partitions(self._chance.choice("tuvw"), rows)
 
 
 def fields_of(kind: Any) -> Collection[str]:
     """The fields of a dataclass or a named tuple."""
-    return getattr(kind, "__dataclass_fields__", None) or kind._fields
+    names: Collection[str] = getattr(kind, "__dataclass_fields__", None) or kind._fields
+    return names
 
 
 def changed(value: Any, other: Any, chance: Random) -> Any:
@@ -156,7 +157,7 @@ def test_any_cycle_survives_packing_alone_and_as_a_difference(seed: int) -> None
 @settings(max_examples=examples(100, 2000), deadline=None)
 @given(st.lists(st.integers(0, 6)), st.lists(st.integers(0, 6)))
 def test_sequences_survive_as_the_difference_from_any_other(values: list[int], earlier: list[int]) -> None:
-    packing = Packing(SettingsReading)
+    packing = ColumnPacking(SettingsReading)
     first = SettingsReading(ClusterSettings(min_in_sync_replicas={str(n): n for n in earlier}))
     second = SettingsReading(ClusterSettings(min_in_sync_replicas={str(n): n for n in values}))
     unpacked = packing.unpack(packing.pack(second, first), packing.layout, first)
@@ -168,7 +169,7 @@ def test_sequences_survive_as_the_difference_from_any_other(values: list[int], e
 def test_damaged_bytes_are_incomplete_or_another_value_and_never_another_error(
     garbage: bytes, place: int, replacement: bytes
 ) -> None:
-    packing = Packing(SettingsReading)
+    packing = ColumnPacking(SettingsReading)
     packed = packing.pack(SettingsReading(ClusterSettings(min_in_sync_replicas={"t": 2, "u": 1})))
     damaged = packed[:place] + replacement + packed[place + len(replacement) :]
     for candidate in (garbage, damaged):
@@ -179,7 +180,7 @@ def test_damaged_bytes_are_incomplete_or_another_value_and_never_another_error(
 def test_a_list_that_loses_one_of_100_000_entries_takes_a_few_bytes() -> None:
     entries = [f"{partition}:1001" for partition in range(100_000)]
     whole, shorter = OneText(",".join(entries)), OneText(",".join(entries[:500] + entries[501:]))
-    packing = Packing(OneText)
+    packing = ColumnPacking(OneText)
     packed = packing.pack(shorter, whole)
     assert len(packed) < 40
     assert packing.unpack(packed, packing.layout, whole) == shorter
@@ -191,7 +192,7 @@ def test_a_steady_flow_takes_a_few_bytes_for_each_sample() -> None:
         *recent, (at, copied) = marks
         return Progress({Flow(1, 2): FlowProgress(copied, 0, 10**12 - copied, at, NOON, tuple(recent))}, at=at)
 
-    packing = Packing(Progress)
+    packing = ColumnPacking(Progress)
     packed = packing.pack(progress(60), progress(30))
     assert len(packed) < 30 * 8
     assert packing.unpack(packed, packing.layout, progress(30)) == progress(60)
@@ -199,19 +200,19 @@ def test_a_steady_flow_takes_a_few_bytes_for_each_sample() -> None:
 
 def test_a_field_without_a_column_gets_its_default() -> None:
     """A log of an older version lacks the columns of newer fields. Its cycles must still be replayed."""
-    packing = Packing(SettingsReading)
+    packing = ColumnPacking(SettingsReading)
     layout = packing.layout.replace(".settings.min_in_sync_replicas", ".settings.renamed")
     reading = SettingsReading(ClusterSettings(min_in_sync_replicas={"t": 2}))
     assert packing.unpack(packing.pack(reading), layout) == SettingsReading()
 
 
 def test_a_field_without_a_column_and_without_a_default_is_incomplete() -> None:
-    packing = Packing(OneText)
+    packing = ColumnPacking(OneText)
     with pytest.raises(Incomplete, match="another version"):
         packing.unpack(packing.pack(OneText("a")), packing.layout.replace(".text", ".list"))
 
 
 def test_an_error_that_this_version_does_not_know_is_a_plain_one() -> None:
-    packing = Packing(Failed)
+    packing = ColumnPacking(Failed)
     unpacked = packing.unpack(packing.pack(Failed(_OtherError("no"))), packing.layout)
     assert (type(unpacked.error), str(unpacked.error)) == (AutothrottleError, "no")

@@ -20,7 +20,7 @@ from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.records import Decision, Pause, PauseMode, Reason
 from autothrottle.core.scoring.cycle_records import CYCLE_VERSION, CycleRecord
-from autothrottle.core.scoring.replay import Difference, TermReplay
+from autothrottle.core.scoring.replay import DecisionDifference, TermReplay
 from autothrottle.core.throttles import plan
 from autothrottle_lab.simulate.virtual_time import SETTINGS, VirtualRecovery
 from tests.builders import NOON, limits, mb
@@ -38,9 +38,9 @@ def replayed(
     log: MemoryDecisions,
     changed: Callable[[PlannerSettings], PlannerSettings] = same,
     records: Sequence[CycleRecord] | None = None,
-) -> tuple[list[TermReplay], list[Difference]]:
+) -> tuple[list[TermReplay], list[DecisionDifference]]:
     """Replay all terms of a log; return their replays, which have the findings, and all differences."""
-    replays, differences = [], list[Difference]()
+    replays, differences = [], list[DecisionDifference]()
     kept = log.cycles if records is None else records
     for term in sorted({record.term for record in kept}):
         rates: dict[int, dict[LinkSide, tuple[int, str]]] = {}

@@ -42,8 +42,8 @@ MOST_STRETCHES = 1000
 MOST_RECOVERIES = 20
 """Number of recoveries that a report estimates, the slowest first."""
 
-TOLERATED_DEFERRAL = 0.00001
-"""Share of client bytes that a proposed setting may displace beyond the present one, a tenth of 0.01 percent."""
+TOLERATED_DEFERRAL = 0.00005
+"""Share of client bytes that a proposed setting may displace beyond the present one, half of 0.01 percent."""
 
 WORTH = 0.02
 """Smallest gain, as a share of the duration, for which a change is worth its risk."""
@@ -61,6 +61,9 @@ _CONFIDENCE = 0.95
 
 _LOADS = 32
 """Number of quantiles that stand for the distribution of the client load."""
+
+_TENTH = 3
+"""Number of these quantiles that are about a tenth."""
 
 _BURST_SHARE = 1.0
 """Part of the bytes of a burst that displace clients, as a multiple of the clients' share of the link."""
@@ -359,7 +362,7 @@ def _burst(raised: float, stretch: LoggedStretch) -> float:
 
 # The settings to estimate, and the advice.
 
-_RATIOS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
+_RATIOS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.8, 0.9, 0.95)
 _THRESHOLDS = (0.05, 0.1, 0.2, 0.3)
 
 GRID = tuple(
@@ -508,11 +511,13 @@ def overlap(recovery: LoggedRecovery, setting: Setting) -> float:
     """Return by how much the link is too small for the highest load beside the rate decided at the lowest, bytes/s.
 
     A change threshold or late metrics may keep that rate, so this can happen in another recovery even if it did not in
-    this one.
+    this one. Other recoveries also have loads that this one does not have: the lowest and the highest load count as
+    farther out by their distance from the nearest tenth of the loads.
     """
     capacity, loads = max(stretch.capacity for stretch in recovery.stretches), recovery.client_loads
-    rate = recovery.use * setting.max_ratio * (capacity - loads[0])
-    return max(rate + loads[-1] - capacity, 0.0)
+    lowest = max(2 * loads[0] - loads[_TENTH], 0.0)
+    highest = 2 * loads[-1] - loads[-1 - _TENTH]
+    return max(recovery.use * setting.max_ratio * (capacity - lowest) + highest - capacity, 0.0)
 
 
 def _differences(setting: Setting, other: Setting) -> int:

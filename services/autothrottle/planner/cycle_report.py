@@ -23,7 +23,7 @@ from autothrottle.core.cycle.decision import (
     PurgeQuota,
     Settled,
 )
-from autothrottle.core.cycle.input import ControllerState, PlannerSettings, TermState
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings, TermState
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
@@ -94,6 +94,8 @@ class CycleOutcome:
     reason: str
     """What started it."""
     is_scheduled: bool
+    observation: CycleObservation | None = None
+    """None: nothing was read."""
     decision: CycleDecision | None = None
     """None: nothing was decided."""
     settled: Settled = Settled()  # noqa: RUF009 (frozen)

@@ -138,6 +138,12 @@ COMMANDS: Mapping[str, Command] = {
         example="deploy/scenario.toml",
     ),
     "score": Command("scores logged decisions with Spark (needs the extra `score`)"),
+    "replay": Command(
+        "runs logged cycles again with this version or with other settings, and shows each decision that differs "
+        "(needs the extra `decisions`)",
+        example="--decisions /var/lib/autothrottle/decisions --set max-rate=95",
+        arguments="--decisions URI [options]",
+    ),
     "uninstall": Command(
         "removes every throttle that autothrottle has set, and its entries in the state store",
         _PROCESS | _KAFKA,

@@ -16,7 +16,7 @@ from autothrottle.scorer import report
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.local import LARGEST, LocalScorer
 from autothrottle.scorer.results import gather
-from autothrottle.scorer.scoring import Work, find_work, score
+from autothrottle.scorer.scoring import Scorer, Work, find_work, score
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,14 +127,14 @@ def _finish(files: Files, work: Work, arguments: argparse.Namespace, spark: Spar
     if not work.new:
         _print_progress("nothing is new since the last run")
         return NOTHING_NEW
-    if spark is None:
-        quality = score(files, LocalScorer(), work, arguments.ratio, _print_progress)
-    else:
+    scorer: Scorer = LocalScorer()
+    if spark is not None:
         from autothrottle.scorer.spark import SparkScorer
 
-        quality = score(files, SparkScorer(spark), work, arguments.ratio, _print_progress)
+        scorer = SparkScorer(spark)
+    quality = score(files, scorer, work, arguments.ratio, _print_progress)
     _print_progress("estimating other settings")
-    write_report(files, gather(files, quality), arguments.trace_url)
+    write_report(files, gather(files, quality, scorer.estimate), arguments.trace_url)
     # Last: the next run treats these dates as done.
     files.write("quality", quality)
     _print_progress(f"report: {files.out}/report.html")

@@ -84,8 +84,6 @@ class Results:
     trends: Sequence[Row] = ()
     worst: Sequence[Row] = ()
     quality: Sequence[Row] = ()
-    surface: Sequence[Row] = ()
-    recommendations: Sequence[Row] = ()
     advice: Sequence[Row] = ()
     """One row per cluster; no rows: other settings were not estimated.
 
@@ -113,8 +111,8 @@ class Results:
 
 def as_json(results: Results) -> str:
     """Return the results without timelines as one JSON object; infinite times are null."""
-    names = ("clusters", "instance_types", "trends", "recoveries", "worst", "recommendations", "surface", "quality")
-    tables = {name: [_finite(row) for row in getattr(results, name)] for name in (*names, "advice")}
+    names = ("clusters", "instance_types", "trends", "recoveries", "worst", "quality", "advice")
+    tables = {name: [_finite(row) for row in getattr(results, name)] for name in names}
     return json.dumps(tables | {"copies": results.copies}, default=_plain, indent=1, allow_nan=False)
 
 

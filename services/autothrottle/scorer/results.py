@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from autothrottle.scorer import scores
+from autothrottle.scorer.estimation import Estimate, advise
 from autothrottle.scorer.files import Files
 from autothrottle.scorer.link_sides import CAUSES, LOST
 from autothrottle.scorer.log import QUALITY
@@ -27,12 +28,13 @@ _PORT_COLUMNS = (
 )
 
 
-def gather(files: Files, new_quality: pa.Table) -> Results:
+def gather(files: Files, new_quality: pa.Table, estimate: Estimate) -> Results:
     """Return the content of a report.
 
     Args:
         files: the results of all runs.
         new_quality: rows of the table `quality` that this run has not written yet.
+        estimate: estimates other settings.
     """
     recoveries = files.table("recoveries", RECOVERIES)
     ports = files.table("ports", pa.schema([PORTS.field(name) for name in _PORT_COLUMNS]))
@@ -46,6 +48,7 @@ def gather(files: Files, new_quality: pa.Table) -> Results:
         trends=scores.by_group(recoveries, "date"),
         worst=[_with_cause(row) for row in _rows(files.reduced("timeline", TIMELINE, scores.worst_decisions))],
         quality=_rows(_with_new(files.table("quality", QUALITY), new_quality)),
+        advice=advise(files, recoveries, estimate),
         timelines=_timelines(files, shown),
         **scores.overall(recoveries),
     )

@@ -37,7 +37,7 @@ def test_page_has_a_timeline_with_its_events_for_each_recovery(out: Path) -> Non
 def test_json_and_csv_contain_every_recovery(out: Path) -> None:
     found = json.loads((out / "results.json").read_text())
     assert {row["cluster"] for row in found["recoveries"]} == golden.SCENARIOS.keys()
-    assert {row["cluster"] for row in found["recommendations"]} == golden.SCENARIOS.keys()
+    assert {row["cluster"] for row in found["advice"]} == golden.SCENARIOS.keys()
     assert len(found["worst"]) >= 10 and found["quality"] and found["trends"]
     with (out / "recoveries.csv").open() as file:
         rows = {row["cluster"]: float(row["efficiency"]) for row in csv.DictReader(file)}
@@ -45,7 +45,7 @@ def test_json_and_csv_contain_every_recovery(out: Path) -> None:
 
 
 def test_json_has_null_for_an_infinite_duration() -> None:
-    """A setting under which a link side would never finish has an infinite duration.
+    """A link side that would never finish has an infinite duration.
 
     Python writes it as `Infinity`, which is not JSON. jq, browsers and other readers refused the whole results.json.
     """
@@ -53,6 +53,6 @@ def test_json_has_null_for_an_infinite_duration() -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    results = Results(surface=[{"cluster": "kafka", "ratio": 0.3, "estimated_seconds": float("inf")}])
+    results = Results(recoveries=[{"cluster": "kafka", "bound_seconds": float("inf")}])
     found = json.loads(as_json(results), parse_constant=refuse)
-    assert found["surface"] == [{"cluster": "kafka", "ratio": 0.3, "estimated_seconds": None}]
+    assert found["recoveries"] == [{"cluster": "kafka", "bound_seconds": None}]

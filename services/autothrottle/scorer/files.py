@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -15,7 +16,21 @@ from pyarrow import fs
 
 from autothrottle.adapters.decision_log.files import file_system
 from autothrottle.core.errors import Invalid
-from autothrottle.scorer.log import FileReading, Folder, folder_of, read_decisions, read_reassignments
+from autothrottle.scorer.log import (
+    UNREADABLE,
+    FileReading,
+    Folder,
+    folder_of,
+    read_decisions,
+    read_reassignments,
+    unreadable,
+)
+
+_FILE = "part-0.parquet"
+"""The file of a folder of a table."""
+
+_LONGEST_WRITE = timedelta(days=1)
+"""Age at which a hidden file is what a killed run left."""
 
 Reduce = Callable[[pa.Table], pa.Table]
 """Returns the rows of a table that matter; applied to parts of a table, then to all that they returned."""
@@ -33,8 +48,8 @@ class Files(Protocol):
         """Return path -> size in bytes of the log's files of a kind."""
         ...
 
-    def reassignments(self) -> list[dict[str, Any]]:
-        """Return all usable records of reassignments, including duplicates."""
+    def reassignments(self) -> tuple[list[dict[str, Any]], list[FileReading]]:
+        """Return all usable records of reassignments, including duplicates, and what was read of each file."""
         ...
 
     def table(self, name: str, schema: pa.Schema, recovery_ids: Collection[str] | None = None) -> pa.Table:
@@ -72,32 +87,38 @@ class ArrowFiles:
             Invalid: Arrow has no file system for a location.
         """
         self.log, self.out = log.rstrip("/"), out.rstrip("/")
-        self._log_files, self._log_root = _opened(self.log)
-        self._out_files, self._out_root = _opened(self.out)
+        self._log_files, self._log_root = opened(self.log)
+        self._out_files, self._out_root = opened(self.out)
 
     def paths(self, kind: str) -> Mapping[str, int]:
         root = f"{self._log_root}/{kind}"
         infos = self._log_files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
         return {
-            info.path: info.size
+            info.path: info.size or 0
             for info in infos
-            if info.type is fs.FileType.File and folder_of(info.path) is not None and not _is_hidden(info.base_name)
+            if folder_of(info.path) is not None and not _is_hidden(info.base_name)
+            if info.type in (fs.FileType.File, fs.FileType.Directory)  # a directory fails when it is opened
         }
 
-    def reassignments(self) -> list[dict[str, Any]]:
-        rows = []
+    def reassignments(self) -> tuple[list[dict[str, Any]], list[FileReading]]:
+        rows, readings = [], []
         for path in sorted(self.paths("reassignments")):
-            with suppress(OSError, pa.ArrowException), self._log_files.open_input_file(path) as file:
-                rows += read_reassignments(path, file)
-        return rows
+            try:
+                with self._log_files.open_input_file(path) as file:
+                    own, reading = read_reassignments(path, file)
+            except UNREADABLE as error:
+                own, reading = [], unreadable(path, error)
+            rows += own
+            readings.append(reading)
+        return rows, readings
 
     def decisions(self, path: str) -> tuple[pa.Table | None, FileReading]:
         """Return the usable rows of a decision file, and what was read; None: the file cannot be read."""
         try:
             with self._log_files.open_input_file(path) as file:
                 return read_decisions(path, file)
-        except (OSError, pa.ArrowException) as error:
-            return None, FileReading(path, problem=f"{path} cannot be opened: {error}")
+        except UNREADABLE as error:
+            return None, unreadable(path, error)
 
     def table(self, name: str, schema: pa.Schema, recovery_ids: Collection[str] | None = None) -> pa.Table:
         where = None if recovery_ids is None else pc.field("recovery_id").isin(sorted(recovery_ids))
@@ -122,29 +143,30 @@ class ArrowFiles:
             yield rows.select(schema.names).cast(schema)
 
     def write(self, name: str, rows: pa.Table) -> None:
-        file = f"part-{uuid.uuid4().hex}.parquet"
         for folder, part in by_folder(rows):
-            self.write_folder(name, folder, part, file)
+            self.write_folder(name, folder, part)
 
-    def write_folder(self, name: str, folder: Folder, rows: pa.Table, file: str) -> None:
-        """Replace one folder of a table by one file. A task that is repeated replaces its own file.
+    def write_folder(self, name: str, folder: Folder, rows: pa.Table) -> None:
+        """Replace one folder of a table by one file.
+
+        The file always has the same name, so a reader sees the rows of the last run or those of this run, and a task
+        that is repeated replaces its own file. Files of a version that chose other names are removed first.
 
         Args:
             name: the table.
             folder: its cluster and date.
             rows: its rows.
-            file: name of the file, unique for the run.
         """
         place = f"{self._out_root}/{name}/{folder_name(folder)}"
         self._out_files.create_dir(place, recursive=True)
-        old = self._out_files.get_file_info(fs.FileSelector(place))
-        # Under a hidden name until it is complete.
-        with self._out_files.open_output_stream(f"{place}/.{file}") as stream:
+        hidden = f"{place}/.{_FILE}.{uuid.uuid4().hex}"
+        with self._out_files.open_output_stream(hidden) as stream:
             pq.write_table(rows.select(_stored(rows.schema).names), stream, compression="zstd")
-        self._out_files.move(f"{place}/.{file}", f"{place}/{file}")
-        for info in old:
-            if info.base_name != file:
-                self._out_files.delete_file(info.path)
+        for info in self._out_files.get_file_info(fs.FileSelector(place)):
+            if info.base_name != _FILE and (not _is_hidden(info.base_name) or _is_abandoned(info)):
+                with suppress(FileNotFoundError):  # an attempt of the same task has removed it
+                    self._out_files.delete_file(info.path)
+        self._out_files.move(hidden, f"{place}/{_FILE}")
 
     def remove(self, name: str, folder: Folder) -> None:
         place = f"{self._out_root}/{name}/{folder_name(folder)}"
@@ -160,7 +182,12 @@ class ArrowFiles:
         self._out_files.move(hidden, place)
 
 
-def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+def opened(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return Arrow's file system of a location, and the path there.
+
+    Raises:
+        Invalid: Arrow has none.
+    """
     try:
         return file_system(uri)
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -169,6 +196,10 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith((".", "_"))
+
+
+def _is_abandoned(info: fs.FileInfo) -> bool:
+    return info.mtime is not None and bool(datetime.now(UTC) - info.mtime > _LONGEST_WRITE)
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:

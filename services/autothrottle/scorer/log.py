@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS
+from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS, source_count
 from autothrottle.core.errors import Invalid
 from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, ReassignmentStatus
 
@@ -29,11 +29,17 @@ KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
 """Columns required for scoring a decision; a row with a null in one of them is not usable."""
 
-_LARGEST_ROW = 4_000
-"""Largest size of a decision in memory, bytes; a file that declares more is damaged or hostile."""
+_LARGEST_EXPANSION = 20
+"""Largest ratio of a file's uncompressed bytes to its bytes. The planner's files have less than 2."""
 
-_LARGEST_RATIO = 2_000
-"""Largest ratio of a file's declared rows to its bytes."""
+_MOST_VALUES = 10
+"""Largest number of values of a column per byte of the file. The planner's files have less than 1."""
+
+_MOST_PARTS = 1_000
+"""Largest number of columns, and of row groups."""
+
+_YEARS = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+"""Times outside are damage: Python has no name for many of them."""
 
 # The files.
 
@@ -48,7 +54,7 @@ _FILE = re.compile(r"/cluster=([^/]+)/date=([^/]+)/[^/]+\.parquet$")
 
 
 class FileCounts(NamedTuple):
-    """Numbers of files of one cluster and date."""
+    """Numbers of files of one cluster and date, as planners wrote them."""
 
     decisions: int
     reassignments: int
@@ -68,7 +74,9 @@ def folder_of(path: str) -> Folder | None:
 
 
 def file_counts(paths: Mapping[str, Iterable[str]]) -> Mapping[Folder, FileCounts]:
-    """Return the file counts by cluster and date.
+    """Return the file counts by cluster and date. A compacted file counts as the files that it replaced.
+
+    So compaction makes no date new.
 
     Args:
         paths: kind -> paths of its files.
@@ -77,7 +85,7 @@ def file_counts(paths: Mapping[str, Iterable[str]]) -> Mapping[Folder, FileCount
     for index, kind in enumerate(KINDS):
         for path in paths[kind]:
             if (folder := folder_of(path)) is not None:
-                counted.setdefault(folder, [0, 0])[index] += 1
+                counted.setdefault(folder, [0, 0])[index] += source_count(path)
     return {folder: FileCounts(*counts) for folder, counts in sorted(counted.items())}
 
 
@@ -86,7 +94,7 @@ def file_counts(paths: Mapping[str, Iterable[str]]) -> Mapping[Folder, FileCount
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """What was read of one decision file."""
+    """What was read of one file."""
 
     path: str
     rows: int = 0
@@ -101,7 +109,7 @@ class FileReading:
 _DECISION_COLUMNS = pa.schema([field for field in DECISIONS if field.name not in ("cycle_id", "shadow", "outcome")])
 
 
-def read_decisions(path: str, file: BinaryIO | pa.NativeFile) -> tuple[pa.Table | None, FileReading]:
+def read_decisions(path: str, file: pa.NativeFile) -> tuple[pa.Table | None, FileReading]:
     """Return the usable rows of a decision file, and what was read; None: the file cannot be read.
 
     Args:
@@ -110,52 +118,98 @@ def read_decisions(path: str, file: BinaryIO | pa.NativeFile) -> tuple[pa.Table 
     """
     try:
         table = _table(file, _DECISION_COLUMNS)
-    except (Invalid, pa.ArrowException, OSError, ValueError, NotImplementedError) as error:
-        return None, FileReading(path, problem=f"{path} cannot be read: {_first_line(error)}")
+    except UNREADABLE as error:
+        return None, unreadable(path, error)
     is_complete = _all_non_null(table, (*KEY, *NEEDED))
     is_newer = pc.sum(pc.greater(table["schema_version"], SCHEMA_VERSION)).as_py() or 0
     usable = table.filter(is_complete)
     return usable, FileReading(path, len(table), len(table) - len(usable), is_newer)
 
 
-def read_reassignments(path: str, file: BinaryIO | pa.NativeFile) -> list[dict[str, Any]]:
-    """Return the usable records of a file of reassignments; none if the file cannot be read."""
+def read_reassignments(path: str, file: pa.NativeFile) -> tuple[list[dict[str, Any]], FileReading]:
+    """Return the usable records of a file of reassignments, and what was read; none if the file cannot be read."""
     try:
         table = _table(file, REASSIGNMENTS)
-    except (Invalid, pa.ArrowException, OSError, ValueError, NotImplementedError):
-        return []
+    except UNREADABLE as error:
+        return [], unreadable(path, error)
     needed = ("cluster", "term", "cycle", "reassignment_id", "status", "start")
-    rows: list[dict[str, Any]] = table.filter(_all_non_null(table, needed)).to_pylist()
-    return rows
+    usable = table.filter(_all_non_null(table, needed))
+    return usable.to_pylist(), FileReading(path, len(table), len(table) - len(usable))
 
 
-def _table(file: BinaryIO | pa.NativeFile, schema: pa.Schema) -> pa.Table:
+UNREADABLE = (Invalid, pa.ArrowException, OSError, ValueError, NotImplementedError)
+"""The errors of a file that cannot be read."""
+
+
+def unreadable(path: str, error: Exception) -> FileReading:
+    """Return the reading of a file that cannot be read."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return FileReading(path, problem=f"{path} cannot be read: {reason}")
+
+
+def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:
+    """Return the footer of a Parquet file, if the file can hold what the footer declares.
+
+    Raises:
+        Invalid: it cannot, or it has no rows.
+        pyarrow.ArrowException, OSError, ValueError, NotImplementedError: the file is damaged.
+    """
+    metadata = pq.read_metadata(file)
+    if max(metadata.num_columns, metadata.num_row_groups) > _MOST_PARTS:
+        raise Invalid(f"it declares {metadata.num_columns} columns and {metadata.num_row_groups} row groups")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    size = sum(chunk.total_uncompressed_size for chunk in chunks)
+    values = max((chunk.num_values for chunk in chunks), default=0)
+    rows = [group.num_rows for group in groups]
+    if (
+        sum(rows) != metadata.num_rows
+        or min(rows, default=0) < 0
+        or max(metadata.num_rows, values) > file.size() * _MOST_VALUES
+        or size > file.size() * _LARGEST_EXPANSION
+    ):
+        raise Invalid(f"its {file.size()} bytes declare {metadata.num_rows} rows of {size} bytes")
+    if not metadata.num_rows:
+        raise Invalid("it has no rows")
+    return metadata
+
+
+def _table(file: pa.NativeFile, schema: pa.Schema) -> pa.Table:
     """Return the columns of a schema from a Parquet file; texts are dictionaries, missing columns are null.
 
     Raises:
         Invalid: a column has another type, or the file declares more than it can hold.
         pyarrow.ArrowException, OSError, ValueError, NotImplementedError: the file is damaged.
     """
-    metadata = pq.read_metadata(file)
+    metadata = read_metadata(file)
     arrow = metadata.schema.to_arrow_schema()
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    rows, size = sum(group.num_rows for group in groups), sum(group.total_byte_size for group in groups)
-    if rows != metadata.num_rows or size > (rows + 1) * _LARGEST_ROW * 100:
-        raise Invalid(f"it declares {metadata.num_rows} rows of {size} bytes")
+    if len(set(arrow.names)) < len(arrow.names):
+        raise Invalid("two of its columns have the same name")
     present = [field for field in schema if field.name in arrow.names]
     for field in present:
         if not _is_readable_as(arrow.field(field.name).type, field.type):
-            raise Invalid(f"its column {field.name} has the type {arrow.field(field.name).type}, not {field.type}")
+            stored = str(arrow.field(field.name).type)[:100]
+            raise Invalid(f"its column {field.name} has the type {stored}, not {str(field.type)[:100]}")
     texts = [field.name for field in present if pa.types.is_string(field.type)]
     parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
     table = parquet.read([field.name for field in present])
     columns = {field.name: _column(table[field.name], field.type) for field in present}
+    for name, column in columns.items():
+        if pa.types.is_timestamp(column.type) and not _are_in_range(column):
+            raise Invalid(f"its column {name} has a value outside the years {_YEARS[0].year} to {_YEARS[1].year}")
     return pa.table(
         {field.name: columns.get(field.name, pa.nulls(len(table), _stored_type(field.type))) for field in schema}
     )
 
 
+def _are_in_range(times: pa.ChunkedArray) -> bool:
+    least, most = (pa.scalar(limit, times.type) for limit in _YEARS)
+    inside = pc.and_(pc.greater_equal(times, least), pc.less(times, most))
+    return bool(pc.all(inside.fill_null(True)).as_py())
+
+
 def _is_readable_as(stored: pa.DataType, needed: pa.DataType) -> bool:
+    """Return whether a stored type holds values of a type; records may have fewer or more fields."""
     stored = stored.value_type if pa.types.is_dictionary(stored) else stored
     if pa.types.is_string(needed):
         return bool(pa.types.is_string(stored) or pa.types.is_large_string(stored))
@@ -163,7 +217,16 @@ def _is_readable_as(stored: pa.DataType, needed: pa.DataType) -> bool:
         return bool(pa.types.is_floating(stored))
     if pa.types.is_integer(needed):
         return bool(pa.types.is_integer(stored))
-    return bool(stored.id == needed.id)
+    if stored.id != needed.id:
+        return False
+    if pa.types.is_list(needed):
+        return _is_readable_as(stored.value_type, needed.value_type)
+    if pa.types.is_struct(needed):
+        names = [stored.field(index).name for index in range(stored.num_fields)]
+        return len(set(names)) == len(names) and all(
+            _is_readable_as(stored.field(field.name).type, field.type) for field in needed if field.name in names
+        )
+    return True
 
 
 def _stored_type(needed: pa.DataType) -> pa.DataType:
@@ -186,51 +249,58 @@ def _all_non_null(table: pa.Table, names: Iterable[str]) -> pa.ChunkedArray:
     return result
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-
 # What was read, by folder.
 
 QUALITY = pa.schema(
     [
         *((name, pa.int64()) for name in ("files", "unreadable_files", "reassignment_files")),
-        *((name, pa.int64()) for name in ("rows", "incomplete_rows", "newer_rows")),
+        *((name, pa.int64()) for name in ("unreadable_reassignment_files", "rows", "incomplete_rows", "newer_rows")),
         ("ratio", pa.float64()),
         *((name, pa.string()) for name in ("cluster", "date")),
     ]
 )
 """Columns of `quality`. `files` and `unreadable_files` count decision files; `rows`, `incomplete_rows` and
-`newer_rows` are the counts of `FileReading`; `ratio` is the reference share of the bound."""
+`newer_rows` are the counts of `FileReading` for them; `ratio` is the reference share of the bound."""
 
 
-def quality(files: Mapping[Folder, FileCounts], readings: Iterable[FileReading], ratio: float) -> pa.Table:
+def quality(
+    files: Mapping[Folder, FileCounts],
+    decisions: Iterable[FileReading],
+    ratio: float,
+    reassignments: Iterable[FileReading] = (),
+) -> pa.Table:
     """Return one row per cluster and date: what was read and what was not; columns: `QUALITY`.
 
     Args:
         files: file counts.
-        readings: what was read of the decision files; files of other folders are ignored.
+        decisions: what was read of the decision files; files of other folders are ignored.
         ratio: reference share of the scores.
+        reassignments: the same of the files of reassignments.
     """
-    names = ("rows", "incomplete_rows", "newer_rows")
-    counts: dict[Folder, list[int]] = {folder: [0, 0, 0, 0] for folder in files}
-    for reading in readings:
-        if not reading.problem and (folder := folder_of(reading.path)) in counts:
-            of_file = (1, reading.rows, reading.incomplete_rows, reading.newer_rows)
-            counts[folder] = [sum(pair) for pair in zip(counts[folder], of_file, strict=True)]
-    rows = [
-        {
+    rows: dict[Folder, dict[str, Any]] = {
+        folder: {
             "cluster": folder[0],
             "date": folder[1],
-            "files": files[folder].decisions,
-            "unreadable_files": files[folder].decisions - readable,
-            "reassignment_files": files[folder].reassignments,
-            **dict(zip(names, row_counts, strict=True)),
+            "files": counts.decisions,
+            "unreadable_files": counts.decisions,
+            "reassignment_files": counts.reassignments,
+            "unreadable_reassignment_files": counts.reassignments,
+            **dict.fromkeys(("rows", "incomplete_rows", "newer_rows"), 0),
             "ratio": ratio,
         }
-        for folder, (readable, *row_counts) in counts.items()
-    ]
-    return pa.Table.from_pylist(rows, schema=QUALITY)
+        for folder, counts in files.items()
+    }
+    for name, readings in (("unreadable_files", decisions), ("unreadable_reassignment_files", reassignments)):
+        for reading in readings:
+            row = rows.get(folder_of(reading.path) or ("", ""))
+            if row is None or reading.problem:
+                continue
+            row[name] -= source_count(reading.path)
+            if name == "unreadable_files":
+                row["rows"] += reading.rows
+                row["incomplete_rows"] += reading.incomplete_rows
+                row["newer_rows"] += reading.newer_rows
+    return pa.Table.from_pylist(list(rows.values()), schema=QUALITY)
 
 
 # The recoveries.

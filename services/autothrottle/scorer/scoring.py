@@ -53,6 +53,8 @@ class Work:
     """The recoveries to score."""
     outdated: frozenset[Folder] = frozenset()
     """Folders of scored recoveries that no longer exist."""
+    readings: Sequence[FileReading] = ()
+    """What was read of the files of reassignments."""
 
     @property
     def size(self) -> int:
@@ -113,7 +115,8 @@ def find_work(files: Files, ratio: float = REFERENCE_RATIO, anew: bool = False) 
     new = _new_dates(folders, QUALITY.empty_table() if anew else files.table("quality", QUALITY), ratio)
     if not new:
         return Work()
-    log = recoveries(files.reassignments())
+    records, readings = files.reassignments()
+    log = recoveries(records)
     outdated = _outdated(files.table("recoveries", RECOVERIES), log, folders)
     dates, touched = _affected(log, {*new, *(day for _, day in outdated)})
     decisions = {
@@ -122,7 +125,7 @@ def find_work(files: Files, ratio: float = REFERENCE_RATIO, anew: bool = False) 
         if (folder := folder_of(path)) is not None and folder[1] in dates
     }
     fresh = {folder: counts for folder, counts in folders.items() if folder[1] in new}
-    return Work(tuple(sorted(dates)), tuple(new), fresh, decisions, tuple(touched), frozenset(outdated))
+    return Work(tuple(sorted(dates)), tuple(new), fresh, decisions, tuple(touched), frozenset(outdated), readings)
 
 
 def score(
@@ -143,7 +146,7 @@ def score(
     notify(f"reading {len(work.decisions)} files of {len(work.dates)} dates")
     plan = plan_parts(work.recoveries)
     parts = scorer.score(files, work, plan, ratio)
-    problems = sorted(reading.problem for reading in parts.readings if reading.problem)
+    problems = sorted(reading.problem for reading in (*work.readings, *parts.readings) if reading.problem)
     for problem in problems[:_SHOWN_PROBLEMS]:
         notify(problem)
     if len(problems) > _SHOWN_PROBLEMS:
@@ -155,7 +158,7 @@ def score(
     for folder in work.outdated - scores.folders_of(scored):
         for table in ("ports", "recoveries", "timeline"):
             files.remove(table, folder)
-    return quality(work.files, parts.readings, ratio)
+    return quality(work.files, parts.readings, ratio, work.readings)
 
 
 def _new_dates(files: Mapping[Folder, FileCounts], scored: pa.Table, ratio: float) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -32,11 +32,13 @@ _NEEDED = {
 }
 """Settings that override every other source; without them scores are wrong or lost."""
 
+_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
 _SETTINGS = {
     "spark.app.name": "autothrottle score",
     "spark.ui.showConsoleProgress": "false",
     # A row is a whole file, or the rows of a part.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
+    _BATCH: "16",
 }
 
 _LOCAL = {
@@ -68,7 +70,8 @@ def open_session(master: str = "", remote: str = "", **settings: str) -> SparkSe
     """
     try:
         if remote:
-            session = SparkSession.builder.remote(remote).config(map=dict(_NEEDED)).getOrCreate()
+            settings = _NEEDED | {_BATCH: _SETTINGS[_BATCH]} | {k.replace("_", "."): v for k, v in settings.items()}
+            session = SparkSession.builder.remote(remote).config(map=dict(settings)).getOrCreate()
             _ship_package(session)
             return session
         conf = configuration(master, **settings)
@@ -93,6 +96,8 @@ def configuration(master: str = "", **settings: str) -> SparkConf:
         master: Spark's master; "": from spark-submit, otherwise `local[*]`.
         settings: additional settings; `_` in a name stands for a dot.
     """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()  # otherwise SparkConf lacks the settings of spark-submit
     configuration = SparkConf()
     where = master or str(configuration.get("spark.master", "local[*]"))
     defaults = {"spark.master": where, **_SETTINGS, **{k.replace("_", "."): v for k, v in settings.items()}}
@@ -126,6 +131,8 @@ def write_package(path: Path) -> None:
 
 
 def _ship_package(session: Any) -> None:
+    if not Path(autothrottle.__file__).is_file():
+        return  # it is in a zip, which spark-submit ships
     with tempfile.TemporaryDirectory() as directory:
         package = Path(directory) / "autothrottle.zip"
         write_package(package)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -84,13 +83,13 @@ class SparkParts:
 
 def _writing(files: ArrowFiles, chosen: Chosen) -> Callable[[pa.Table], pa.Table]:
     """Return the function of a task that writes one folder of the tables `ports` and `timeline`."""
-    log, out, file = files.log, files.out, f"part-{uuid.uuid4().hex}.parquet"
+    log, out = files.log, files.out
 
     def write(scored: pa.Table) -> pa.Table:
         own, folder = ArrowFiles(log, out), (scored["cluster"][0].as_py(), scored["date"][0].as_py())
         for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, chosen)):
             batches = _unpacking(name, of)(iter(scored.to_batches()))
-            own.write_folder(name, folder, pa.Table.from_batches(batches, schema), file)
+            own.write_folder(name, folder, pa.Table.from_batches(batches, schema))
         return pa.table({"files": pa.array([2], pa.int32())})
 
     return write
@@ -260,9 +259,10 @@ class SparkFiles:
         rows = self._files(f"{self.log}/{kind}", "path", "length")
         return {path: size for path, size in rows if folder_of(path) is not None}
 
-    def reassignments(self) -> list[dict[str, Any]]:
+    def reassignments(self) -> tuple[list[dict[str, Any]], list[FileReading]]:
         contents = self._files(f"{self.log}/reassignments", "path", "content")
-        return [row for path, content in contents for row in read_reassignments(path, pa.BufferReader(content))]
+        parts = [read_reassignments(path, pa.BufferReader(content)) for path, content in contents]
+        return [row for rows, _ in parts for row in rows], [reading for _, reading in parts]
 
     def _files(self, folder: str, *columns: str) -> list[tuple[Any, ...]]:
         try:

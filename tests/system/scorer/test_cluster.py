@@ -1,59 +1,75 @@
-"""The same command on a Spark cluster with two workers."""
+"""The command on a real Spark cluster: a standalone master with two workers, by spark-submit."""
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow.dataset as ds
-import pyspark
 import pytest
 
-from tests.system.scorer.conftest import Scored
+from autothrottle.scorer.command import main
+from autothrottle.scorer.session import write_package
+from tests.paths import ROOT
+from tests.system.scorer.results import assert_same_tables
+from tests.system.scorer.spark_cluster import StandaloneCluster, environment, submit_command, wait_until
+from tests.unit.autothrottle.scorer.logs import write_log
 
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ENVIRONMENT = {
-    **os.environ,
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    # With so little data, 200 tasks per stage, compilation and new plans at run time would take most of the time.
-    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=2 --conf spark.sql.codegen.wholeStage=false "
-    "--conf spark.sql.codegen.factoryMode=NO_CODEGEN --conf spark.sql.adaptive.enabled=false "
-    f"--driver-java-options '{JAVA}' --conf spark.executor.extraJavaOptions='{JAVA}' pyspark-shell",
-}
-MASTER = "local-cluster[2,1,1024]"
-"""Spark's own cluster of two workers, each with an executor in its own process with one core and 1 GiB."""
+SCRIPT = ROOT / "services" / "autothrottle" / "scorer" / "__main__.py"
 
 
-def table(out: Path, name: str) -> list[Mapping[str, Any]]:
-    """Return a results table, sorted by recovery and link side."""
-    rows: list[Mapping[str, Any]] = ds.dataset(out / name, partitioning="hive").to_table().to_pylist()
-    return sorted(rows, key=lambda row: (row["recovery_id"], row.get("broker_id", 0), row.get("role", "")))
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def scored_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log, and its scores by this process."""
+    directory = tmp_path_factory.mktemp("log")
+    write_log(directory / "log", cycles=20)
+    assert main(["--decisions", str(directory / "log"), "--out", str(directory / "out")]) == 0
+    return directory
+
+
+def submit(cluster: StandaloneCluster, log: Path, out: Path, directory: Path) -> subprocess.Popen[str]:
+    """Start the job; the executors get the package from spark-submit."""
+    package = directory / "autothrottle.zip"
+    write_package(package)
+    command = submit_command(cluster.home)
+    command += ["--master", cluster.master, "--py-files", str(package), str(SCRIPT)]
+    command += ["--decisions", log.as_uri(), "--out", out.as_uri()]
+    # The package comes from the zip only, as on a host where it is not installed.
+    variables = {**environment(cluster.home), "PYTHONPATH": ""}
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_job_of_spark_submit_on_two_workers_gives_the_scores_of_one_process(
+    cluster: StandaloneCluster, scored_here: Path, tmp_path: Path
+) -> None:
+    job = submit(cluster, scored_here / "log", tmp_path / "out", tmp_path)
+    _, errors = job.communicate(timeout=120)
+    assert job.returncode == 0, errors
+    assert_same_tables(str(tmp_path / "out"), str(scored_here / "out"))
+    assert len(cluster.executors) == 2, "an executor ran on each worker"
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
 @pytest.mark.repeat
-def test_the_same_command_on_two_workers_gives_the_same_results(scored: Scored, tmp_path: Path) -> None:
-    out, home = tmp_path / "out", tmp_path / "spark"
-    home.mkdir()
-    for part in Path(pyspark.__file__).parent.iterdir():
-        (home / part.name).symlink_to(part)  # the workers write below Spark's home
-    command = [sys.executable, "-m", "autothrottle", "score", "--decisions", str(scored.directory / "log")]
-    command += ["--out", str(out), "--master", MASTER]
-    ran = subprocess.run(
-        command, env={**ENVIRONMENT, "SPARK_HOME": str(home)}, capture_output=True, text=True, timeout=600
-    )
-    assert ran.returncode == 0, ran.stderr
-    for name in ("recoveries", "ports"):
-        here, remote = table(scored.directory / "out", name), table(out, name)
-        assert len(here) == len(remote) > 0
-        for mine, other in zip(here, remote, strict=True):
-            assert mine.keys() == other.keys()
-            for column, value in mine.items():
-                # The order of summation may differ, and with it the last digit of a sum.
-                expected = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
-                assert other[column] == expected, (mine["recovery_id"], column)
-    assert len(list(home.glob("work/app-*/*/stderr"))) == 2, "an executor ran on each worker"
-    assert (out / "report.html").stat().st_size > 10_000
+def test_a_worker_that_is_killed_changes_no_score(scored_here: Path, tmp_path: Path) -> None:
+    with StandaloneCluster(tmp_path) as cluster:
+        job = submit(cluster, scored_here / "log", tmp_path / "out", tmp_path)
+        try:
+            wait_until(lambda: len(cluster.executors) == 2 and "Running task" in log_of(cluster), "the first task")
+            cluster.workers[1].end(signal.SIGKILL)
+            _, errors = job.communicate(timeout=150)
+        finally:
+            job.kill()
+        assert job.returncode == 0, errors
+    assert_same_tables(str(tmp_path / "out"), str(scored_here / "out"))
+
+
+def log_of(cluster: StandaloneCluster) -> str:
+    return "".join(path.read_text() for path in cluster.executors if "work-2" in str(path))

@@ -67,6 +67,27 @@ REASSIGNMENTS = schema_of(ReassignmentRecord)
 CYCLES = schema_of(CycleRecord)
 
 
+FILE_NAME = re.compile(
+    r"(?P<planner>.+-\d{10,})-(?P<sequence>\d{1,18})(?:\.(?P<sources>\d{1,6})-[0-9a-f]{8})?\.parquet"
+)
+"""The name of a file: cluster and term, and a number that ascends in the order of writing.
+
+A compacted file has the number of the last file that it replaced, how many it replaced, and a random name.
+"""
+
+
+def source_count(path: str) -> int:
+    """Return how many files of a planner a file has the rows of: 1 unless it was compacted.
+
+    >>> source_count("/log/east-0000000001-1790000000000.parquet")
+    1
+    >>> source_count("/log/east-0000000001-1790000000000.96-0a1b2c3d.parquet")
+    96
+    """
+    match = FILE_NAME.fullmatch(path.rpartition("/")[2])
+    return int(match["sources"] or 1) if match else 1
+
+
 def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a log and its path there, without a trailing slash.
 

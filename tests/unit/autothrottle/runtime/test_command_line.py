@@ -13,10 +13,16 @@ from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_scrip
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.scorer import command as score
+from autothrottle.scorer import compaction
 from autothrottle_lab.demo import command as demo
 from autothrottle_lab.simulate import command as simulate
 
-PARSERS = {"demo": demo.make_parser(), "score": score.make_parser(), "simulate": simulate.make_parser()}
+PARSERS = {
+    "demo": demo.make_parser(),
+    "score": score.make_parser(),
+    "compact": compaction.make_parser(),
+    "simulate": simulate.make_parser(),
+}
 CONFIGURED = [name for name, command in COMMANDS.items() if command.options]
 
 

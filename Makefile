@@ -105,7 +105,7 @@ bench-score: $(STAMP) java ## measure the scorer at 1 and 10 million rows beside
 matrix: $(STAMP) java ## play one recovery on each version of Kafka; ARGS="--releases 4.3.1,3.9.2-zookeeper --write"
 	$(BIN)/python -m tests.system.version_matrix $(ARGS)
 
-pictures: $(STAMP) ## make the pictures in docs/images anew
+pictures: $(STAMP) java ## make the pictures in docs/images anew; screenshots of pages need chromium
 	$(BIN)/python -m tests.benchmarks.pictures
 
 docs: $(STAMP) ## write the tables of options, metrics and retries into their pages

@@ -3,16 +3,22 @@
 - `architecture.svg`: the services and what flows between them.
 - `throttle.svg`: the same reassignment under the original's formula and under `adaptive`, in virtual time.
 - `policies.svg`: makespan against deferred client bytes, from `results/control.csv`.
+- `simulate.svg`: what `autothrottle simulate deploy/scenario.toml --plot` draws.
+- `report*.png` and `simulate-compare.png`: screenshots of pages, in a headless Chromium. Without one, they are skipped.
 
-The output is deterministic: a second run writes the same bytes. Each picture has a white background of its own, so it
-is readable on a light page and on a dark one.
+A second run writes the same bytes; those of screenshots depend on the browser and its fonts. Each picture has a
+background of its own, so it is readable on a light page and on a dark one.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from html import escape
@@ -20,7 +26,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.traffic.loads import Capacity
@@ -34,10 +42,12 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualScenario,
 )
 from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
+from tests import browser
 from tests.benchmarks.control.contest import RESULTS
 from tests.benchmarks.control.contestants import OriginalPolicy
 from tests.benchmarks.result_files import read_rows
 from tests.paths import ROOT
+from tests.system.scorer import golden
 
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 880
@@ -369,6 +379,82 @@ def policies(rows: Sequence[Mapping[str, Any]]) -> str:
     return document(464, "Makespan against deferred client bytes for all policies", body)
 
 
+# --- Pages ----------------------------------------------------------------------------------------------------------
+
+
+class Screenshot(NamedTuple):
+    """The upper part of a page."""
+
+    page: str
+    """Name of the page's file."""
+    width: int
+    height: int
+    dark: bool = False
+
+
+SCREENSHOTS = {
+    "report.png": Screenshot("report.html", 1280, 1560),
+    "report-dark.png": Screenshot("report.html", 1280, 1560, dark=True),
+    "report-phone.png": Screenshot("report.html", 390, 2900),
+    "report-phone-dark.png": Screenshot("report.html", 390, 2900, dark=True),
+    "simulate-compare.png": Screenshot("simulate.html", 1280, 1180),
+    "simulate-compare-phone.png": Screenshot("simulate.html", 390, 1700),
+}
+
+
+def run_autothrottle(*arguments: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTHROTTLE_")}
+    command = [sys.executable, "-m", "autothrottle", *arguments]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def write_log(directory: Path) -> None:
+    """Simulate and log recoveries with what operators meet: a low max-rate, a failover, an outage, an override."""
+    minute = timedelta(minutes=1)
+    restless = {**golden.QUIET, golden.NEW: golden.restless(1)}
+    outage = replace(golden.SCENARIOS["blind"], metrics_outage=(10 * minute, 22 * minute))
+    scenarios = {
+        "orders": golden.scenario(3, traffic=restless, limits=golden.DULL, failover=(7 * minute, golden.BACK)),
+        "clicks": outage,
+        "audit": golden.scenario(7, traffic={**golden.QUIET, golden.NEW: golden.restless(2)}),
+    }
+    for cluster, played in scenarios.items():
+        with closing(DecisionLog(str(directory), limits=LogLimits(patience=3 * minute))) as log:
+            recovery = VirtualRecovery(played, log, cluster)
+
+            def set_override(at: VirtualRecovery) -> None:
+                if round(at.cluster.now - at.start) == 240:
+                    at.overrides.set_override(None, StoredOverride(golden.BUDGET // 3))
+
+            recovery.run(watch=set_override if cluster == "audit" else lambda _: None)
+
+
+def write_pages(directory: Path) -> None:
+    """Write the pages of the screenshots with the product's own commands."""
+    write_log(directory / "decisions")
+    trace_url = "https://jaeger.example.com/trace/{trace_id}"
+    run_autothrottle(
+        *("score", "--decisions", str(directory / "decisions"), "--out", str(directory), "--trace-url", trace_url)
+    )
+    policies = "none,static,headroom,adaptive"
+    run_autothrottle(
+        *("simulate", "deploy/scenario.toml", "--compare", policies, "--plot", str(directory / "simulate.html"))
+    )
+
+
+def take_screenshots(directory: Path) -> None:
+    if browser.find() is None:
+        print(f"skipped {', '.join(SCREENSHOTS)}: {browser.ABSENT}")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        write_pages(Path(scratch))
+        for name, shot in SCREENSHOTS.items():
+            image = Path(scratch, name)
+            browser.screenshot(Path(scratch, shot.page), image, shot.width, shot.height, shot.dark)
+            (directory / name).write_bytes(image.read_bytes())
+            print(f"wrote {directory / name}")
+
+
 def pictures() -> dict[str, str]:
     """File name -> SVG text."""
     return {
@@ -385,6 +471,9 @@ def main(directory: Path = IMAGES) -> int:
         path = directory / name
         path.write_text(picture, "utf-8")
         print(f"wrote {path}")
+    run_autothrottle("simulate", "deploy/scenario.toml", "--plot", str(directory / "simulate.svg"))
+    print(f"wrote {directory / 'simulate.svg'}")
+    take_screenshots(directory)
     return 0
 
 

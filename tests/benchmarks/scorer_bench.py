@@ -1,8 +1,8 @@
-"""Speed of the scorer for millions of decision rows, compared with a plain pandas script: `make bench-score`.
+"""Speed of the scorer for millions of decisions, beside pandas and DuckDB: `make bench-score`.
 
 Run it as `python -m tests.benchmarks.scorer_bench --millions 1,10`. The generated log consists of many small files
-(20,000 rows each). One reassignment has half of the rows. The scorer and the pandas script each run in their own
-process, so that the peak memory of each is known.
+(20,000 rows each). One reassignment has half of the rows. Each program runs as a process of its own, from its start to
+its end; the figures are medians of `--runs` runs. `--nights` scores a year of small logs, a night at a time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -24,9 +24,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 
 from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS
 from autothrottle.core.scoring.score import REFERENCE_RATIO
+from autothrottle.scorer.files import ArrowFiles
+from autothrottle.scorer.tables import RECOVERIES
 from tests.benchmarks.result_files import DIRECTORY, read_rows, write_rows
 
 RESULTS = DIRECTORY / "scorer.csv"
@@ -38,6 +41,11 @@ CAPACITY, CLIENT, INTERVAL = 1.25e9, 5e8, 30
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
 _LARGEST_FOR_PANDAS = 20
 """Millions of rows. The pandas script holds all rows in memory twice."""
+
+PROGRAMS = ("here", "spark-1", "spark-2", "pandas", "duckdb")
+"""The scorer in one process, on Spark with one and with two executors of one core, and the competitors."""
+
+_SPARK = "local-cluster[{},1,1024]"
 
 
 @dataclass(frozen=True)
@@ -177,93 +185,87 @@ def _write_reassignment(directory: Path, reassignment: LoggedReassignment) -> No
     pq.write_table(table, _file_path(directory, "reassignments", reassignment, reassignment.start.date(), 0))
 
 
-def by_spark(log: Path, out: Path) -> Mapping[str, Any]:
-    """Score a log like `autothrottle score --master local[2]`, from the start of Spark to the data of the report."""
-    from autothrottle.scorer import report
-    from autothrottle.scorer.scoring import ScoreSettings, score
-    from autothrottle.scorer.session import open_session
+@dataclass(frozen=True)
+class Usage:
+    """What a process and its children used."""
 
-    begun = time.monotonic()
-    spark = open_session("local[2]")
-    started = time.monotonic()
-    run = score(spark, ScoreSettings(log.as_uri(), out.as_uri()), lambda line: print(line, file=sys.stderr))
-    found = {row["recovery_id"]: row["efficiency"] for row in run.tables["recoveries"].collect()}
-    scored = time.monotonic()
-    report.gather(run.tables)
-    ended = time.monotonic()
-    jvm = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}")  # type: ignore[union-attr]
-    peak = int((jvm / "status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
-    # Fields 14 and 15 (utime, stime). Count from the end of the process name, which may contain spaces.
-    ticks = (jvm / "stat").read_text().rpartition(")")[2].split()[11:13]
-    cpu = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + time.process_time()
-    spark.stop()
-    return {
-        "seconds": ended - begun,
-        "start_seconds": started - begun,
-        "score_seconds": scored - started,
-        "report_seconds": ended - scored,
-        "cpu_seconds": cpu,
-        "peak_gb": peak,
-        "efficiency": found,
-    }
+    seconds: float
+    cpu_seconds: float
+    peak_gb: float
+    """Largest sum of their resident memory."""
 
 
-def by_pandas(log: Path) -> Mapping[str, Any]:
-    """Score a log with a straightforward pandas script: all rows at once, sorted and shifted per link side."""
-    import pandas as pd
+def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Usage, str]:
+    """Run a command to its end; return what it used, and its output.
 
-    begun = time.monotonic()
-    used = ["cluster", "term", "cycle", "time", "reassignment_id", "broker_id", "role", "capacity", "utilization"]
-    used += ["replication", "mean_throttle", "headroom", "rate_decided", "rate_applied", "reason", "min_rate"]
-    used += ["bytes_landed", "standing", "eta"]
-    rows = pd.concat(
-        [pq.ParquetFile(path).read(used).to_pandas() for path in sorted((log / "decisions").rglob("*.parquet"))]
-    )
-    reassignment_rows = pd.concat(
-        [pq.ParquetFile(path).read().to_pandas() for path in sorted((log / "reassignments").rglob("*.parquet"))]
-    )
-    done = reassignment_rows[reassignment_rows.status == "done"].set_index("reassignment_id")
-    side_columns = ["reassignment_id", "broker_id", "role"]
-    rows = rows.drop_duplicates([*side_columns, "term", "cycle"]).sort_values([*side_columns, "term", "cycle"])
-    rows = rows.join(done[["start", "finish"]], on="reassignment_id")
-    by_side = rows.groupby(side_columns, sort=False)
-    until = by_side["time"].shift(-1).fillna(rows.finish)
-    rows["seconds"] = (until - rows.time).dt.total_seconds()
-    rows["forecast"] = (rows.utilization - rows.replication.fillna(rows.mean_throttle)).clip(lower=0)
-    rows["client"] = by_side["forecast"].shift(-1).fillna(rows.forecast)
-    rows["client"] = by_side["client"].ffill()
-    rows["budget"] = (REFERENCE_RATIO * (rows.capacity - rows.client).clip(lower=0)).clip(lower=rows.min_rate)
-    rows["achieved"] = ((by_side["bytes_landed"].shift(-1) - rows.bytes_landed) / rows.seconds).fillna(
-        rows.rate_applied
-    )
-    rows["unused"] = (rows.available_rate - rows.achieved) * rows.seconds
-    rows["carried"] = rows.available_rate * rows.seconds
-    rows["after"] = by_side["carried"].cumsum()
-    rows["at"] = by_side["seconds"].cumsum() - rows.seconds
-    amounts = {
-        (name, path["leader" if role == "leader" else "follower"], role): path["bytes_landed"]
-        for name, paths in done.paths.items()
-        for path in paths
-        for role in ("leader", "follower")
-    }
-    keys = pd.MultiIndex.from_frame(rows[side_columns])
-    rows["amount"] = pd.Series(amounts).reindex(keys).to_numpy()
-    before = rows.after - rows.carried
-    here = rows[(before < rows.amount) & (rows.after >= rows.amount)]
-    times = here["at"] + (here.amount - (here.after - here.carried)) / here.available_rate
-    bound = times.groupby([here[c] for c in side_columns]).min()
-    last = rows.groupby(side_columns, sort=False).tail(1).set_index(side_columns)
-    beyond = last["at"] + last.seconds + (last.amount - last.after) / last.available_rate
-    bound = bound.reindex(beyond.index).fillna(beyond)
-    seconds = (done.finish - done.start).dt.total_seconds()
-    found = bound.groupby("reassignment_id").max() / seconds
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    seconds = time.monotonic() - begun
-    return {"seconds": seconds, "cpu_seconds": time.process_time(), "peak_gb": peak, "efficiency": found.to_dict()}
+    Raises:
+        RuntimeError: the command failed.
+    """
+    begun, peak, cpu = time.monotonic(), 0.0, dict[int, float]()
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        with subprocess.Popen(command, env={**os.environ, **environment}, stdout=output, stderr=errors) as process:
+            while process.poll() is None:
+                usage = {pid: _usage(pid) for pid in _family(process.pid)}
+                cpu |= {pid: seconds for pid, (seconds, _) in usage.items()}
+                peak = max(peak, sum(resident for _, resident in usage.values()))
+                time.sleep(0.05)
+        seconds = time.monotonic() - begun
+        errors.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {errors.read()[-2000:]}")
+        output.seek(0)
+        return Usage(seconds, sum(cpu.values()), peak), output.read()
 
 
-def measure(millions: float, directory: Path) -> Mapping[str, Any]:
-    """Generate a log, score it with Spark and with pandas, and compare the efficiencies."""
+def _family(pid: int) -> list[int]:
+    """Return a process and its descendants."""
+    family = [pid]
+    for member in family:
+        for children in Path(f"/proc/{member}/task").glob("*/children"):
+            try:
+                family += map(int, children.read_text().split())
+            except OSError:
+                continue
+    return family
+
+
+def _usage(pid: int) -> tuple[float, float]:
+    """Return the CPU seconds and the resident memory of a process in GB; 0: it has ended."""
+    try:
+        # Count from the end of the process name, which may contain spaces.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0, 0.0
+    ticks, pages = sum(map(int, fields[11:13])), int(fields[21])
+    return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 1e9
+
+
+def command_of(program: str, log: Path, out: Path) -> list[str]:
+    """Return the command line of one of `PROGRAMS`."""
+    if program in ("pandas", "duckdb"):
+        return [sys.executable, "-m", "tests.benchmarks.scorer_competitors", program, str(log)]
+    command = [sys.executable, "-m", "autothrottle", "score", "--decisions", str(log), "--out", str(out), "--anew"]
+    return command + (["--master", _SPARK.format(program[-1])] if program != "here" else [])
+
+
+def _spark_environment(home: Path) -> Mapping[str, str]:
+    """Return the environment for Spark's workers, which write below Spark's home."""
+    home.mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        (home / part.name).symlink_to(part)
+    return {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+
+
+def efficiencies(program: str, out: Path, printed: str) -> Mapping[str, float]:
+    """Return reassignment id -> efficiency, as a program found it."""
+    if program in ("pandas", "duckdb"):
+        return dict(json.loads(printed))
+    rows = ArrowFiles(str(out), str(out)).table("recoveries", RECOVERIES).to_pylist()
+    return {row["recovery_id"]: row["efficiency"] for row in rows}
+
+
+def measure(millions: float, directory: Path, programs: Sequence[str], runs: int) -> dict[str, Any]:
+    """Generate a log, score it with each program, and compare the efficiencies."""
     log = directory / "log"
     begun = time.monotonic()
     rows = generate(log, round(millions * 1e6))
@@ -271,27 +273,75 @@ def measure(millions: float, directory: Path) -> Mapping[str, Any]:
     count = sum(1 for _ in (log / "decisions").rglob("*.parquet"))
     size = sum(path.stat().st_size for path in log.rglob("*.parquet")) / 1e6
     print(f"{rows:,} rows in {count:,} files, {size:,.0f} MB: generated in {generated:.0f} s", flush=True)
-    result: dict[str, Any] = {"rows": rows, "files": count, "megabytes": round(size), "generate_seconds": generated}
+    result: dict[str, Any] = {"rows": rows, "files": count, "megabytes": round(size), "runs": runs}
     result["load_average"] = round(os.getloadavg()[0], 1)
-    spark = _run_in_process("spark", log, directory / "out")
-    result["spark"] = {k: v for k, v in spark.items() if k != "efficiency"}
-    print(_line("spark", rows, spark), flush=True)
-    if millions <= _LARGEST_FOR_PANDAS:
-        pandas = _run_in_process("pandas", log, directory / "out")
-        result["pandas"] = {k: v for k, v in pandas.items() if k != "efficiency"}
-        print(_line("pandas", rows, pandas), flush=True)
-        result["largest_difference"] = max(
-            abs(spark["efficiency"][name] - value) for name, value in pandas["efficiency"].items()
-        )
-        print(f"  largest difference between the efficiencies: {result['largest_difference']:.1e}", flush=True)
+    reference, environment = dict[str, float](), _spark_environment(directory / "spark")
+    for program in programs:
+        if program == "pandas" and millions > _LARGEST_FOR_PANDAS:
+            continue
+        usages, found = [], dict[str, float]()
+        for number in range(runs):
+            out = directory / f"{program}-{number}"
+            usage, printed = measured(command_of(program, log, out), environment)
+            usages.append(usage)
+            found = dict(efficiencies(program, out, printed))
+        reference = reference or found
+        median = {name: statistics.median(getattr(u, name) for u in usages) for name in Usage.__dataclass_fields__}
+        difference = max(abs(found[name] - value) for name, value in reference.items())
+        result[program] = {**{name: round(value, 2) for name, value in median.items()}, "difference": difference}
+        print(_line(program, rows, median, difference), flush=True)
     return result
 
 
-def _line(name: str, rows: int, found: Mapping[str, Any]) -> str:
+def _line(program: str, rows: int, median: Mapping[str, float], difference: float) -> str:
     return (
-        f"  {name:<7}{found['seconds']:7.1f} s  {rows / found['seconds']:9,.0f} rows/s  "
-        f"{found['cpu_seconds']:7.1f} CPU s  peak {found['peak_gb']:.1f} GB"
+        f"  {program:<8}{median['seconds']:7.1f} s  {rows / median['seconds']:9,.0f} rows/s  "
+        f"{median['cpu_seconds']:7.1f} CPU s  peak {median['peak_gb']:.1f} GB  efficiencies differ by {difference:.0e}"
     )
+
+
+# A year of small logs.
+
+_NIGHTS = 365
+_FILES_OF_DAY = 8
+_SHOWN_NIGHTS = 20
+
+
+def measure_nights(directory: Path, nights: int = _NIGHTS) -> Mapping[str, float]:
+    """Score a log that grows by a day before each run; return the medians of the first and of the last runs, seconds.
+
+    Only these runs are timed as processes of their own; the nights between are scored in one.
+    """
+    log, out, random = directory / "log", directory / "out", np.random.default_rng(2)
+    times: list[float] = []
+    for night in range(nights):
+        for number in range(_FILES_OF_DAY):
+            _write_small(log, LoggedReassignment(night, 20), number, random)
+        _write_reassignment(log, _OnDay(night, 20 * _FILES_OF_DAY))
+        if night < _SHOWN_NIGHTS or night >= nights - _SHOWN_NIGHTS:
+            command = [sys.executable, "-m", "autothrottle", "score", "--decisions", str(log), "--out", str(out)]
+            usage, _ = measured(command, {})
+            times.append(usage.seconds)
+        elif night == nights - _SHOWN_NIGHTS - 1:
+            command = [sys.executable, "-m", "autothrottle", "score", "--decisions", str(log), "--out", str(out)]
+            measured(command, {})
+    first, last = times[:_SHOWN_NIGHTS], times[-_SHOWN_NIGHTS:]
+    return {"first": statistics.median(first), "last": statistics.median(last), "longest": max(times)}
+
+
+class _OnDay(LoggedReassignment):
+    """A reassignment with a day of its own."""
+
+    @property
+    def start(self) -> datetime:
+        return BEGIN + timedelta(days=self.number)
+
+
+def _write_small(log: Path, reassignment: LoggedReassignment, number: int, random: np.random.Generator) -> None:
+    of_day = _OnDay(reassignment.number, reassignment.cycles)
+    values = columns(of_day, number * of_day.cycles, (number + 1) * of_day.cycles, random)
+    table = pa.table([pa.array(values[f.name]).cast(f.type) for f in DECISIONS], schema=DECISIONS)
+    pq.write_table(table, _file_path(log, "decisions", of_day, of_day.start.date(), number), compression="zstd")
 
 
 def _record(result: Mapping[str, Any]) -> None:
@@ -300,31 +350,25 @@ def _record(result: Mapping[str, Any]) -> None:
     write_rows(RESULTS, sorted([*others, result], key=lambda r: int(r["rows"])))
 
 
-def _run_in_process(which: str, log: Path, out: Path) -> Mapping[str, Any]:
-    command = [sys.executable, "-m", "tests.benchmarks.scorer_bench", "--only", which, "--log", str(log)]
-    ran = subprocess.run([*command, "--out", str(out)], stdout=subprocess.PIPE, text=True, check=True)
-    found: Mapping[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
-
-
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print; with --record also store the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--millions", default="1,10", help="log sizes in millions of rows, separated by commas")
+    parser.add_argument("--programs", default=",".join(PROGRAMS), help="which to run, separated by commas")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each program")
     parser.add_argument("--record", action="store_true", help=f"store the results in {RESULTS.name}")
-    parser.add_argument("--only", choices=("spark", "pandas"), help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.only:
-        both = {"spark": lambda: by_spark(arguments.log, arguments.out), "pandas": lambda: by_pandas(arguments.log)}
-        print(json.dumps(both[arguments.only]()))
+    parser.add_argument("--nights", type=int, default=0, metavar="N", help="score a log of N days, a night at a time")
+    arguments = parser.parse_args(argv)
+    if arguments.nights:
+        with tempfile.TemporaryDirectory() as directory:
+            times = measure_nights(Path(directory), arguments.nights)
+        print("nightly runs: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in times.items()))
         return
     for millions in map(float, arguments.millions.split(",")):
         with tempfile.TemporaryDirectory() as directory:
-            result = measure(millions, Path(directory))
+            result = measure(millions, Path(directory), arguments.programs.split(","), arguments.runs)
         if arguments.record:
-            command = f'make bench-score ARGS="--millions {arguments.millions} --record"'
+            command = f'make bench-score ARGS="--millions {arguments.millions} --runs {arguments.runs} --record"'
             _record({"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command, **result})
 
 

@@ -70,7 +70,7 @@ def test_cost_of_plan_and_changes(figures: Figures) -> None:
     def measure(snapshot: Snapshot, megabytes: int) -> tuple[float, float, Plan, ChangeSet]:
         load = loads(megabytes)
         planning, decided = timed(lambda: plan(snapshot, load, LIMITS, history=history))
-        comparing, found = timed(lambda: changes(decided, snapshot, term=1))
+        comparing, found = timed(lambda: changes(decided, snapshot, NOW, term=1))
         return planning, comparing, decided, found
 
     fresh = reassigning_snapshot()
@@ -97,7 +97,7 @@ def test_cost_and_size_of_an_encoded_snapshot(figures: Figures, is_throttled: bo
     if is_throttled:
         history = ThrottleHistory().observe(NOW - timedelta(hours=1), {})
         snapshot = with_changes(
-            snapshot, changes(plan(snapshot, loads(300), LIMITS, history=history), snapshot, term=1)
+            snapshot, changes(plan(snapshot, loads(300), LIMITS, history=history), snapshot, NOW, term=1)
         )
 
     def encoded() -> list[bytes]:

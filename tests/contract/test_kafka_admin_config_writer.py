@@ -19,6 +19,7 @@ from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
+    LATE_WRITES,
     LEADER_RATE,
     LEADER_REPLICAS,
     MAX_VALUE_BYTES,
@@ -441,10 +442,17 @@ def test_lost_response_leaves_an_intent_that_the_next_cycle_confirms(subject: Su
     assert entry is not None and entry.keys[LEADER_RATE].intent == "5"
     eventually(lambda: subject.reported(BROKER) == {LEADER_RATE: "5"}, 60)
     snapshot = builders.snapshot(throttles={"brokers/1001": {LEADER_RATE: "5"}}, ledger={"brokers/1001": entry})
-    found = changes(Plan(), snapshot, term=2)
+    found = changes(Plan(), snapshot, builders.NOON, term=2)
     assert found.findings == ()
     assert statuses(subject.applied(*found.changes)) == [OutcomeStatus.APPLIED]
-    assert (subject.current(BROKER), subject.ledger(BROKER)) == ({}, None)
+    waiting = subject.ledger(BROKER)
+    assert subject.current(BROKER) == {} and waiting is not None and waiting.keys[LEADER_RATE].is_released
+    requests = len(subject.kafka.operations)
+    snapshot = builders.snapshot(ledger={"brokers/1001": waiting})
+    assert changes(Plan(), snapshot, builders.NOON, term=2).changes == ()
+    found = changes(Plan(), snapshot, builders.NOON + LATE_WRITES, term=2)
+    assert statuses(subject.applied(*found.changes)) == [OutcomeStatus.APPLIED]
+    assert (subject.ledger(BROKER), len(subject.kafka.operations)) == (None, requests)
 
 
 def test_removal_after_an_unknown_write_is_sent_although_no_value_is_reported(subject: Subject) -> None:

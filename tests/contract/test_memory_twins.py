@@ -197,7 +197,7 @@ def test_complete_reassignment_leaves_the_configs_unchanged(cluster: MemoryClust
     for phase in ("throttle", "finish"):
         snapshot = cluster.fetch_snapshot(timeout=TIMEOUT)
         loads = builders.loads(*(builders.load(b) for b in BROKERS))
-        todo = changes(plan(snapshot, loads, builders.limits()), snapshot, fence)
+        todo = changes(plan(snapshot, loads, builders.limits()), snapshot, builders.NOON, fence)
         outcomes = cluster.apply(Term(fence), todo.changes, TIMEOUT)
         assert outcomes and {o.status for o in outcomes} == {OutcomeStatus.APPLIED}, phase
         if phase == "throttle":

@@ -42,7 +42,8 @@ from autothrottle_client.throttlectl import (
     read_contexts,
 )
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
-from autothrottle_lab.simulate.command import configure
+from autothrottle_lab.simulate.command import configure, own_flags
+from autothrottle_lab.simulate.command import make_parser as make_simulate_parser
 from autothrottle_lab.simulate.scenario_file import read_scenario
 from tests.benchmarks import pictures
 from tests.benchmarks.control.contest import RESULTS
@@ -120,11 +121,26 @@ def test_language_follows_the_style(page: str) -> None:
     assert [found[0] for found in re.finditer(BANNED, PAGES[page], re.IGNORECASE)] == []
 
 
-@pytest.mark.parametrize("name", ["architecture.svg", "throttle.svg", "policies.svg"])
+@pytest.mark.parametrize("name", ["architecture.svg", "throttle.svg", "policies.svg", "simulate.svg"])
 def test_pictures_are_well_formed_and_shown_in_a_page(name: str) -> None:
     root = ElementTree.parse(ROOT / "docs" / "images" / name).getroot()
     assert root.tag.endswith("svg") and root.get("aria-label")
     assert f"images/{name})" in ALL_TEXT
+
+
+@pytest.mark.parametrize("name", pictures.SCREENSHOTS)
+def test_screenshots_are_images_shown_in_a_page(name: str) -> None:
+    assert (ROOT / "docs" / "images" / name).read_bytes().startswith(b"\x89PNG")
+    assert f"images/{name})" in ALL_TEXT
+
+
+def test_screenshots_are_skipped_with_a_message_without_a_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    pictures.take_screenshots(tmp_path)
+    assert capsys.readouterr().out.startswith("skipped report.png, ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_pictures_without_a_simulation_are_current() -> None:
@@ -198,8 +214,10 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert len(flags) == 2 and f'"{flags[0]}"' in (ROOT / FLAG_SOURCES[1]).read_text("utf-8")
     elif command == "simulate":
         scenario, *flags = flags
-        assert flags[-2] == "--plot"
-        assert configure(read_scenario(ROOT / scenario), flags[:-2], {}).interval.total_seconds() == 30
+        own, options = own_flags(flags)
+        assert own.plot
+        interval = configure(read_scenario(ROOT / scenario), options, {}).interval.total_seconds()
+        assert interval == (30 if "--interval" in flags else 60)
     else:
         assert main([command, "--help"]) == 0
         if command == "state":
@@ -399,7 +417,11 @@ def test_inline_throttlectl_command_is_accepted(words: list[str], tmp_path: Path
 @pytest.mark.parametrize("words", spans("autothrottle"), ids=" ".join)
 def test_inline_autothrottle_command_exists(words: list[str]) -> None:
     assert words[1] in {*COMMANDS, "SERVICE", "--version"}
-    assert {word.removeprefix("--") for word in words[2:] if word[:2] == "--"} <= {*OPTIONS, "help"}
+    parsers = {"simulate": make_simulate_parser, "score": make_score_parser}
+    options = {f"--{name}" for name in (*OPTIONS, "help")}
+    if words[1] in parsers:
+        options = {option for action in parsers[words[1]]()._actions for option in action.option_strings}
+    assert {word for word in words[2:] if word[:2] == "--"} <= options
 
 
 @pytest.mark.parametrize("page", DEPLOYMENT_PAGES)

@@ -204,8 +204,9 @@ class QuotaServicer(quotas_pb2_grpc.QuotaServiceServicer):
 
     def _check_ledger(self, entity: ClientQuotaEntity, edits: QuotaEdits, timeout: timedelta) -> None:
         """Refuse a permanent change of keys in the ledger: the end of the recovery would undo it."""
-        entry = self._discovery.fetch_quota_state((entity.resource,), timeout).ledger.get(entity.resource)
-        if entry is not None and (keys := sorted(edits.keys() & entry.keys.keys())):
+        state = self._discovery.fetch_quota_state((entity.resource,), timeout)
+        entry, current = state.ledger.get(entity.resource), state.configs.get(entity.resource, {})
+        if entry is not None and (keys := sorted(edits.keys() & entry.records(current).keys())):
             raise Conflict(
                 f"autothrottle has set {', '.join(keys)} of {entity} for the time of a recovery, and restores the "
                 "values before it afterwards; wait for the end of the recovery, remove the yield rule, or give an "

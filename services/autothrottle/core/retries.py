@@ -90,7 +90,7 @@ STORED_STATE = Retry(
 )
 STATE_TOPIC = Retry(
     "Reading the state topic in Kafka, and appending to it",
-    "A new leader of its partition is used at once. A request that gets no answer ends after 2 s",
+    "A new leader of its partition is used at once. A request without an answer ends after 2 s, or as it is elected",
     first=0.05,
 )
 CLUSTER = Retry(

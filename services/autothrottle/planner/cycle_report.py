@@ -23,7 +23,7 @@ from autothrottle.core.cycle.decision import (
     PurgeQuota,
     Settled,
 )
-from autothrottle.core.cycle.input import ControllerState, PlannerSettings, TermState
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings, TermState
 from autothrottle.core.errors import AutothrottleError, Invalid, NotLeader
 from autothrottle.core.forecast.progress import Remainder
 from autothrottle.core.operators.requests import EXPIRED, NOTHING_LEFT
@@ -94,6 +94,8 @@ class CycleOutcome:
     reason: str
     """What started it."""
     is_scheduled: bool
+    observation: CycleObservation | None = None
+    """None: nothing was read."""
     decision: CycleDecision | None = None
     """None: nothing was decided."""
     settled: Settled = Settled()  # noqa: RUF009 (frozen)
@@ -543,7 +545,7 @@ def quota_lines(changes: Sequence[Change], outcomes: Sequence[Outcome]) -> list[
     for change in changes:
         edits = [edit for edit in change.edits if edit.writes]
         if change.resource.type is ResourceType.QUOTA and change.resource in done and edits:
-            verb = "restored" if change.ledger is None else "set"
+            verb = "set" if change.records else "restored"
             values = (f"{edit.key} {'not set' if edit.value is None else edit.value}" for edit in edits)
             lines.append(f"Quota of {change.resource} {verb}: {', '.join(values)}")
     return lines
@@ -570,7 +572,7 @@ def would_lines(plan: Plan, would: Sequence[Change], limits: Limits) -> list[str
     lines += [f"Shadow: would remove the throttle on broker {b}" for b in _unthrottled(plan, done)]
     for change in would:
         if change.resource.type is ResourceType.TOPIC:
-            verb = "remove" if change.ledger is None else "set"
+            verb = "set" if change.records else "remove"
             lines.append(f"Shadow: would {verb} the throttled replicas on topic {change.resource.name}")
     lines += [f"Shadow: would write: {line}" for line in quota_lines(would, outcomes)]
     return lines

@@ -27,8 +27,9 @@ from autothrottle.core.operators.requests import IN_SHADOW, obstacle_to_submissi
 from autothrottle.core.operators.submission import Targets, proposal
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
+from autothrottle.core.scoring.cycle_records import CycleInputs
 from autothrottle.core.scoring.decision_records import LogSettings
-from autothrottle.core.throttles.changes import RampState
+from autothrottle.core.throttles.changes import RampState, WriteHistory
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.planner.calls import (
     CLUSTER_TIMEOUT,
@@ -516,14 +517,17 @@ class Planner:
             self._retry_step(str(error))
         except Exception:  # a bug must not end the loop: no other planner can lead while we hold the term
             log.exception("A ramp step failed unexpectedly")
+            self._journal.note_bug()
             self._failures["ramp steps"] += 1
             self._end_ramp()
             self._retry_step("the log has the traceback")
 
     def _run_step(self, term: Term) -> None:
-        decision = ramp_steps(self._state, self._now(), self._clock())
+        clock = self._clock()
+        decision = ramp_steps(self._state, self._now(), clock)
         if decision.changes:
             results = self._applier.apply(term, decision, _STEP_TIMEOUT)
+            self._journal.note_step(decision.at, clock, results)
             if results.error is not None:
                 raise results.error
             self._state, settled = settle(self._settings, decision, results)
@@ -553,6 +557,7 @@ class Planner:
     def _run_traced(self, term: Term, trigger: Trigger, trace_id: str) -> Cycle:
         now, report = self._now(), None
         cycle = CycleOutcome(self._state, now, now, trigger.reason, trigger.scheduled)
+        written = self._state.written
         with self._contained(cycle):
             self._run_parts(term, cycle)
         with self._contained(cycle):
@@ -560,7 +565,7 @@ class Planner:
             self._watchdog.enter("reporting", decision.view.snapshot.reassignments if decision else ())
             cycle.state, cycle.end = self._state, self._now()
             report = cycle_report(self._settings, self._reporter.reported, cycle)
-            self._report(report, cycle, trace_id)
+            self._report(report, cycle, trace_id, written)
         for bug in cycle.bugs:
             log.error("The cycle failed unexpectedly", exc_info=bug)
         if cycle.has_failed_unexpectedly or cycle.failure is None:
@@ -584,17 +589,22 @@ class Planner:
             cycle.error = f"unexpected {type(error).__name__}; the log has the traceback"
             cycle.bugs.append(error)
             cycle.has_failed_unexpectedly = True
+            self._journal.note_bug()
             self._state = self._state.after_bug(is_counted)
             self._submissions.fail(AutothrottleError(f"nothing was submitted: {cycle.error}"))
 
-    def _report(self, report: CycleReport, cycle: CycleOutcome, trace_id: str) -> None:
+    def _report(self, report: CycleReport, cycle: CycleOutcome, trace_id: str, written: WriteHistory) -> None:
         """Write a report to the log, the events, the metrics and the decision log."""
         self._reporter.report(report)
         cycle.bugs.clear()
         self._metrics.note_cycle(report)
         record = report.record
         log.debug("Cycle %d (%s): %s", record.number, record.reason, record.sentence or record.error)
-        self._journal.write(report, trace_id)
+        observation, results = cycle.observation, cycle.results
+        inputs = None
+        if observation is not None and results is not None and not cycle.has_failed_unexpectedly:
+            inputs = CycleInputs(self._settings, observation, results, written=written)
+        self._journal.write(report, trace_id, inputs)
 
     def _run_parts(self, term: Term, cycle: CycleOutcome) -> None:
         """Observe, decide, apply and settle."""
@@ -603,6 +613,7 @@ class Planner:
         enter = self._watchdog.enter
         enter("observing", self._copying)
         observation = self._observer.observe(self._state.term, cycle.is_scheduled, self._newest_event)
+        cycle.observation = observation
         snapshot = observation.snapshot if isinstance(observation.snapshot, Snapshot) else None
         self._unreadable = "" if snapshot else str(observation.snapshot)
         enter("deciding", snapshot.reassignments if snapshot else ())

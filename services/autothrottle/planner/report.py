@@ -17,12 +17,13 @@ from datetime import datetime, timedelta
 
 from autothrottle.core import exported_metrics as exported
 from autothrottle.core.cluster.configs import ResourceType
-from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.decision import CycleDecision, CycleResults
 from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.exported_metrics import QUEUE_LENGTH, ExportedMetric, MetricSample
 from autothrottle.core.operators.sources import unreadable_entries
 from autothrottle.core.records import Cycle, Decision, Outcome, OutcomeStatus
+from autothrottle.core.scoring.cycle_records import CycleInputs, LoggedCycle, RampStep
 from autothrottle.core.scoring.decision_records import CycleSeen, LogSettings, ReassignmentSeen, decision_records
 from autothrottle.planner.calls import LONGEST_METRICS_WAIT
 from autothrottle.planner.cycle_report import CycleReport, Reported
@@ -130,26 +131,57 @@ class Journal:
         self._term = 0
         self._moving = ReassignmentSeen()
         self._cancelled = False
+        self._steps: tuple[RampStep, ...] = ()
+        self._last_cycle = 0
+        """The last cycle of the term whose inputs are logged; 0: none, or a bug has changed the state after it."""
+
+    def note_step(self, at: datetime, clock: float, results: CycleResults) -> None:
+        """Record the results of ramp steps between two cycles."""
+        if self._sink is not None:
+            self._steps += (RampStep(at, clock, results),)
+
+    def note_bug(self) -> None:
+        """Record that the state was changed after an unexpected error, so that a replay cannot continue here."""
+        self._last_cycle, self._steps = 0, ()
 
     def note_cancelled(self) -> None:
         """Record that the current reassignment was cancelled, at least in part."""
         self._cancelled = True
 
-    def write(self, report: CycleReport, trace_id: str) -> None:
-        """Log a cycle, if its snapshot was read."""
-        view = report.decision.view
-        if self._sink is None or not view.snapshot.version:
+    def write(self, report: CycleReport, trace_id: str, cycle: CycleInputs | None = None) -> None:
+        """Log a cycle; without decisions, if its snapshot was not read.
+
+        Args:
+            report: the report of the cycle.
+            trace_id: id of its trace.
+            cycle: what its functions got; None: they have not all ended.
+        """
+        if self._sink is None:
             return
         try:
+            logged = None if cycle is None else self._logged(report, cycle)
+            view = report.decision.view
+            if not view.snapshot.version:
+                self._sink.append((), (), logged)
+                return
             history, rates = report.term.throttles.history, report.settled.applied.rates
-            cycle = CycleSeen(
+            seen = CycleSeen(
                 report.record, view.snapshot, view.copying, report.decision.loads, history, rates, trace_id=trace_id
             )
-            self._write(self._sink, cycle)
+            self._write(self._sink, seen, logged)
         except Exception:  # a bug in the log must not end the planner's loop
             log.exception("Writing a cycle to the decision log failed")
 
-    def _write(self, sink: DecisionSink, cycle: CycleSeen) -> None:
+    def _logged(self, report: CycleReport, cycle: CycleInputs) -> LoggedCycle:
+        """Return a cycle with the ramp steps since the previous one, for the log."""
+        term, number = report.record.term, report.record.number
+        previous = self._last_cycle if number > 1 else 0
+        written = cycle.written if previous == 0 else None
+        steps, self._steps, self._last_cycle = self._steps if previous else (), (), number
+        inputs = replace(cycle, steps=steps, written=written)
+        return LoggedCycle(self._settings.cluster, term, number, inputs, report.decision, previous)
+
+    def _write(self, sink: DecisionSink, cycle: CycleSeen, logged: LoggedCycle | None) -> None:
         if cycle.record.term != self._term:
             self._term, self._moving, self._cancelled = cycle.record.term, ReassignmentSeen(), False
         previous = self._moving
@@ -157,7 +189,7 @@ class Journal:
         if not self._moving.opening:
             self._cancelled = False
         decisions = decision_records(cycle, self._settings, self._moving.reassignment_id)
-        sink.append(decisions, ended)
+        sink.append(decisions, ended, logged)
 
 
 class PlannerMetrics:

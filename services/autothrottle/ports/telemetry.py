@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from autothrottle.core.scoring.cycle_records import LoggedCycle
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 from autothrottle.core.traffic.loads import Loads
 
@@ -137,5 +138,16 @@ UNTRACED = Untraced()
 class DecisionSink(Protocol):
     """Writes the records of cycles to the decision log; no call raises or blocks."""
 
-    def append(self, decisions: Sequence[DecisionRecord], reassignments: Sequence[ReassignmentRecord]) -> None:
-        """Queue the records of one cycle; if the queue is full, they are dropped and counted."""
+    def append(
+        self,
+        decisions: Sequence[DecisionRecord],
+        reassignments: Sequence[ReassignmentRecord],
+        cycle: LoggedCycle | None = None,
+    ) -> None:
+        """Queue the records of one cycle; if the queue is full, they are dropped and counted.
+
+        Args:
+            decisions: its decisions.
+            reassignments: the reassignments that began or ended in it.
+            cycle: its inputs, for a replay; None: they are unknown.
+        """

@@ -137,6 +137,12 @@ COMMANDS: Mapping[str, Command] = {
         "runs a scenario file under the real planner in virtual time (needs the extra `lab`)",
         example="deploy/scenario.toml",
     ),
+    "replay": Command(
+        "runs logged cycles again with this version or with other settings, and shows each decision that differs "
+        "(needs the extra `decisions`)",
+        example="--decisions /var/lib/autothrottle/decisions --set max-rate=95",
+        arguments="--decisions URI [options]",
+    ),
     "score": Command("scores logged decisions, large logs with Spark (needs the extra `score`)"),
     "compact": Command("merges the small files of the decision log (needs the extra `score`)"),
     "uninstall": Command(

@@ -20,6 +20,7 @@ WITH_EXTRAS = {
     "demo": ("autothrottle_lab.demo.command", "lab"),
     "simulate": ("autothrottle_lab.simulate.command", "lab"),
     "score": ("autothrottle.scorer.command", "score"),
+    "replay": ("autothrottle.replay", "decisions"),
     "compact": ("autothrottle.scorer.compaction", "score"),
 }
 """Command of `autothrottle` -> (module with its `main` and `make_parser`, the extra that installs its dependencies)."""

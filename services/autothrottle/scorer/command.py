@@ -16,7 +16,7 @@ from autothrottle.scorer import report
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.local import LARGEST, LocalScorer
 from autothrottle.scorer.results import gather
-from autothrottle.scorer.scoring import Work, find_work, score
+from autothrottle.scorer.scoring import Scorer, Work, find_work, score
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +61,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME-OR-URI",
         help="Iceberg catalog: a name in pyiceberg's configuration, or a URI",
     )
+    parser.add_argument(
+        "--trace-url",
+        type=_trace_url,
+        default="",
+        metavar="URL",
+        help="address of a trace in your tracing system, with {trace_id} for the id: links in report.html",
+    )
     parser.add_argument("--anew", action="store_true", help="score the whole log again")
     return parser
 
@@ -70,6 +77,15 @@ def _share(text: str) -> float:
         if 0 < (share := float(text)) <= 1:
             return share
     raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a share: it must be > 0 and <= 1; give 0.9, for example")
+
+
+def _trace_url(text: str) -> str:
+    if not text or (text.startswith(("http://", "https://")) and "{trace_id}" in text):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text[:100]!r} is not the address of a trace: it must start with http:// or https:// and contain "
+        "{trace_id}; give https://jaeger.example.com/trace/{trace_id}, for example"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,14 +107,14 @@ def _run(arguments: argparse.Namespace) -> int:
     # spark-submit starts this process with a gateway to its JVM.
     with_spark = arguments.master or arguments.remote or "PYSPARK_GATEWAY_PORT" in os.environ
     if files and work is not None and (not work.new or (not with_spark and work.size <= LARGEST)):
-        return _finish(files, work, ratio)
+        return _finish(files, work, arguments)
     with _session(arguments.master, arguments.remote) as spark:
         if files is None or work is None:
             from autothrottle.scorer.spark import SparkFiles
 
             hadoop_files = SparkFiles(spark, arguments.decisions, arguments.out)
-            return _finish(hadoop_files, find_work(hadoop_files, ratio, arguments.anew), ratio, spark)
-        return _finish(files, work, ratio, spark)
+            return _finish(hadoop_files, find_work(hadoop_files, ratio, arguments.anew), arguments, spark)
+        return _finish(files, work, arguments, spark)
 
 
 def _arrow_files(decisions: str, out: str, catalog: str) -> ArrowFiles | None:
@@ -125,28 +141,34 @@ def _session(master: str, remote: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _finish(files: Files, work: Work, ratio: float, spark: SparkSession | None = None) -> int:
+def _finish(files: Files, work: Work, arguments: argparse.Namespace, spark: SparkSession | None = None) -> int:
     """Score the work and write the report; without a session, in this process."""
     if not work.new:
         _print_progress("nothing is new since the last run")
         return NOTHING_NEW
-    if spark is None:
-        quality = score(files, LocalScorer(), work, ratio, _print_progress)
-    else:
+    scorer: Scorer = LocalScorer()
+    if spark is not None:
         from autothrottle.scorer.spark import SparkScorer
 
-        quality = score(files, SparkScorer(spark), work, ratio, _print_progress)
+        scorer = SparkScorer(spark)
+    quality = score(files, scorer, work, arguments.ratio, _print_progress)
     _print_progress("estimating other settings")
-    write_report(files, gather(files, quality))
+    write_report(files, gather(files, quality, scorer.estimate), arguments.trace_url)
     # Last: the next run treats these dates as done.
     files.write("quality", quality)
     _print_progress(f"report: {files.out}/report.html")
     return 0
 
 
-def write_report(files: Files, results: report.Results) -> None:
-    """Write the HTML page, the JSON and the CSV of a report beside the tables."""
-    files.write_text("report.html", report.as_html(results))
+def write_report(files: Files, results: report.Results, trace_url: str = "") -> None:
+    """Write the HTML page, the JSON and the CSV of a report beside the tables.
+
+    Args:
+        files: where the results are.
+        results: content of the report.
+        trace_url: address of a trace with `{trace_id}` in it; "": the page shows the ids.
+    """
+    files.write_text("report.html", report.as_html(results, trace_url))
     files.write_text("results.json", report.as_json(results))
     files.write_text("recoveries.csv", report.as_csv(results.recoveries))
 

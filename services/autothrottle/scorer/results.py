@@ -10,16 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from autothrottle.scorer import scores
+from autothrottle.scorer.estimation import Estimate, advise
 from autothrottle.scorer.files import Files
 from autothrottle.scorer.link_sides import CAUSES, LOST
 from autothrottle.scorer.log import QUALITY
-from autothrottle.scorer.report import Results
+from autothrottle.scorer.report import MOST_RECOVERIES, MOST_TIMELINES, Results
 from autothrottle.scorer.tables import PORTS, RECOVERIES, TIMELINE
 
 Row = Mapping[str, Any]
-
-_MOST_RECOVERIES = 1000
-"""Number of recoveries on the page, the worst first; the tables contain all."""
 
 _MOST_POINTS = 2000
 """Longest timeline, in points."""
@@ -30,18 +28,19 @@ _PORT_COLUMNS = (
 )
 
 
-def gather(files: Files, new_quality: pa.Table) -> Results:
+def gather(files: Files, new_quality: pa.Table, estimate: Estimate) -> Results:
     """Return the content of a report.
 
     Args:
         files: the results of all runs.
         new_quality: rows of the table `quality` that this run has not written yet.
+        estimate: estimates other settings.
     """
     recoveries = files.table("recoveries", RECOVERIES)
     ports = files.table("ports", pa.schema([PORTS.field(name) for name in _PORT_COLUMNS]))
     lost = pa.table({"lost": recoveries["regret_seconds"].fill_null(float("-inf")), "id": recoveries["recovery_id"]})
     order = pc.sort_indices(lost, [("lost", "descending"), ("id", "ascending")])
-    shown = _rows(recoveries.take(order[:_MOST_RECOVERIES]))
+    shown = _rows(recoveries.take(order[:MOST_RECOVERIES]))
     return Results(
         recoveries=shown,
         clusters=scores.by_group(recoveries, "cluster"),
@@ -49,6 +48,7 @@ def gather(files: Files, new_quality: pa.Table) -> Results:
         trends=scores.by_group(recoveries, "date"),
         worst=[_with_cause(row) for row in _rows(files.reduced("timeline", TIMELINE, scores.worst_decisions))],
         quality=_rows(_with_new(files.table("quality", QUALITY), new_quality)),
+        advice=advise(files, recoveries, estimate),
         timelines=_timelines(files, shown),
         **scores.overall(recoveries),
     )
@@ -67,13 +67,13 @@ def _with_cause(decision: Row) -> dict[str, Any]:
 
 
 def _timelines(files: Files, recoveries: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
-    worst = {row["cluster"]: row["recovery_id"] for row in reversed(recoveries)}
-    rows = files.table("timeline", TIMELINE, worst.values())
+    """Return recovery id -> decisions for its slowest link side, in order, for the worst recoveries."""
+    rows = files.table("timeline", TIMELINE, [row["recovery_id"] for row in recoveries[:MOST_TIMELINES]])
     rows = rows.sort_by([("cluster", "ascending"), ("term", "ascending"), ("cycle", "ascending")])
     timelines: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(rows):
-        if len(timelines.setdefault(row["cluster"], [])) < _MOST_POINTS:
-            timelines[row["cluster"]].append(row)
+        if len(timelines.setdefault(row["recovery_id"], [])) < _MOST_POINTS:
+            timelines[row["recovery_id"]].append(row)
     return timelines
 
 

@@ -144,13 +144,15 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def overall(recoveries: pa.Table) -> dict[str, Any]:
-    """Return the statistics of all recoveries: `count`, `mean_efficiency`, `worst_efficiency`, `copies`."""
+    """Return the statistics of all recoveries, with the field names of `Results`."""
     efficiencies = [value for value in recoveries["efficiency"].to_pylist() if value is not None]
     return {
         "count": len(efficiencies),
         "mean_efficiency": statistics.fmean(efficiencies) if efficiencies else None,
         "worst_efficiency": min(efficiencies, default=None),
         "copies": pc.sum(recoveries["copies"]).as_py() or 0,
+        "saturated_seconds": pc.sum(recoveries["saturated_seconds"]).as_py() or 0.0,
+        "measured_seconds": pc.sum(recoveries["port_seconds"]).as_py() or 0.0,
     }
 
 
@@ -159,7 +161,7 @@ def overall(recoveries: pa.Table) -> dict[str, Any]:
 
 _OF_DECISION = (
     *("cluster", "cycle_id", "trace_id", "time", "broker_id", "role", "instance_type", "reason", "decided", "budget"),
-    *("achieved", "seconds", *LOST),
+    *("achieved", "seconds", *LOST, "forecast", "capacity", "recovery_id"),
 )
 
 

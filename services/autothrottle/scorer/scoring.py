@@ -10,8 +10,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from autothrottle.core.errors import Invalid, Missing
+from autothrottle.core.scoring.estimates import SettingEstimate
 from autothrottle.core.scoring.score import REFERENCE_RATIO
 from autothrottle.scorer import scores
+from autothrottle.scorer.estimation import Task
 from autothrottle.scorer.files import Files
 from autothrottle.scorer.log import (
     KINDS,
@@ -79,10 +81,14 @@ class ScoredParts(Protocol):
 
 
 class Scorer(Protocol):
-    """Scores the decision files of a run."""
+    """Scores the decision files of a run, and estimates other settings."""
 
     def score(self, files: Files, work: Work, plan: Plan, ratio: float) -> ScoredParts:
         """Read the decision files and score their parts."""
+        ...
+
+    def estimate(self, tasks: Sequence[Task]) -> Sequence[SettingEstimate]:
+        """Return the estimate of each task."""
         ...
 
 

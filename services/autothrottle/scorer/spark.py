@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from autothrottle.core.errors import Invalid
+from autothrottle.core.scoring.estimates import SettingEstimate, estimate
+from autothrottle.scorer.estimation import Task
 from autothrottle.scorer.files import ArrowFiles, Files, Reduce, folder_name
 from autothrottle.scorer.log import FileReading, Folder, folder_of, read_decisions, read_reassignments
 from autothrottle.scorer.parts import PartPlan, Plan, from_bytes, score_part, split, to_bytes
@@ -140,6 +142,29 @@ class SparkScorer:
         readings = [FileReading(**json.loads(row["summary"])) for row in summaries if row["recovery"] < 0]
         own = [(row["recovery"], row["part"], json.loads(row["summary"])) for row in summaries if row["recovery"] >= 0]
         return SparkParts(spark, scored, readings, own)
+
+    def estimate(self, tasks: Sequence[Task]) -> Sequence[SettingEstimate]:
+        if not tasks:
+            return []
+        rows = pa.table(
+            {
+                "number": pa.array(range(len(tasks)), pa.int32()),
+                "content": pa.array(map(pickle.dumps, tasks), pa.binary()),
+            }
+        )
+        estimates = self._spark.createDataFrame(rows).repartition(len(tasks)).mapInArrow(_estimated, _ESTIMATED)
+        found = {row["number"]: pickle.loads(row["content"]) for row in estimates.toArrow().to_pylist()}
+        return [found[number] for number in range(len(tasks))]
+
+
+_ESTIMATED = "number int, content binary"
+"""`content` is a pickled `Task`, then its `SettingEstimate`."""
+
+
+def _estimated(batches: Batches) -> Batches:
+    for batch in batches:
+        results = [pickle.dumps(estimate(*pickle.loads(content))) for content in batch["content"].to_pylist()]
+        yield pa.RecordBatch.from_arrays([batch["number"], pa.array(results, pa.binary())], ["number", "content"])
 
 
 def binary_files(spark: SparkSession, folders: Sequence[str]) -> DataFrame:

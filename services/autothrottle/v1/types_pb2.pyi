@@ -58,6 +58,8 @@ class LedgerKey(_message.Message):
     OWNED_FIELD_NUMBER: _builtins.int
     INTENT_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
+    SETTLES_FIELD_NUMBER: _builtins.int
     before: _builtins.str
     """The value to restore at the end. Absent: delete the key at the end."""
     written: _builtins.str
@@ -72,6 +74,14 @@ class LedgerKey(_message.Message):
         owns all of `written` and `intent`; always empty for a rate.
         """
 
+    @_builtins.property
+    def late(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The values of earlier writes of unknown outcome that may still arrive, or their entries of a replica list."""
+
+    @_builtins.property
+    def settles(self) -> _timestamp_pb2.Timestamp:
+        """When none of `late` can arrive any more. Absent: `late` is empty."""
+
     def __init__(
         self,
         *,
@@ -80,10 +90,12 @@ class LedgerKey(_message.Message):
         owned: _abc.Iterable[_builtins.str] | None = ...,
         intent: _builtins.str | None = ...,
         target: _builtins.str | None = ...,
+        late: _abc.Iterable[_builtins.str] | None = ...,
+        settles: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_target", b"_target", "_written", b"_written", "before", b"before", "intent", b"intent", "target", b"target", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_target", b"_target", "_written", b"_written", "before", b"before", "intent", b"intent", "settles", b"settles", "target", b"target", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_target", b"_target", "_written", b"_written", "before", b"before", "intent", b"intent", "owned", b"owned", "target", b"target", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_intent", b"_intent", "_target", b"_target", "_written", b"_written", "before", b"before", "intent", b"intent", "late", b"late", "owned", b"owned", "settles", b"settles", "target", b"target", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
     _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015

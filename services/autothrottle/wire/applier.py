@@ -13,6 +13,7 @@ from autothrottle.core.cluster.configs import (
     LedgerEntry,
     LedgerKey,
     ResourceType,
+    is_released_intent,
     validate_broker_id,
 )
 from autothrottle.core.cluster.snapshot import TOPIC_NAME
@@ -132,8 +133,9 @@ def resource_from_path(path: str) -> ConfigResource:
 
 def ledger_to_message(entry: LedgerEntry) -> types_pb2.LedgerEntry:
     keys = {
-        name: SAME_NAMES.to_message(types_pb2.LedgerKey, key, owned=sorted(key.part or ()))
+        name: SAME_NAMES.to_message(types_pb2.LedgerKey, key, intent=intent, owned=sorted(part or ()))
         for name, key in entry.keys.items()
+        for intent, part in (key.stored(name),)
     }
     return types_pb2.LedgerEntry(keys=keys, term=entry.term, cycle=entry.cycle)
 
@@ -147,7 +149,10 @@ def ledger_from_message(message: types_pb2.LedgerEntry, current: Mapping[str, st
     """
     keys = {}
     for name, key in message.keys.items():
-        record = SAME_NAMES.from_message(LedgerKey, key, part=frozenset(key.owned) or None)
+        given = {"part": frozenset(key.owned) or None}
+        if is_released_intent(key.intent, key.late):
+            given = {"part": None, "intent": None}
+        record = SAME_NAMES.from_message(LedgerKey, key, **given)
         value = (current or {}).get(name)
         keys[name] = replace(record, written=value) if value is not None and record.written == value else record
     return LedgerEntry(keys, message.term, message.cycle)

@@ -1,17 +1,18 @@
 """`autothrottle simulate SCENARIO.toml`: predict what a policy and a configuration do to a reassignment.
 
 The planner is the real one; brokers, clients and time are simulated (`virtual_time`). The command prints a table. With
-`--plot` it also draws the utilization, throttle and client load of every link side that takes part.
+`--plot` it also draws clients, copies and throttle of every link side that takes part.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,27 +24,30 @@ from autothrottle.core.cycle.input import PlannerSettings
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.units import MEGABYTE
 from autothrottle.runtime.command_line import EXIT_FAILED, EXIT_USAGE, add_options, named, options_text
-from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration import Configuration, PolicyName
 from autothrottle.runtime.configuration_reader import InvalidConfiguration, parse
 from autothrottle.runtime.sources import Flags, Given, Rank
-from autothrottle.scorer.svg import Series, sheet
+from autothrottle.scorer import charts
 from autothrottle_client.files import write_text
-from autothrottle_lab.simulate.recording import LinkSideOutcome, Recording, Second, SimulationOutcome
+from autothrottle_lab.simulate.recording import Recording, SimulationOutcome
+from autothrottle_lab.simulate.results import NO_THROTTLE, PolicyRun, as_document, as_html, as_svg, comparison, verdict
 from autothrottle_lab.simulate.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
 from autothrottle_lab.simulate.scenario_text import choose, fetch_scenario, logged_scenario
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery, VirtualScenario
 
 _TLS_OPTIONS = ("tls-cert", "tls-key", "tls-ca", "tls-server-name")
 
-_POINTS = 300
-"""Most points of each line of a plot."""
+_PLOTS = (".svg", ".html")
+"""Endings of the files that `--plot` writes."""
 
-_USAGE = """Usage: autothrottle simulate SCENARIO.toml [--plot FILE.svg] [options]
+_USAGE = """Usage: autothrottle simulate SCENARIO.toml [--plot FILE] [--compare POLICIES] [--output text|json] [options]
        autothrottle simulate --from-decisions URI [--reassignment ID] > SCENARIO.toml
        autothrottle simulate --from-cluster ADDRESS [--tls-cert FILE --tls-key FILE --tls-ca FILE] > SCENARIO.toml
 
 The first form plays a reassignment in virtual time under the real planner and prints the results.
-deploy/scenario.toml explains the scenario file.
+deploy/scenario.toml explains the scenario file. --plot writes charts to FILE.svg or FILE.html. --compare plays several
+policies, such as none,static,headroom,adaptive (none: without throttles), and prints a row for each; its --plot is
+FILE.html. --output json prints one JSON document.
 
 The second form writes a scenario from the decision log: the named reassignment, or the last one that ended. It needs
 the extra `decisions`.
@@ -70,6 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _plot_parser() -> argparse.ArgumentParser:
     parser = _parser()
     parser.add_argument("--plot", "-plot", type=Path, metavar="FILE")
+    parser.add_argument("--compare", "-compare", metavar="POLICIES")
+    parser.add_argument("--output", "-output", choices=("text", "json"), default="text")
     return parser
 
 
@@ -118,20 +124,46 @@ def _run(argv: Sequence[str]) -> int:
         return _print_logged_scenario(argv)
     if any(word.lstrip("-").split("=")[0] == "from-cluster" for word in argv):
         return _print_live_scenario(argv)
-    plot, flags = _own_flags(argv[1:])
+    own, flags = own_flags(argv[1:])
     if argv[0].startswith("-"):
         raise Invalid(f"the scenario must come before the flag {argv[0]!r}. Fix: simulate SCENARIO.toml {argv[0]}")
     file = read_scenario(Path(argv[0]))
     configuration = configure(file, flags, os.environ)
     scenario = virtual_scenario(file, configuration)
-    if plot:
-        _require_writable(plot)
-    outcome = play(scenario, file.longest)
-    print("\n".join(table(outcome, configuration.policy.value)))
-    if plot:
-        write_text(plot, drawing(outcome))
-        print(f"plot: {plot}")
-    return 0
+    if own.plot:
+        _require_writable(own.plot)
+        charts.require()
+    if own.compare:
+        runs = [_run_policy(name, file, flags) for name in own.compare]
+    else:
+        runs = [PolicyRun(configuration.policy.value, play(scenario, file.longest))]
+    _print_runs(scenario, runs, own.output)
+    if own.plot:
+        write_text(own.plot, as_svg(scenario, runs[0]) if own.plot.suffix == ".svg" else as_html(scenario, runs))
+        print(f"plot: {own.plot}", file=sys.stderr if own.output == "json" else sys.stdout)
+    return 0 if any(run.outcome for run in runs) else EXIT_FAILED
+
+
+def _print_runs(scenario: VirtualScenario, runs: Sequence[PolicyRun], output: str) -> None:
+    if output == "json":
+        print(json.dumps(as_document(scenario, runs), indent=1))
+    elif len(runs) == 1 and runs[0].outcome:
+        print("\n".join([*table(runs[0].outcome, runs[0].policy), "", verdict(runs)]))
+    else:
+        print("\n".join(comparison(runs)))
+
+
+def _run_policy(name: str, file: ScenarioFile, flags: Sequence[str]) -> PolicyRun:
+    """Play a scenario under a policy; `none` runs the planner in shadow mode, which writes no throttle."""
+    if name == NO_THROTTLE:
+        scenario = virtual_scenario(file, configure(file, flags, os.environ))
+        scenario = replace(scenario, settings=replace(scenario.settings, shadow=True))
+    else:
+        scenario = virtual_scenario(file, configure(file, [*flags, f"--policy={name}"], os.environ))
+    try:
+        return PolicyRun(name, play(scenario, file.longest))
+    except TimeoutError:
+        return PolicyRun(name, None, f"not done after {file.longest.total_seconds() / 3600:g} h")
 
 
 def _print_logged_scenario(argv: Sequence[str]) -> int:
@@ -176,11 +208,40 @@ def _admin_service(address: str, flags: Sequence[str]) -> tuple[Sequence[str], S
     return configuration.admin_addr, ServiceCertificates(configuration.tls) if configuration.tls else None
 
 
-def _own_flags(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+@dataclass(frozen=True, slots=True)
+class SimulateFlags:
+    """The flags of this command alone."""
+
+    plot: Path | None
+    compare: Sequence[str]
+    """Policies; empty: the configured one alone."""
+    output: str
+
+
+def own_flags(words: Sequence[str]) -> tuple[SimulateFlags, list[str]]:
+    """Return the flags of this command alone, and the others.
+
+    Raises:
+        Invalid: one of them has a wrong value.
+    """
     own, others = _plot_parser().parse_known_args(words)
-    if own.plot is not None and own.plot.suffix != ".svg":
-        raise Invalid(f"--plot is {str(own.plot)!r}; it must be the name of an SVG file. Fix: --plot=plot.svg")
-    return own.plot, others
+    compared = _policies(own.compare) if own.compare is not None else []
+    if own.plot is not None and own.plot.suffix not in _PLOTS:
+        raise Invalid(f"--plot is {str(own.plot)!r}; it must be the name of an SVG or HTML file. Fix: --plot=plot.html")
+    if own.plot is not None and len(compared) > 1 and own.plot.suffix != ".html":
+        raise Invalid(f"--plot is {str(own.plot)!r}; with --compare it must be an HTML file. Fix: --plot=plot.html")
+    return SimulateFlags(own.plot, compared, own.output), others
+
+
+def _policies(text: str) -> list[str]:
+    names, valid = text.split(","), [NO_THROTTLE, *PolicyName]
+    for name in names:
+        if name not in valid or names.count(name) > 1:
+            raise Invalid(
+                f"--compare is {text[:100]!r}; it must be different policies of {', '.join(valid)}. "
+                f"Fix: --compare={','.join(valid)}"
+            )
+    return names
 
 
 def _require_writable(plot: Path) -> None:
@@ -201,7 +262,7 @@ def configure(file: ScenarioFile, flags: Sequence[str], environ: Mapping[str, st
         InvalidConfiguration: the options are invalid; the error lists all problems.
         Invalid: a flag belongs to other commands.
     """
-    _require_own(flags, PLANNER_OPTIONS, "a simulation", " and --plot")
+    _require_own(flags, PLANNER_OPTIONS, "a simulation", ", --plot, --compare and --output")
     source = f"key of planner in {file.name}"
     return parse(flags, environ, preset={name: Given(text, source, Rank.PRESET) for name, text in file.planner.items()})
 
@@ -302,29 +363,3 @@ def _duration(seconds: float) -> str:
         return "never"
     minutes, rest = divmod(round(seconds), 60)
     return f"{seconds:,.1f} s ({minutes // 60} h {minutes % 60:02} min {rest:02} s)"
-
-
-def drawing(outcome: SimulationOutcome) -> str:
-    """Return an SVG file: utilization, throttle and client load of every link side, in MB/s over minutes."""
-    panels = {f"{broker_id} {role.value}": _lines(side) for (broker_id, role), side in outcome.sides.items()}
-    return sheet(panels, "min", "MB/s")
-
-
-def _lines(side: LinkSideOutcome) -> Series:
-    size = max(math.ceil(len(side.seconds) / _POINTS), 1)
-    pieces = [side.seconds[i : i + size] for i in range(0, len(side.seconds), size)]
-    link = side.capacity / MEGABYTE
-    return {
-        "used": [(_minute(piece), _mean([second.carried for second in piece])) for piece in pieces],
-        "throttle": [(_minute(p), None if p[-1].throttle is None else p[-1].throttle / MEGABYTE) for p in pieces],
-        "clients": [(_minute(piece), _mean([second.offered for second in piece])) for piece in pieces],
-        "link": [(_minute(pieces[0]), link), (_minute(pieces[-1]), link)] if pieces else [],
-    }
-
-
-def _minute(piece: Sequence[Second]) -> float:
-    return piece[-1].at / 60
-
-
-def _mean(rates: Sequence[float]) -> float:
-    return sum(rates) / len(rates) / MEGABYTE

@@ -29,6 +29,8 @@ class Second:
     """End of this second, in seconds since the start of the reassignment."""
     carried: float
     """Rate of clients and replication together."""
+    copied: float
+    """Rate of replication."""
     offered: float
     """Rate that clients demanded."""
     throttle: int | None
@@ -117,7 +119,8 @@ class Recording:
         for key, last in self._last.items():
             side, past = sides[key], at - self._at
             carried, offered = (side.total - last.total) / past, (side.client_offered - last.client_offered) / past
-            self._seconds[key].append(Second(at, carried, offered, side.rate))
+            copied = (side.replication - last.replication) / past
+            self._seconds[key].append(Second(at, carried, copied, offered, side.rate))
         self._at, self._last = at, sides
         if self._scenario.events:
             self._took_part |= _sides_in_use(recovery.cluster)

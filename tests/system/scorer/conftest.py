@@ -46,7 +46,7 @@ def run(
 
 def results_of(files: Files) -> report.Results:
     """Return the content of the report."""
-    return gather(files, QUALITY.empty_table())
+    return gather(files, QUALITY.empty_table(), LocalScorer().estimate)
 
 
 @dataclass(frozen=True)

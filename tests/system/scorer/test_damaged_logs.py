@@ -139,7 +139,7 @@ def test_the_report_of_a_run_without_new_data_equals_the_previous_report(
 
     It also computed statistics from displayed rows only: for 5,000 recoveries, those of the worst 1,000.
     """
-    monkeypatch.setattr(results, "_MOST_RECOVERIES", 2)
+    monkeypatch.setattr(results, "MOST_RECOVERIES", 2)
     assert damaged.again().dates == ()
     found = results_of(damaged.files)
     assert len(found.recoveries) == 2
@@ -148,7 +148,7 @@ def test_the_report_of_a_run_without_new_data_equals_the_previous_report(
     assert found.count == 5
     assert found.worst_efficiency == pytest.approx(worst)
     assert found.mean_efficiency == pytest.approx(sum(damaged.efficiency.values()) / 5)
-    assert "<p>5 recoveries. " in report.as_html(found)
+    assert "5 recoveries reached " in report.as_html(found)
 
 
 def test_a_second_run_reads_only_the_new_date(damaged: Damaged, scored: Scored) -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from autothrottle.scorer.command import write_report
+from autothrottle.core.scoring.estimates import GRID
+from autothrottle.scorer.estimation import logged_recoveries
 from autothrottle.scorer.files import ArrowFiles
+from autothrottle.scorer.local import LocalScorer
 from autothrottle.scorer.scoring import TABLES
 from autothrottle.scorer.spark import SparkFiles, SparkScorer
 from tests.system.scorer.conftest import Scored, results_of, run
 
-REPORT = ("report.html", "results.json", "recoveries.csv")
 
-
-def test_spark_gives_the_same_tables_and_the_same_page(spark: SparkSession, scored: Scored, tmp_path: Path) -> None:
+def test_spark_gives_the_same_tables_and_the_same_report(spark: SparkSession, scored: Scored, tmp_path: Path) -> None:
     files = ArrowFiles(str(scored.directory / "log"), str(tmp_path / "out"))
     run(files, SparkScorer(spark))
     for name, schema in TABLES.items():
@@ -23,10 +23,7 @@ def test_spark_gives_the_same_tables_and_the_same_page(spark: SparkSession, scor
         tables = [each.table(name, schema).sort_by(order) for each in (files, scored.files)]
         assert tables[0].equals(tables[1]), name
         assert len(tables[0]) > 0
-    for place in (files, scored.files):
-        write_report(place, results_of(place))
-    for name in REPORT:
-        assert (tmp_path / "out" / name).read_bytes() == (scored.directory / "out" / name).read_bytes()
+    assert results_of(files) == scored.results
 
 
 def test_hadoops_file_systems_give_the_same_scores(spark: SparkSession, scored: Scored, tmp_path: Path) -> None:
@@ -34,3 +31,9 @@ def test_hadoops_file_systems_give_the_same_scores(spark: SparkSession, scored: 
     assert len(run(files, SparkScorer(spark)).dates) == 7
     assert run(files, SparkScorer(spark)).dates == ()
     assert results_of(files) == scored.results
+
+
+def test_estimates_on_spark_equal_those_of_this_process(spark: SparkSession, scored: Scored) -> None:
+    (recovery,) = logged_recoveries(scored.files.table("timeline", TABLES["timeline"], ["halved/1/1"]))
+    tasks = [(recovery, setting) for setting in GRID]
+    assert SparkScorer(spark).estimate(tasks) == LocalScorer().estimate(tasks)

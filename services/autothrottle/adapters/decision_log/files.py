@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import re
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.errors import Invalid
+from autothrottle.core.scoring.cycle_records import CycleRecord
 from autothrottle.core.scoring.decision_records import DecisionRecord, PathRecord, ReassignmentRecord
 
 log = logging.getLogger(__name__)
@@ -28,6 +32,7 @@ _SCALARS: dict[type, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),
     bool: pa.bool_(),
+    bytes: pa.binary(),
     datetime: pa.timestamp("us", "UTC"),
 }
 
@@ -59,10 +64,11 @@ def _type(hint: Any) -> pa.DataType:
 
 DECISIONS = schema_of(DecisionRecord)
 REASSIGNMENTS = schema_of(ReassignmentRecord)
+CYCLES = schema_of(CycleRecord)
 
 
 FILE_NAME = re.compile(
-    r"(?P<planner>.+-\d{10,})-(?P<sequence>\d{1,18})(?:\.(?P<sources>\d{1,6})-[0-9a-f]{8})?\.parquet"
+    r"(?P<cluster>.+)-(?P<term>\d{10,})-(?P<sequence>\d{1,18})(?:\.(?P<sources>\d{1,6})-[0-9a-f]{8})?\.parquet"
 )
 """The name of a file: cluster and term, and a number that ascends in the order of writing.
 
@@ -93,6 +99,89 @@ def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     """
     files, root = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).absolute()))
     return files, root.rstrip("/")
+
+
+class LoggedCycles:
+    """The cycles in the log at one location, term by term, for a replay."""
+
+    def __init__(self, uri: str) -> None:
+        """List the files of the log.
+
+        Args:
+            uri: a local path or a URI, as in the planner's `--decisions`.
+
+        Raises:
+            Invalid: the location has no decision log, or its planners did not log cycles.
+        """
+        try:
+            self._files, root = file_system(uri)
+            self._paths = {kind: self._by_term(f"{root}/{kind}") for kind in ("cycles", "decisions")}
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise Invalid(f"the decision log {uri!r} cannot be read: {error}. Fix: give another location") from None
+        if not any(self._paths.values()):
+            raise Invalid(f"{uri!r} holds no decision log. Fix: give the planner's --decisions")
+        if not self._paths["cycles"]:
+            raise Invalid(
+                f"{uri!r} cannot be replayed: it was written by an older version, which logged decisions without what "
+                "they are based on. Fix: replay a log of this version"
+            )
+
+    def _by_term(self, folder: str) -> dict[tuple[str, int], list[str]]:
+        """Return (cluster, term) -> its files, in the order in which they were written."""
+        paths: dict[tuple[str, int], list[tuple[int, str]]] = {}
+        for info in self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):
+            if info.type is fs.FileType.File and (match := FILE_NAME.fullmatch(info.base_name)):
+                term = match["cluster"], int(match["term"])
+                paths.setdefault(term, []).append((int(match["sequence"]), info.path))
+        return {term: [path for _, path in sorted(files)] for term, files in sorted(paths.items())}
+
+    @property
+    def terms(self) -> Sequence[tuple[str, int]]:
+        """(cluster, term) of all terms with decisions or cycles."""
+        return sorted(self._paths["cycles"].keys() | self._paths["decisions"].keys())
+
+    def has_cycles(self, cluster: str, term: int) -> bool:
+        """Return whether the cycles of a term are in the log, and not only its decisions."""
+        return (cluster, term) in self._paths["cycles"]
+
+    def cycles(self, cluster: str, term: int, note: Callable[[str], None]) -> Iterator[CycleRecord]:
+        """Yield the records of a term, ascending by cycle and without copies.
+
+        Args:
+            cluster: name of the cluster.
+            term: the term.
+            note: called with a sentence for each file that cannot be read.
+        """
+        names, last = CycleRecord.__dataclass_fields__, 0
+        for path in self._paths["cycles"].get((cluster, term), ()):
+            for row in sorted(self._rows(path, CYCLES, note), key=lambda row: int(row["cycle"])):
+                if row["cycle"] > last:
+                    last = row["cycle"]
+                    yield CycleRecord(**{name: row[name] for name in names})
+
+    def rates(self, cluster: str, term: int, note: Callable[[str], None]) -> dict[int, dict[LinkSide, tuple[int, str]]]:
+        """Return cycle -> link side -> (rate in bytes/s, reason) of the decisions of a term."""
+        rates: dict[int, dict[LinkSide, tuple[int, str]]] = {}
+        for path in self._paths["decisions"].get((cluster, term), ()):
+            for row in self._rows(path, _RATES, note):
+                with suppress(ValueError):  # a role that this version does not know
+                    side = row["broker_id"], ReplicaRole(row["role"])
+                    rates.setdefault(row["cycle"], {})[side] = row["rate_decided"], row["reason"]
+        return rates
+
+    def _rows(self, path: str, schema: pa.Schema, note: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Return the rows of a file with these columns; those that are not of the right type make the file damaged."""
+        try:
+            table = pq.read_table(path, filesystem=self._files, columns=schema.names, partitioning=None)
+            rows: list[dict[str, Any]] = table.select(schema.names).cast(schema).to_pylist()
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            note(f"{path} cannot be read and is left out: {reason}")
+            return []
+        return rows
+
+
+_RATES = pa.schema([DECISIONS.field(name) for name in ("cycle", "broker_id", "role", "rate_decided", "reason")])
 
 
 class LoggedDecisions:

@@ -318,11 +318,13 @@ def _prepared(change: Change, ledger: LedgerEntry | None, current: _Throttles, i
         Unavailable: the current values cannot be read, and a controller could not help.
     """
     topic = change.resource.type is ResourceType.TOPIC
-    if isinstance(current, Missing) and topic and change.ledger is None:
+    if isinstance(current, Missing) and topic and not change.records:
         # A deleted topic has no throttles any more, and nothing is left to restore.
         return _PreparedEdit(Change(change.resource, (), None), ledger)
     if isinstance(current, Unavailable) and change.resource.type is ResourceType.BROKER:
-        if change.ledger is not None and not is_down:
+        is_release = not change.records and not (ledger and all(key.is_released for key in ledger.keys.values()))
+        if not is_release and not is_down:
+            # A slow broker may still forward a late write.
             raise Unavailable(_unreachable(change.resource.broker_id, current))
         # No node describes the configs of this broker. The decision was based on the last known values.
         as_decided = {edit.key: edit.expected for edit in change.edits if edit.expected is not None}
@@ -343,7 +345,8 @@ def _with_requests(
         edit.validate(value_in_kafka)
         if value_in_kafka == edit.value and (edit.writes or edit.key not in unknown):
             continue
-        sent, value = operations(replace(edit, expected=value_in_kafka), restores=ledger_key is None)
+        restores = edit.key not in change.records
+        sent, value = operations(replace(edit, expected=value_in_kafka), restores)
         edits.append(Edit(edit.key, value_in_kafka, value))
         steps.append(sent)
         if ledger_key:

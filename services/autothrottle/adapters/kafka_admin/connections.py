@@ -61,6 +61,8 @@ CLIENT: Mapping[str, Any] = {"proxy_url": "direct://"}
 _MAX_ABANDONED = 20
 """Number of connections without success or failure at their deadline, after which all connections are replaced."""
 _CLOSE_SECONDS = 3.0
+_CHECK_SECONDS = 0.1
+"""Time between two checks whether a response is still awaited."""
 _NAME_SECONDS = 10.0
 """How long the answer of a name server is cached."""
 _TIMEOUT_SHARE = 0.95
@@ -229,7 +231,12 @@ class Connections:
         return f"broker {node} ({address})" if address else f"broker {node}"
 
     def exchange(
-        self, requests: Mapping[Node, Request], deadline: float, *, first: bool = False
+        self,
+        requests: Mapping[Node, Request],
+        deadline: float,
+        *,
+        first: bool = False,
+        is_over: Callable[[], bool] | None = None,
     ) -> Mapping[Node, Response | NoResponse]:
         """Send each request to its node in parallel, and return the responses that arrive by the deadline.
 
@@ -237,6 +244,7 @@ class Connections:
             requests: node -> its own request object, because it has the protocol version of the node.
             deadline: on the monotonic clock, in seconds.
             first: return after the first response; nodes without a response then have a `NoResponse`.
+            is_over: called again and again while responses are awaited; True ends the wait. None: the deadline does.
         """
         enough = threading.Event()
         pending = len(requests)
@@ -252,8 +260,9 @@ class Connections:
         futures = {
             node: self._schedule_exchange(node, request, deadline, arrived) for node, request in requests.items()
         }
-        if requests:
-            enough.wait(max(deadline - time.monotonic(), 0.0))
+        while requests and not enough.is_set() and (left := deadline - time.monotonic()) > 0:
+            if enough.wait(left if is_over is None else min(left, _CHECK_SECONDS)) or (is_over and is_over()):
+                break
         return {node: self._answer(node, future, hurried=enough.is_set()) for node, future in futures.items()}
 
     def close(self, wait: bool = True) -> None:

@@ -98,7 +98,12 @@ class Routing:
             return self._send_to_controller(connections, build, deadline, again)
 
     def each(
-        self, builds: Mapping[int, Build], deadline: float, *, again: bool = True
+        self,
+        builds: Mapping[int, Build],
+        deadline: float,
+        *,
+        again: bool = True,
+        is_over: Callable[[], bool] | None = None,
     ) -> Mapping[int, Any | AutothrottleError]:
         """Return each broker's own response, or why it gave none.
 
@@ -106,11 +111,13 @@ class Routing:
             builds: broker id -> its request.
             deadline: on the monotonic clock.
             again: whether to repeat a request that a broker may have received but did not answer.
+            is_over: called again and again while responses are awaited; True ends the wait. None: the deadline does.
         """
         with self._connections() as connections:
             if not connections.addresses:
                 self._metadata(connections, deadline)
-            answers = dict(connections.exchange({node: build() for node, build in builds.items()}, deadline))
+            requests: dict[Node, Any] = {node: build() for node, build in builds.items()}
+            answers = dict(connections.exchange(requests, deadline, is_over=is_over))
             relocated = self._relocated(connections, answers, deadline, again)
             answers |= connections.exchange({node: builds[node]() for node in relocated}, deadline)
             return {

@@ -448,10 +448,8 @@ def _is_ours(key: str, current: str | None, ledger_key: LedgerKey) -> bool:
         return False
     try:
         present, written = parse_replicas(current), parse_replicas(ledger_key.written or "")
-        if ledger_key.intent is None:
-            return present == written
         # A list is edited entry by entry, so the entries common to both versions never disappear.
-        intended = parse_replicas(ledger_key.intent)
+        intended = written if ledger_key.intent is None else parse_replicas(ledger_key.intent)
     except Invalid:
         return False
-    return written & intended <= present <= written | intended
+    return written & intended <= present <= written | intended | ledger_key.late

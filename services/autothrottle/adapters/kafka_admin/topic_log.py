@@ -23,6 +23,9 @@ from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicRecord
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
+_PATIENCE_SECONDS = 0.1
+"""How late an answer of the leader may be before other brokers are asked whether it still leads."""
+_LOOK_UP_SECONDS = 0.5
 _READ_BYTES = 8_000_000
 _UNCOMPRESSED, _GZIP, _MAGIC = 0, 1, 2
 _MAX_BATCH_BYTES = 64_000_000
@@ -106,7 +109,7 @@ class TopicLog:
                 min_version=13,
             )
 
-        response = self._ask_leader(self._reads, build, deadline)
+        response = self._ask_leader(self._reads, build, deadline, wait)
         self._check_code(response.error_code, None)
         result = response.responses[0].partitions[0]
         self._check(result)
@@ -240,13 +243,36 @@ class TopicLog:
             self._partition = _Partition(topic.topic_id, partition.leader_id, len(partition.replica_nodes))
         return self._partition
 
-    def _ask_leader(self, routing: Routing, build: Build, deadline: float) -> Any:
-        leader = self._located(routing, deadline).leader
-        answer = routing.each({leader: build}, deadline, again=False)[leader]
+    def _ask_leader(self, routing: Routing, build: Build, deadline: float, wait: float = 0.0) -> Any:
+        """Return the response of the leader. A frozen one must not use up the time of the next one.
+
+        Args:
+            routing: for reads or for appends.
+            build: the request.
+            deadline: on the monotonic clock.
+            wait: how long the leader may wait for records before it answers, seconds.
+        """
+        leader, patience_ends = self._located(routing, deadline).leader, time.monotonic() + wait + _PATIENCE_SECONDS
+
+        def has_moved() -> bool:
+            if (located := self._partition) is not None and located.leader != leader:
+                return True
+            return time.monotonic() > patience_ends and self._leader(routing) not in (leader, None)
+
+        answer = routing.each({leader: build}, deadline, again=False, is_over=has_moved)[leader]
         if isinstance(answer, AutothrottleError):
             self._partition = None
             raise answer
         return answer
+
+    def _leader(self, routing: Routing) -> int | None:
+        """Return the leader now; None: it is unknown, or there is none."""
+        try:
+            build = partial(messages.describe_topics, [self.name])
+            topic = routing.ask_any(build, time.monotonic() + _LOOK_UP_SECONDS).topics[0]
+        except AutothrottleError:
+            return None
+        return next((p.leader_id for p in topic.partitions if p.leader_id >= 0), None)
 
     def _check(self, result: Any) -> None:
         self._check_code(result.error_code, getattr(result, "error_message", None))

@@ -276,6 +276,7 @@ class StateLog:
 
     def _read(self) -> None:
         deadline = time.monotonic() + _READ_SECONDS + _ATTEMPT_SECONDS
+        started = time.monotonic()
         answer = self._topic.read(self._topic_id, self._replica.position, _READ_SECONDS, deadline)
         with self._changed:
             changed = self._apply(answer)
@@ -284,6 +285,9 @@ class StateLog:
             self._watchers.publish(changed)
         if not self._replica.is_complete and not answer.records:
             self._complete()
+        if not answer.records and time.monotonic() - started < STATE_TOPIC.first:
+            # A new leader with records that its followers do not have yet answers at once, again and again.
+            self._closed.wait(STATE_TOPIC.first)
 
     def _apply(self, answer: Records) -> frozenset[str]:
         """Apply records; return the paths that they changed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from autothrottle.adapters.memory.state_store import Outages
+from autothrottle.core.scoring.cycle_records import CyclePacker, CycleRecord, LoggedCycle
 from autothrottle.core.scoring.decision_records import DecisionRecord, ReassignmentRecord
 from autothrottle.core.traffic.loads import BrokerLoad, Loads
 from autothrottle.ports.telemetry import Attribute, Event, Origin
@@ -51,10 +52,19 @@ class MemoryDecisions:
     def __init__(self) -> None:
         self.decisions: list[DecisionRecord] = []
         self.reassignments: list[ReassignmentRecord] = []
+        self.cycles: list[CycleRecord] = []
+        self._packer = CyclePacker()
 
-    def append(self, decisions: Sequence[DecisionRecord], reassignments: Sequence[ReassignmentRecord]) -> None:
+    def append(
+        self,
+        decisions: Sequence[DecisionRecord],
+        reassignments: Sequence[ReassignmentRecord],
+        cycle: LoggedCycle | None = None,
+    ) -> None:
         self.decisions += decisions
         self.reassignments += reassignments
+        if cycle is not None:
+            self.cycles.append(self._packer.pack(cycle))
 
 
 @dataclass(eq=False, slots=True)

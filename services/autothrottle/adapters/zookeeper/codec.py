@@ -28,7 +28,9 @@ from autothrottle.core.cluster.configs import (
     LedgerKey,
     ResourceType,
     broker_id_of,
+    is_released_intent,
     parse_replicas,
+    texts_of,
 )
 from autothrottle.core.cluster.snapshot import NO_LEADER, TOPIC_NAME
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
@@ -399,7 +401,13 @@ def _ledger_key(key: str, record: Mapping[str, Any]) -> LedgerKey:
         raise ValueError("nothing was written, or no value replaced the one before")
     intent = text(record["intent"]) if "intent" in record else None
     target = text(record["target"]) if "target" in record else None
-    return LedgerKey(before, written, _owned_entries(key, record), intent, target)
+    part, late = _owned_entries(key, record), texts_of(optional_text(record.get("late")))
+    settles = optional_time(record.get("settles"))
+    if bool(late) != (settles is not None):
+        raise ValueError("late and settles are not set together")
+    if is_released_intent(intent, late):
+        intent = part = None
+    return LedgerKey(before, written, part, intent, target, late, settles)
 
 
 def _owned_entries(key: str, record: Mapping[str, Any]) -> frozenset[str] | None:
@@ -407,7 +415,7 @@ def _owned_entries(key: str, record: Mapping[str, Any]) -> frozenset[str] | None
     if "owned" in record:
         return parse_replicas(text(record["owned"]))
     if key in REPLICAS_KEYS:
-        for value in (record["before"], record["written"], record.get("intent")):
+        for value in (record["before"], record["written"], record.get("intent"), record.get("late")):
             parse_replicas(value or "")
     return None
 
@@ -418,11 +426,13 @@ def format_ledger_entry(entry: LedgerEntry) -> bytes:
         name: {
             "before": known.before,
             "written": known.written,
-            **({"owned": ",".join(sorted(known.part))} if known.part else {}),
-            **({"intent": known.intent} if known.intent is not None else {}),
+            **({"owned": ",".join(sorted(part))} if part else {}),
+            **({"intent": intent} if intent is not None else {}),
             **({"target": known.target} if known.target is not None else {}),
+            **({"late": ",".join(sorted(known.late)), "settles": known.settles.isoformat()} if known.settles else {}),
         }
         for name, known in entry.keys.items()
+        for intent, part in (known.stored(name),)
     }
     return compact_json({"version": 1, "keys": keys, "term": entry.term, "cycle": entry.cycle})
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum
 
 from autothrottle.core.errors import Invalid
@@ -205,6 +206,15 @@ def limiting_rate(value: str) -> int | None:
     return rate if rate >= 0 else None
 
 
+LATE_WRITES = timedelta(seconds=60)
+"""How long after a write of unknown outcome Kafka may still apply it.
+
+A broker forwards a config write to the controller, and retries this for 60 s if the controller does not answer.
+
+Source: Kafka's BrokerServer.scala (`retryTimeoutMs` of the channel "forwarding").
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerKey:
     """The ledger's record of one throttle key that autothrottle wrote.
@@ -228,20 +238,45 @@ class LedgerKey:
     """The value that was about to be written, while the write is unconfirmed; None: it is confirmed."""
     target: str | None = None
     """The rate at which the current ramp ends; None: this value is not a ramp step."""
+    late: frozenset[str] = frozenset()
+    """The values of earlier writes of unknown outcome that may still arrive, without the intent; of a replica list its
+    entries."""
+    settles: datetime | None = None
+    """UTC; from this time on no value of `late` arrives. None: `late` is empty."""
 
     def __post_init__(self) -> None:
-        # Normalise: full ownership is stored as None.
-        if self.part is not None and self.part in (frozenset(), self._entries()):
+        if self.late or self.settles:
+            late = self.late - texts_of(self.intent)
+            object.__setattr__(self, "late", late)
+            object.__setattr__(self, "settles", self.settles if late else None)
+        # Normalise: full ownership is stored as None, and a released key owns nothing.
+        if self.part is not None and (self.is_released or self.part in (frozenset(), self._entries())):
             object.__setattr__(self, "part", None)
 
     def _entries(self) -> frozenset[str]:
-        return frozenset(e for text in (self.written, self.intent) if text for e in text.split(","))
+        return texts_of(self.written) | texts_of(self.intent)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the value before ours is restored, and the record only waits for `late`."""
+        return self.settles is not None and self.intent is None and self.written == self.before
+
+    def stored(self, key: str) -> tuple[str | None, frozenset[str] | None]:
+        """Return the intent and the part to store.
+
+        Versions that ignore `late` thus read a released key as one whose write is unconfirmed, and release it again.
+        """
+        if not self.is_released:
+            return self.intent, self.part
+        return ",".join(sorted(self.late)), self.late if key in REPLICAS_KEYS else None
 
     @property
     def owned(self) -> frozenset[str]:
-        """The entries of a replica list that we own, including those of the intent."""
+        """The entries of a replica list that we own, including those of the intent, without `late`."""
         if self.part is not None:
             return self.part
+        if self.is_released:
+            return frozenset()
         return parse_replicas(self.written or "") | parse_replicas(self.intent or "")
 
     @property
@@ -250,8 +285,25 @@ class LedgerKey:
         return self.written if self.target is None else self.target
 
     def is_ours(self, current: str | None) -> bool:
-        """Return whether a current value is the one that we wrote or were about to write."""
-        return current == self.written or (self.intent is not None and current == self.intent)
+        """Return whether a current value is one that we wrote or were about to write."""
+        return current == self.written or (current is not None and (current == self.intent or current in self.late))
+
+    def is_late(self, current: str | None) -> bool:
+        """Return whether a value of `late` has arrived; of a replica list any entry.
+
+        A late removal of entries from a list that is not set any more leaves an empty list.
+        """
+        return not self.late.isdisjoint(texts_of(current)) or (bool(self.late) and current == "" != self.before)
+
+
+def is_released_intent(intent: str | None, late: Iterable[str]) -> bool:
+    """Return whether a stored intent is that of `LedgerKey.stored` for a released key, and no intent."""
+    return bool(intent) and texts_of(intent) <= frozenset(late)
+
+
+def texts_of(value: str | None) -> frozenset[str]:
+    """Return the entries of a replica list, or the value of a rate or a quota, as texts; none if it is not set."""
+    return frozenset(value.split(",")) if value else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +316,14 @@ class LedgerEntry:
     """The term that last wrote the entry."""
     cycle: int = 0
     """The cycle of that term that last wrote the entry."""
+
+    def records(self, current: Mapping[str, str]) -> Mapping[str, LedgerKey]:
+        """Return the records of the keys that are ours: of a released key only once a late value has arrived.
+
+        Args:
+            current: key -> its current value.
+        """
+        return {n: key for n, key in self.keys.items() if not key.is_released or key.is_late(current.get(n))}
 
 
 MAX_BROKER_ID = MAX_INT32

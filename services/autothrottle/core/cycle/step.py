@@ -175,7 +175,8 @@ def _decided(
         submissions=sent,
         quotas=quota_state,
     )
-    total = merged(inputs, rates, cleanup.contribution, submit, ended, quotas, unreadable)
+    late = Contribution() if settings.shadow else _late_writes(cycle.at, with_records(ledger, writes.changes))
+    total = merged(inputs, rates, cleanup.contribution, submit, ended, quotas, unreadable, late)
     decision = _with_throttles(settings, replace(state, term=next_term), cycle, throttles, total)
     return replace(decision, foreign=cleanup.foreign, ticket=submissions.ticket, needs=needs)
 
@@ -213,6 +214,13 @@ def _with_throttles(
     )
 
 
+def _late_writes(at: datetime, ledger: Mapping[ConfigResource, LedgerEntry]) -> Contribution:
+    """Return the cycle from which on a write of unknown outcome can no longer arrive."""
+    times = [key.settles for entry in ledger.values() for key in entry.keys.values() if key.settles is not None]
+    waits = [time - at for time in times if time > at]
+    return Contribution(wake_ups=(WakeUp("late writes settle", min(waits)),) if waits else ())
+
+
 def merged(*parts: Contribution) -> Contribution:
     """Return all contributions as one, in their order."""
     return Contribution(
@@ -237,7 +245,7 @@ def ramp_steps(state: ControllerState, at: datetime, clock: float) -> CycleDecis
     """
     term = state.term
     is_paused = term.sources.pause is not None
-    steps = () if is_paused else term.ramp.steps(state.written, clock, term.fence, term.cycles)
+    steps = () if is_paused else term.ramp.steps(state.written, at, clock, term.fence, term.cycles)
     view = SnapshotViews(term.ramp.snapshot)
     return CycleDecision(state, at, scheduled=False, view=view, ramp=term.ramp, changes=steps, between_cycles=True)
 

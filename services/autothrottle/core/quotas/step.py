@@ -173,8 +173,8 @@ def _quota(
 ) -> BytesPerSecond | None:
     """Return the quota to write, below the one before. None: write none, and restore the one before."""
     configs, entry = inputs.state.configs, inputs.state.ledger.get(target.resource)
-    current = configs.get(target.resource, _NOTHING).get(key)
-    ledger_key = entry.keys.get(key) if entry else None
+    config = configs.get(target.resource, _NOTHING)
+    current, ledger_key = config.get(key), entry.records(config).get(key) if entry else None
     if ledger_key is None and not is_read:
         desired.is_unread = True
         return None
@@ -430,12 +430,13 @@ def quota_changes(
         ledger_keys, values = entry.keys if entry else {}, desired.get(resource, {})
         if ledger_keys and _is_in_force(values, current, ledger_keys):
             continue
+        records = entry.records(current) if entry else {}
         keys = {
-            key: desired_rate(values.get(key), current.get(key), ledger_keys.get(key), hold=hold)
+            key: desired_rate(values.get(key), current.get(key), records.get(key), hold=hold)
             for key in sorted({*values, *ledger_keys})
         }
         findings += [f"{resource}, {key}: {quota.finding}" for key, quota in keys.items() if quota.finding]
-        change = change_of(resource, keys, current, entry, term, cycle)
+        change = change_of(resource, keys, current, entry, at, term, cycle)
         changes += [change] if change is not None else []
     return ChangeSet(tuple(changes), tuple(refused), tuple(findings))
 
@@ -443,8 +444,9 @@ def quota_changes(
 def _is_in_force(values: Mapping[str, str], current: Mapping[str, str], ledger_keys: Mapping[str, LedgerKey]) -> bool:
     """Return whether all keys are as we wrote them: the usual case, detected without deciding each key."""
     return values.keys() == ledger_keys.keys() and all(
-        current.get(key) == text and ledger_keys[key].written == text and ledger_keys[key].intent is None
+        current.get(key) == text == record.written and record.intent is None and not record.late
         for key, text in values.items()
+        for record in (ledger_keys[key],)
     )
 
 

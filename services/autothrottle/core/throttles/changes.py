@@ -13,10 +13,11 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from autothrottle.core.cluster.configs import (
+    LATE_WRITES,
     RATE_KEYS,
     REPLICAS_KEYS,
     ConfigResource,
@@ -25,6 +26,7 @@ from autothrottle.core.cluster.configs import (
     ReplicaRole,
     ResourceType,
     parse_replicas,
+    texts_of,
 )
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cluster.snapshot import Snapshot
@@ -96,13 +98,17 @@ class Change:
     edits: tuple[Edit, ...]
     """May be empty; then only the ledger changes."""
     ledger: LedgerEntry | None
-    """The entry after the change; None: we no longer own anything on the resource."""
+    """The entry after the change; None: we no longer own anything on the resource, and no write of ours is late."""
+
+    @property
+    def records(self) -> Mapping[str, LedgerKey]:
+        """The records of the keys that are ours after the change; empty: the change releases the resource."""
+        return {name: key for name, key in self.ledger.keys.items() if not key.is_released} if self.ledger else {}
 
     @property
     def restored(self) -> tuple[Edit, ...]:
-        """The edits that set a value without a record in the entry: they restore an earlier one."""
-        recorded = self.ledger.keys if self.ledger else {}
-        return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in recorded)
+        """The edits that set a value of a key that is not ours afterwards: they restore an earlier one."""
+        return tuple(edit for edit in self.edits if edit.value is not None and edit.key not in self.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +125,15 @@ class ChangeSet:
     """Topics with a foreign replica list that no broker applies."""
 
 
-def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pace | None = None) -> ChangeSet:
+def changes(
+    plan: Plan, snapshot: Snapshot, at: datetime, term: int, cycle: int = 0, pace: Pace | None = None
+) -> ChangeSet:
     """Return the edits that apply the plan, and release every key that the plan does not need.
 
     Args:
         plan: the desired throttles.
         snapshot: the current throttles and the ledger.
+        at: UTC.
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
         pace: time that the next ramp steps stand for; None: raise rates at once.
@@ -146,7 +155,7 @@ def changes(plan: Plan, snapshot: Snapshot, term: int, cycle: int = 0, pace: Pac
         findings += [f"{resource}, {name}: {text}" for name, text in texts]
         invalid_lists += any(key.is_invalid for key in keys.values())
         change = change_of(
-            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), term, cycle
+            resource, keys, snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource), at, term, cycle
         )
         if change is not None:
             done.append(change)
@@ -183,13 +192,13 @@ class Applied:
             if change.resource.type is ResourceType.BROKER:
                 rates |= _rates(change)
                 steps |= _steps(change, (ledger or {}).get(change.resource))
-            elif change.resource.type is ResourceType.TOPIC and change.ledger is None:
+            elif change.resource.type is ResourceType.TOPIC and not change.records:
                 cleared.append(change.resource.name)
         return Applied(rates, tuple(cleared), frozenset(steps))
 
 
 def _rates(change: Change) -> dict[LinkSide, int | None]:
-    recorded = change.ledger.keys if change.ledger else {}
+    recorded = change.records
     edited = {edit.key: edit.value for edit in change.edits if edit.writes}
     return {
         (change.resource.broker_id, role): int(edited[role.rate_key] or 0) if role.rate_key in recorded else None
@@ -209,7 +218,7 @@ def _steps(change: Change, old_entry: LedgerEntry | None) -> set[LinkSide]:
     }
 
 
-def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace) -> tuple[Change, ...]:
+def next_steps(plan: Plan, snapshot: Snapshot, at: datetime, term: int, cycle: int, pace: Pace) -> tuple[Change, ...]:
     """Return the next ramp steps of the rates that are below their targets, and no other change."""
     rates, steps = plan.rates, []
     for resource in rates:
@@ -217,7 +226,7 @@ def next_steps(plan: Plan, snapshot: Snapshot, term: int, cycle: int, pace: Pace
         if entry is None or all(key.target is None for key in entry.keys.values()):
             continue
         keys = _desired_keys(plan, rates, frozenset(), snapshot, resource, pace)
-        change = change_of(resource, keys, snapshot.throttles.get(resource, {}), entry, term, cycle)
+        change = change_of(resource, keys, snapshot.throttles.get(resource, {}), entry, at, term, cycle)
         steps += [change] if change is not None and change.edits else []
     return tuple(steps)
 
@@ -294,7 +303,7 @@ def validate_change(change: Change) -> None:
         raise Invalid(f"{change.resource} has the keys {given}; give each of {' and '.join(allowed)} at most once")
     for edit in change.edits:
         if edit.writes and edit.value:
-            _validate_value(f"{edit.key} of {change.resource}", edit, edit.value, recorded.get(edit.key))
+            _validate_value(f"{edit.key} of {change.resource}", edit, edit.value, change.records.get(edit.key))
 
 
 _KEYS: Mapping[ResourceType, Sequence[str]] = {
@@ -317,7 +326,7 @@ def _validate_value(where: str, edit: Edit, value: str, record: LedgerKey | None
         raise Invalid(f"{where} is {value[:60]!r}; give an integer in 0..{MAX_RATE} without sign and leading zeros")
     if record is None and edit.expected is None:
         raise Invalid(f"{where} is set to {value[:60]!r} without a record in the ledger; give the change its record")
-    if record is not None and not record.is_ours(value):
+    if record is not None and value not in (record.written, record.intent):
         raise Invalid(f"{where} is set to another value than its record in the ledger has; give the same value")
 
 
@@ -371,13 +380,14 @@ def intended(change: Change, ledger: LedgerEntry | None, term: int) -> LedgerEnt
 
 
 def _intended(edit: Edit, old: LedgerKey | None, new: LedgerKey | None) -> LedgerKey:
-    if new is None or edit.value is None:
-        # The key is deleted. Until then the current value is ours, even a tool's rate that we never owned.
+    if new is None or new.is_released or edit.value is None:
+        # The key is released. Until then the current value is ours, even a tool's rate that we never owned.
         return old or LedgerKey(edit.value, edit.expected)
-    replaced = edit.expected if old is None or old.is_ours(edit.expected) else old.written
+    is_edited = old is not None and not old.is_released and not old.is_ours(edit.expected)
+    replaced = old.written if old is not None and is_edited else edit.expected
     if edit.key not in REPLICAS_KEYS:
-        return LedgerKey(new.before, replaced, intent=edit.value, target=new.target)
-    return LedgerKey(new.before, replaced, new.owned | (old.owned if old else frozenset()), edit.value)
+        return replace(new, written=replaced, intent=edit.value)
+    return replace(new, written=replaced, part=new.owned | (old.owned if old else frozenset()), intent=edit.value)
 
 
 def _desired_keys(
@@ -389,8 +399,7 @@ def _desired_keys(
     pace: Pace | None,
 ) -> dict[str, DesiredKey]:
     """Return the keys of one resource with their desired values."""
-    current, entry = snapshot.throttles.get(resource, {}), snapshot.ledger.get(resource)
-    records = entry.keys if entry else {}
+    current, records = snapshot.throttles.get(resource, {}), snapshot.records(resource)
     if resource.type is ResourceType.BROKER:
         broker_id = resource.broker_id
         is_taken_over, is_held = broker_id in of_reassignment, plan.hold.rates_of(broker_id)
@@ -409,48 +418,71 @@ def change_of(
     keys: Mapping[str, DesiredKey],
     current: Mapping[str, str],
     entry: LedgerEntry | None,
+    at: datetime,
     term: int,
     cycle: int,
 ) -> Change | None:
     """Return the edits that give the keys of one resource their desired values; None: nothing changes.
+
+    A write of unknown outcome may arrive later, see `LATE_WRITES`. Until then the ledger remembers its value, also of a
+    key that is released: such a value is ours, and is restored.
 
     Args:
         resource: the resource.
         keys: key -> its desired value.
         current: key -> its current value.
         entry: the resource's entry in the ledger.
+        at: UTC.
         term: the term that writes, for the ledger.
         cycle: the cycle that writes, for the ledger.
     """
     ledger_keys = entry.keys if entry else {}
+    records = {name: _record(key, ledger_keys.get(name), current.get(name), at) for name, key in keys.items()}
+    ledger = {name: record for name, record in records.items() if record is not None}
     edits = tuple(
         Edit(name, current.get(name), key.value)
         for name, key in keys.items()
-        if key.value != current.get(name) or _must_be_unchanged(name, key, ledger_keys.get(name))
+        if key.value != current.get(name) or _must_be_unchanged(name, ledger.get(name), ledger_keys.get(name))
     )
-    ledger = {name: key.ledger for name, key in keys.items() if key.ledger is not None}
     if not edits and ledger == ledger_keys:
         return None
     return Change(resource, edits, LedgerEntry(ledger, term, cycle) if ledger else None)
 
 
-def _must_be_unchanged(name: str, key: DesiredKey, ledger_key: LedgerKey | None) -> bool:
+def _record(key: DesiredKey, old: LedgerKey | None, current: str | None, at: datetime) -> LedgerKey | None:
+    """Return the record of a key after its change, with the values of our writes that may still arrive."""
+    new = key.ledger
+    if old is None or not (old.intent or old.late) or (new is not None and new.intent is not None):
+        return new
+    late, settles = old.late, old.settles
+    if old.intent is not None and old.intent != old.written:  # equal in a record that the store had lost
+        sent = texts_of(old.intent)
+        late, settles = late | (sent if old.part is None else sent & old.part), at + LATE_WRITES
+    if settles is None or (at >= settles and not (new is not None and old.is_late(current))):
+        late = frozenset()
+    if new is not None:
+        return replace(new, late=late, settles=settles if late else None)
+    late -= texts_of(key.value)
+    return LedgerKey(key.value, key.value, late=late, settles=settles) if late else None
+
+
+def _must_be_unchanged(name: str, new: LedgerKey | None, old: LedgerKey | None) -> bool:
     """Return whether a value that stays must be checked again when the ledger is written.
 
     That is the case for a rate that we take over unchanged, since otherwise we would later restore a wrong value. It is
-    also the case for a key that we release while one of our writes to it is unconfirmed.
+    also the case for a key that we release while one of our writes to it is unconfirmed, or has become impossible.
     """
-    if key.ledger is None:
-        return ledger_key is not None and ledger_key.intent is not None
-    return name in RATE_KEYS and ledger_key is None
+    if new is not None and not new.is_released:
+        return name in RATE_KEYS and (old is None or old.is_released)
+    return old is not None and (old.intent is not None or (old.is_released and new is None))
 
 
-def release_of_ours(snapshot: Snapshot, term: int, cycle: int = 0) -> ChangeSet:
+def release_of_ours(snapshot: Snapshot, at: datetime, term: int, cycle: int = 0) -> ChangeSet:
     """Return the edits that restore the earlier value of each of our throttles, even during reassignments.
 
     Throttles that another party set for a reassignment are not ours and stay.
     """
-    return changes(Plan(), replace(snapshot, reassignments=()), term, cycle)
+    return changes(Plan(), replace(snapshot, reassignments=()), at, term, cycle)
 
 
 def stale_lists(snapshot: Snapshot, overrides: Overrides, keep_throttles: bool = False) -> tuple[str, ...]:
@@ -464,9 +496,12 @@ def stale_lists(snapshot: Snapshot, overrides: Overrides, keep_throttles: bool =
         keep_throttles: whether throttles would stay after the last reassignment.
     """
     lists = Plan(replicas=replica_lists(snapshot, overrides), hold=hold(snapshot, overrides, keep_throttles))
-    change_set = changes(lists, snapshot, term=0)
+    change_set = changes(lists, snapshot, _BEGINNING, term=0)
     return tuple(c.resource.name for c in change_set.changes if c.resource.type is ResourceType.TOPIC and c.edits)
 
+
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
+"""A time at which every late write may still arrive."""
 
 BUDGET = 10_000
 """Maximum number of config changes in `BUDGET_SPAN`. Every broker reads each change notification, and ZooKeeper's Java
@@ -533,9 +568,9 @@ class RampState:
         """
         return Pace(self.raised, self._interval(history, now), now)
 
-    def steps(self, history: WriteHistory, now: float, fence: int, cycle: int) -> tuple[Change, ...]:
+    def steps(self, history: WriteHistory, at: datetime, now: float, fence: int, cycle: int) -> tuple[Change, ...]:
         """Return the changes of the steps that are due."""
-        due = next_steps(self.plan, self.snapshot, fence, cycle, self.pace(history, now))
+        due = next_steps(self.plan, self.snapshot, at, fence, cycle, self.pace(history, now))
         return tuple(change for change in due if change.resource not in self.refused)
 
     def begin(self, plan: Plan, snapshot: Snapshot) -> RampState:

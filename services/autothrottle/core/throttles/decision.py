@@ -136,7 +136,7 @@ def _paused(settings: PlannerSettings, cycle: CycleInput) -> ThrottleDecision:
     assert pause is not None
     if pause.mode is PauseMode.KEEP:
         return ThrottleDecision(stale=stale_lists(snapshot, cycle.overrides, settings.limits.keep_throttles))
-    change_set = release_of_ours(snapshot, cycle.fence, cycle.number)
+    change_set = release_of_ours(snapshot, cycle.at, cycle.fence, cycle.number)
     return ThrottleDecision(_contribution(cycle, change_set), invalid_lists=change_set.invalid_lists)
 
 
@@ -152,7 +152,7 @@ def _planned(
     guard_state, guarded = planned_state.guards.observe(cycle.view.snapshot.progress).apply(
         unguarded, snapshot, limits, exempt, settings.finish_by, window is not None, at
     )
-    change_set = changes(guarded.plan, snapshot, cycle.fence, cycle.number, pace)
+    change_set = changes(guarded.plan, snapshot, at, cycle.fence, cycle.number, pace)
     contribution = _contribution(
         cycle, change_set, (*_load_findings(settings, cycle), *guarded.findings), _schedule_wake_ups(settings, cycle)
     )

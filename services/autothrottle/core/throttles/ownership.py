@@ -75,12 +75,9 @@ ForeignThrottles = Mapping[ConfigResource, Mapping[str, str]]
 def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
     """Return the current throttle keys that are not in the ledger, with their values."""
     foreign = {
-        resource: {
-            key: value
-            for key, value in sorted(keys.items())
-            if resource not in snapshot.ledger or key not in snapshot.ledger[resource].keys
-        }
+        resource: {key: value for key, value in sorted(keys.items()) if key not in records}
         for resource, keys in sorted(snapshot.throttles.items(), key=lambda item: item[0].order)
+        for records in (snapshot.records(resource),)
     }
     return {resource: keys for resource, keys in foreign.items() if keys}
 
@@ -109,7 +106,7 @@ def with_lost_records(
             complete.setdefault(resource, entry)
             continue
         missing = {
-            key: replace(record, intent=record.written if record.intent is None else record.intent)
+            key: record if record.is_released or record.intent else replace(record, intent=record.written)
             for key, record in entry.keys.items()
             if key not in stored and key in values and _is_still_set(key, record, values[key])
         }
@@ -121,7 +118,7 @@ def with_lost_records(
 
 def _is_still_set(key: str, record: LedgerKey, current: str) -> bool:
     """Return whether a current value is ours, or a replica list still has entries of ours."""
-    if record.is_ours(current):
+    if record.is_late(current) or (record.is_ours(current) and not record.is_released):
         return True
     return key in REPLICAS_KEYS and not record.owned.isdisjoint(_entries(current) or ())
 
@@ -303,7 +300,8 @@ def desired_replicas(
     present: frozenset[str] = frozenset() if replaced or entries is None else entries
     base = parse_replicas(ledger_key.before or "") if ledger_key and (replaced or WILDCARD in owned) else present
     foreign = frozenset(e for e in base - owned if _partition(e) not in moving)
-    retained = owned | _of_partitions(present, moving) if hold else _of_brokers(owned, held_brokers)
+    expected = owned & ledger_key.owned if ledger_key else owned
+    retained = expected | _of_partitions(present, moving) if hold else _of_brokers(expected, held_brokers)
     retained -= _of_partitions(retained, lists.free)
     target_entries = (desired | retained) - foreign
     text = ledger_key.before if ledger_key else current
@@ -322,14 +320,18 @@ def desired_replicas(
 
 
 def _owned(ledger_key: LedgerKey | None, entries: frozenset[str] | None) -> frozenset[str]:
-    """Return our entries in the current list; between a wildcard and an exact list, the current value decides."""
-    if ledger_key is None or ledger_key.intent is None or WILDCARD not in ledger_key.owned:
-        return ledger_key.owned if ledger_key else frozenset()
-    return frozenset({WILDCARD}) if entries and WILDCARD in entries else ledger_key.owned - {WILDCARD}
+    """Return our entries, also late ones; between a wildcard and an exact list, the current value decides."""
+    if ledger_key is None:
+        return frozenset()
+    owned = ledger_key.owned | ledger_key.late
+    if WILDCARD not in owned or (ledger_key.intent is None and not ledger_key.late):
+        return owned
+    return frozenset({WILDCARD}) if entries and WILDCARD in entries else owned - {WILDCARD}
 
 
 def _confirmed(owned: frozenset[str], ledger_key: LedgerKey) -> frozenset[str]:
     """Return our entries that must be present; with an intent, only those in both the old and the intended value."""
+    owned &= ledger_key.owned
     if ledger_key.intent is None:
         return owned
     return owned & (_entries(ledger_key.written) or frozenset()) & (_entries(ledger_key.intent) or frozenset())
@@ -337,7 +339,7 @@ def _confirmed(owned: frozenset[str], ledger_key: LedgerKey) -> frozenset[str]:
 
 def _is_all_ours(current: str | None, ledger_key: LedgerKey) -> bool:
     """Return whether a list is as we wrote it, without foreign entries: the usual case, detected without parsing."""
-    is_whole = ledger_key.intent is None and ledger_key.part is None
+    is_whole = ledger_key.intent is None and ledger_key.part is None and not ledger_key.late
     return is_whole and current == ledger_key.written and not ledger_key.before
 
 
@@ -411,22 +413,21 @@ def brokers_throttled_for_reassignment(snapshot: Snapshot) -> frozenset[int]:
     broker_ids: set[int] = set()
     for reassignment in snapshot.reassignments:
         resource, moving = ConfigResource.topic(reassignment.topic), frozenset(reassignment.partitions)
-        entry = snapshot.ledger.get(resource)
+        records = snapshot.records(resource)
         for role in ReplicaRole:
             key = role.replicas_key
-            ledger_key, current = entry.keys.get(key) if entry else None, snapshot.throttles.get(resource, {}).get(key)
+            ledger_key, current = records.get(key), snapshot.throttles.get(resource, {}).get(key)
             if ledger_key and _is_all_ours(current, ledger_key):
                 continue
             entries = _entries(current) or frozenset()
-            foreign = entries - (ledger_key.owned if ledger_key else frozenset())
+            foreign = entries - (ledger_key.owned | ledger_key.late if ledger_key else frozenset())
             broker_ids |= {int(e.partition(":")[2]) for e in _of_partitions(foreign, moving)}
     return frozenset(b for b in broker_ids if _has_foreign_rate(snapshot, b))
 
 
 def _has_foreign_rate(snapshot: Snapshot, broker_id: int) -> bool:
     resource = ConfigResource.broker(broker_id)
-    entry = snapshot.ledger.get(resource)
-    return bool(snapshot.throttles.get(resource, {}).keys() - (entry.keys.keys() if entry else set()))
+    return bool(snapshot.throttles.get(resource, {}).keys() - snapshot.records(resource).keys())
 
 
 RISE = timedelta(seconds=30)

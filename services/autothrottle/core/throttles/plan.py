@@ -184,8 +184,7 @@ def _listed_brokers(snapshot: Snapshot, topic: str) -> frozenset[int] | None:
     resource = ConfigResource.topic(topic)
     if not topic or resource in snapshot.unreadable_configs:
         return None
-    entry = snapshot.ledger.get(resource)
-    entries = set[str]().union(*(key.owned for key in entry.keys.values())) if entry else set[str]()
+    entries = set[str]().union(*(key.owned for key in snapshot.records(resource).values()))
     for key, text in snapshot.throttles.get(resource, {}).items():
         if key in REPLICAS_KEYS:
             try:
@@ -207,7 +206,7 @@ def _is_over(snapshot: Snapshot, overrides: Overrides) -> bool:
 
 def had_reassignment(snapshot: Snapshot) -> bool:
     """Return whether the ledger still has lists of a reassignment: leader lists, since overrides write none."""
-    return any(LEADER_REPLICAS in entry.keys for entry in snapshot.ledger.values())
+    return any(LEADER_REPLICAS in snapshot.records(resource) for resource in snapshot.ledger)
 
 
 def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: int, role: ReplicaRole) -> Decision:

@@ -219,7 +219,7 @@ def test_the_next_term_logs_the_reassignment_as_resumed() -> None:
 class BrokenSink:
     """A decision log with a bug."""
 
-    def append(self, decisions: object, reassignments: object) -> None:
+    def append(self, decisions: object, reassignments: object, cycle: object = None) -> None:
         raise ZeroDivisionError
 
 

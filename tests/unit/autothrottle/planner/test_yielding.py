@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.memory import MemoryCluster
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType
+from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ResourceType
 from autothrottle.core.quotas.keys import (
     DEFAULT,
     ClientQuotaEntity,
@@ -413,6 +414,20 @@ def test_uninstalling_restores_the_quotas(bench: Bench) -> None:
     windows(bench, 2)
     take_back_everything(bench.term, bench.cluster, bench.cluster, bench.cluster)
     assert rates(bench) == {BACKFILL.path: 60} and bench.cluster.ledger == {}
+
+
+def test_uninstalling_waits_for_writes_that_may_still_arrive(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing restores a late value after the end of the process that uninstalls."""
+    monkeypatch.setattr("autothrottle.core.throttles.changes.LATE_WRITES", timedelta(seconds=0.2))
+    unconfirmed = LedgerEntry({PRODUCER: LedgerKey(None, None, intent="35000000")}, 1)
+    bench.cluster.ledger[BACKFILL.resource] = unconfirmed
+
+    def sleep(seconds: float) -> None:
+        bench.cluster.configs.setdefault(BACKFILL.resource, {})[PRODUCER] = "35000000"
+        time.sleep(seconds)
+
+    take_back_everything(bench.term, bench.cluster, bench.cluster, bench.cluster, sleep)
+    assert rates(bench) == {} and bench.cluster.ledger == {}
 
 
 def test_too_many_clients_are_named_and_the_limited_ones_stay(bench: Bench) -> None:

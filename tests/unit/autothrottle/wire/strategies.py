@@ -53,7 +53,12 @@ resources = st.one_of(st.builds(ConfigResource.broker, broker_ids), st.builds(Co
 ledger_keys = st.builds(
     LedgerKey, st.none() | text, st.none() | text, st.frozensets(text, max_size=3), *[st.none() | text] * 2
 )
-ledger_entries = st.builds(LedgerEntry, st.dictionaries(keys, ledger_keys, min_size=1, max_size=3), int64, int64)
+late_values = st.frozensets(st.text("0123456789:*", min_size=1, max_size=5), min_size=1, max_size=3)
+late_keys = st.builds(LedgerKey, *[st.sampled_from((None, "1"))] * 2, st.none(), late=late_values, settles=times)
+"""Records of keys with late writes; many of them are released."""
+ledger_entries = st.builds(
+    LedgerEntry, st.dictionaries(keys, ledger_keys | late_keys, min_size=1, max_size=3), int64, int64
+)
 edits = st.builds(Edit, keys, st.none() | text, st.none() | text)
 changes = st.builds(Change, resources, st.lists(edits, max_size=4).map(tuple), st.none() | ledger_entries)
 outcomes = st.builds(Outcome, resources, st.sampled_from(OutcomeStatus), text)

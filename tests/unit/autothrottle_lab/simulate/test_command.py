@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -36,6 +37,7 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualScenario,
 )
 from autothrottle_lab.simulation.link import ClientTraffic, Contention, Sharing, TrafficStep
+from tests import browser
 from tests.builders import limits, mb
 from tests.paths import ROOT
 
@@ -113,8 +115,14 @@ def test_static_throttle_at_90_percent_takes_as_long_as_the_closed_form(
     assert sender[:4] == ["1001", "leader", "100", "6.48"]
     assert receiver[:4] == ["1006", "follower", "100", "6.48"]
     assert sender[6:9] == receiver[6:9] == ["54.0", "to", "54.0"]
-    titles = [one.text for one in ElementTree.fromstring(plot.read_text()).iter() if one.get("font-weight") == "bold"]
-    assert titles == ["1001 leader", "1006 follower"]
+    drawing = ElementTree.fromstring(plot.read_text())
+    headings = [text.text for text in drawing.iterfind("{*}text[@font-weight='bold']")]
+    assert headings == [
+        "Reassignment of 2 partitions, 6.5 GB: static",
+        "Broker 1001, outbound link",
+        "Broker 1006, inbound link",
+    ]
+    assert len(drawing.findall("{*}svg/{*}title")) == len(drawing.findall("{*}svg/{*}desc")) == 2
 
 
 def test_brokers_counted_from_0_get_the_same_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,6 +209,50 @@ def test_new_leader_after_a_failure_is_throttled_at_once_and_takes_part() -> Non
     copied = {broker_id: one.copied for (broker_id, role), one in outcome.sides.items() if role is ReplicaRole.LEADER}
     assert copied[1001] + copied[1002] == pytest.approx(mb(6_000))
     assert copied[1001] < 0.6 * mb(6_000) < 6 * copied[1002]
+
+
+def test_compared_policies_share_one_table_and_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plot.html"
+    path = scenario_path(tmp_path, ("megabytes = 3240", "megabytes = 1000"))
+    assert main(["simulate", path, "--compare", "none,static", "--plot", str(page), "--output", "json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == f"plot: {page}\n"
+    document = json.loads(printed.out)
+    free, throttled = document["policies"]
+    assert (free["policy"], throttled["policy"]) == ("none", "static")
+    assert free["throttle_writes"] == 0 < throttled["throttle_writes"]
+    assert free["seconds"] < throttled["seconds"]
+    assert free["link_sides"][0]["highest_throttle_bytes_per_second"] is None
+    assert throttled["link_sides"][0]["highest_throttle_bytes_per_second"] == mb(54)
+    text = page.read_text()
+    assert text.count("<table>") == 1
+    assert document["verdict"].replace("<", "&lt;") in text
+    assert text.count('class="narrow"') == 2 * 2
+    # With clients of 40 MB/s, only a policy without throttles fills the link.
+    assert document["verdict"].startswith("static: the reassignment takes ")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_browser_shows_the_page_of_a_comparison_without_sideways_scrolling(tmp_path: Path, width: int) -> None:
+    if browser.find() is None:
+        pytest.skip(browser.ABSENT)
+    page = tmp_path / "plot.html"
+    path = scenario_path(tmp_path, ("megabytes = 3240", "megabytes = 1000"))
+    assert main(["simulate", path, "--compare", "none,static", "--plot", str(page)]) == 0
+    expression = "[d.documentElement.scrollWidth, d.querySelectorAll('.chart svg').length]"
+    scroll_width, charts = browser.evaluate(page, expression, width, tmp_path)
+    assert scroll_width <= width and charts == 2 * 2 * 2
+
+
+def test_policy_that_never_ends_has_a_row_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scenario_path(
+        tmp_path, ("megabytes = 3240", "megabytes = 10\nproduce = 5"), ("= 5\n[pl", "= 5\nlongest = 0.02\n[pl")
+    )
+    assert main(["simulate", path, "--static-rate=2", "--compare", "none,static"]) == 0
+    output = capsys.readouterr().out
+    assert [line.split()[0] for line in output.splitlines()[:3]] == ["Policy", "none", "static"]
+    assert "not done after 0.02 h" in output
+    assert main(["simulate", path, "--static-rate=2", "--compare", "static"]) == 1
 
 
 def test_failed_follower_delays_the_reassignment_until_it_returns() -> None:
@@ -390,7 +442,10 @@ def test_invalid_command_line_is_refused(tmp_path: Path, capsys: pytest.CaptureF
         ([good, "--policy", "fast"], "'fast' (flag --policy)"),
         ([good, "--intervall", "9"], "intervall"),
         ([good, "--zk-addr", "zk1:2181"], "--zk-addr does not apply to a simulation"),
-        ([good, "--plot", "plot.png"], "the name of an SVG file"),
+        ([good, "--plot", "plot.png"], "the name of an SVG or HTML file"),
+        ([good, "--compare", "static,none", "--plot", "plot.svg"], "with --compare it must be an HTML file"),
+        ([good, "--compare", "fast"], "it must be different policies of none, adaptive, headroom, static"),
+        ([good, "--compare", "static,static"], "it must be different policies"),
         ([good, "--plot", str(tmp_path / "none" / "plot.svg")], "cannot be written"),
     ):
         assert main(["simulate", *arguments]) == 2

@@ -165,6 +165,17 @@ def test_slow_name_resolution_does_not_delay_other_servers(error: Exception, mon
         assert isinstance(answer, NoResponse) and "the name slow.example cannot be resolved" in str(answer.error)
 
 
+def test_a_wait_for_a_silent_server_ends_when_its_answer_is_no_longer_needed() -> None:
+    with silent_server() as server, closing(Connections([server.address], {}, timedelta(seconds=30))) as connections:
+        (node,) = connections.bootstrap_nodes
+        checks = iter([False, False, True])
+        began = time.monotonic()
+        requests = {node: metadata_request()}
+        answer = connections.exchange(requests, began + LIMIT_SECONDS, is_over=lambda: next(checks))[node]
+        assert isinstance(answer, NoResponse) and next(checks, None) is None
+        assert time.monotonic() - began < LIMIT_SECONDS / 2
+
+
 def test_close_ends_waiting_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     with silent_server() as server:
         admin = KafkaAdmin(KafkaSettings((server.address,)))

@@ -16,11 +16,13 @@ from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerRea
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.nodes import kafka_overrides
 from autothrottle.adapters.kafka_state.replica import Effect, StateEdit
+from autothrottle.adapters.kafka_state.topic import Records
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import OutcomeStatus
+from autothrottle.core.retries import STATE_TOPIC
 from tests.builders import eventually, ledger_entry
 from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, put, soon, text
 
@@ -62,6 +64,22 @@ def test_a_process_without_connection_fails_and_says_why(processes: Processes, l
     processes.topic(log).is_cut = False
     assert text(log) == "1"
     eventually(lambda: not log.problem())
+
+
+def test_a_leader_that_answers_reads_at_once_without_records_is_asked_at_intervals(
+    processes: Processes, log: StateLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new leader has a record that its followers do not have yet. All processes asked it 700 times in a second."""
+    put(log, "1")
+    reads: list[float] = []
+
+    def answered_at_once(topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+        reads.append(time.monotonic())
+        return Records([], offset, 0)
+
+    monkeypatch.setattr(processes.topic(log), "read", answered_at_once)
+    eventually(lambda: len(reads) > 5)
+    assert reads[5] - reads[0] >= 4 * STATE_TOPIC.first
 
 
 def test_a_topic_whose_settings_could_lose_records_is_refused(processes: Processes, log: StateLog) -> None:

@@ -30,7 +30,14 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_states,
     parse_topic,
 )
-from autothrottle.core.cluster.configs import FOLLOWER_REPLICAS, LedgerEntry, LedgerKey, broker_id_of
+from autothrottle.core.cluster.configs import (
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    LedgerEntry,
+    LedgerKey,
+    broker_id_of,
+)
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.audit import MAX_WHO, StoredAuditRecord
 from autothrottle.core.operators.sources import StoredOverride
@@ -71,6 +78,8 @@ OWN_NAMES = (
     "written",
     "owned",
     "intent",
+    "late",
+    "settles",
     "rate",
     "rate_bytes_per_second",
     "autoremove",
@@ -267,6 +276,28 @@ def test_json_is_parsed_in_every_encoding_and_with_surrounding_space(encoding: s
     assert parse_state(text.encode(encoding)) == StateNode(1, (1, 2))
 
 
+@pytest.mark.parametrize("before", [None, "9:1", "9:1,8:1"])
+@pytest.mark.parametrize("key", [LEADER_RATE, LEADER_REPLICAS])
+def test_released_key_has_an_intent_for_versions_that_ignore_late_writes(key: str, before: str | None) -> None:
+    """They release it again. A record without a written value and without an intent would be malformed for them."""
+    released = LedgerKey(before, before, late=frozenset({"0:1", "0:2"}), settles=NOON)
+    data = format_ledger_entry(LedgerEntry({key: released}, 1))
+    assert parse_ledger_entry(data).keys[key] == released
+    of_older_version = json.loads(data)
+    for field in ("late", "settles"):
+        del of_older_version["keys"][key][field]
+    record = parse_ledger_entry(encoded(of_older_version)).keys[key]
+    assert (record.before, record.written, record.intent) == (before, before, "0:1,0:2")
+    assert key == LEADER_RATE or record.owned == {"0:1", "0:2"}
+
+
+def test_late_writes_of_a_key_that_is_ours_are_kept_beside_its_intent() -> None:
+    key = LedgerKey(None, "5", intent="7", late=frozenset({"6", "7"}), settles=NOON)
+    entry = LedgerEntry({LEADER_RATE: key}, 1)
+    assert parse_ledger_entry(format_ledger_entry(entry)) == entry
+    assert (key.intent, key.late, key.is_released) == ("7", frozenset({"6"}), False)
+
+
 def test_fully_owned_list_is_written_without_owned_entries() -> None:
     entry = ledger_entry(leader_replication_throttled_replicas="0:1,1:2", owned=("0:1", "1:2"))
     assert b"owned" not in format_ledger_entry(entry)
@@ -377,6 +408,7 @@ BEYOND = 2**40
     ("parse", "value"),
     [
         (parse_topic, {"partitions": {"0": [BEYOND]}}),
+        (parse_ledger_entry, {"keys": {"k": {"before": "5", "written": "5", "late": "7"}}, "term": 1, "cycle": 1}),
         (parse_topic, {"partitions": {str(BEYOND): [1]}}),
         (parse_topic, {"partitions": {"0": [1]}, "adding_replicas": {"0": [-7]}}),
         (parse_topic, {"partitions": {"0": [1]}, "removing_replicas": {"0": [2**31]}}),

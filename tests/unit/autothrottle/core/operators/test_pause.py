@@ -49,7 +49,9 @@ def test_release_restores_earlier_values_even_during_a_reassignment() -> None:
         throttles={"brokers/1003": {FOLLOWER_RATE: "5"}, "topics/t1": LISTS},
         ledger={"brokers/1003": rate, "topics/t1": OURS},
     )
-    found = {(c.resource, e.key): e.value for c in release_of_ours(current, term=1).changes for e in c.edits}
+    found = {
+        (c.resource, e.key): e.value for c in release_of_ours(current, builders.NOON, term=1).changes for e in c.edits
+    }
     assert found == {
         (ConfigResource.broker(1003), FOLLOWER_RATE): "7",
         (ConfigResource.topic("t1"), LEADER_REPLICAS): None,
@@ -59,7 +61,7 @@ def test_release_restores_earlier_values_even_during_a_reassignment() -> None:
 
 def test_throttles_of_kafkas_tool_are_not_released() -> None:
     current = builders.snapshot(REASSIGNMENT, throttles={"brokers/1003": {FOLLOWER_RATE: "5"}, "topics/t1": LISTS})
-    assert release_of_ours(current, term=1).changes == ()
+    assert release_of_ours(current, builders.NOON, term=1).changes == ()
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_plan_of_a_proposal_writes_everything_it_needs(snapshot: Snapshot, wante
     needed = resources(snapshot, start)
     assert bool(unthrottled(snapshot, start)) == bool(needed)
     throttles: dict[ConfigResource, dict[str, str]] = {}
-    for change in changes(decided, shown, term=1).changes:
+    for change in changes(decided, shown, builders.NOON, term=1).changes:
         throttles[change.resource] = {edit.key: edit.value for edit in change.edits if edit.value is not None}
     assert needed <= throttles.keys()
     assert unthrottled(replace(snapshot, throttles=throttles), start) == ()

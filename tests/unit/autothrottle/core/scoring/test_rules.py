@@ -1,17 +1,14 @@
-"""The rules of scores and estimates for one link side."""
+"""The rules of scores for one link side."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autothrottle.core.records import Reason
-from autothrottle.core.scoring.score import REFERENCE_RATIO, Cause, Setting, available_rate
-from tests.unit.autothrottle.core.scoring.rules import Stretch, estimate, forecast_error, unused
+from autothrottle.core.scoring.score import REFERENCE_RATIO, Cause, available_rate
+from tests.unit.autothrottle.core.scoring.rules import Stretch, unused
 
 RATES = st.floats(0, 1e9)
 PIECES = st.lists(
@@ -65,32 +62,3 @@ def test_causes_add_up_to_the_unused_available_rate(stretch: Stretch, ratio: flo
 def test_one_fault_has_one_cause(stretch: Stretch, cause: Cause, lost: float) -> None:
     found = {name: amount for name, amount in unused(stretch, REFERENCE_RATIO).items() if abs(amount) > 1e-9}
     assert found == {cause: pytest.approx(lost)}
-
-
-def seen(client: float, forecast: float | None = None) -> Stretch:
-    """Ten seconds of a link of 100 with this client load."""
-    return Stretch(10, 100, client, client if forecast is None else forecast, 50, 50, 50, 50, Reason.HEADROOM.value)
-
-
-LOADS = [seen(20), seen(40), seen(60), seen(10), seen(50), seen(30)]
-
-
-def test_longer_interval_decides_less_often() -> None:
-    writes = [estimate(LOADS, 1e9, 0, Setting(0.9, 0.0, every)).writes for every in (1, 2, 3, 6)]
-    assert writes == [6, 3, 2, 1]
-
-
-@given(st.lists(stretches(0.1), min_size=1, max_size=8), st.integers(1, 4))
-def test_only_an_override_changes_a_rate_between_decisions(logged: Sequence[Stretch], every: int) -> None:
-    logged = [replace(stretch, reason=Reason.HEADROOM.value) for stretch in logged]
-    writes = estimate(logged, 1e9, 0, Setting(0.9, 0.0, every)).writes
-    assert writes <= -(-len(logged) // every)
-
-
-def test_rate_that_just_fits_badly_forecast_loads_is_a_risk() -> None:
-    steady, jumping = [seen(40)] * 4, [seen(40, forecast=20), seen(40, forecast=60)] * 2
-    assert (forecast_error(steady), forecast_error(jumping)) == (0.0, 20.0)
-    setting = Setting(0.9, 1.0)  # constantly 54 or 72
-    assert estimate(steady, 1e9, 0, setting).harmed_bytes == 0.0
-    # On a link of 100, a possible client load of 60 and a rate of 72 exceed it by 32.
-    assert estimate(jumping, 1e9, 0, setting).harmed_bytes == pytest.approx(32 * 40)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import pytest
 
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
+    LATE_WRITES,
     LEADER_RATE,
     LEADER_REPLICAS,
     MAX_VALUE_BYTES,
@@ -29,6 +31,7 @@ from autothrottle.core.throttles.ownership import DesiredKey, desired_replicas
 from autothrottle.core.throttles.plan import DesiredReplicas, plan
 from autothrottle.core.traffic.loads import Loads
 from autothrottle.core.units import MEGABYTE
+from tests.builders import NOON
 
 LIMITS = Limits(min_rate=10 * MEGABYTE, max_tx_ratio=0.9, max_rx_ratio=0.9, change_threshold=0.1, failure_threshold=1)
 MINIMUM = str(10 * MEGABYTE)
@@ -63,6 +66,7 @@ class Kafka:
     unreadable: Mapping[ConfigResource, Problem] = field(default_factory=dict)
     hosted: Mapping[int, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     keep_throttles: bool = False
+    at: datetime = NOON
 
     def cycle(self) -> ChangeSet:
         """Decide, and apply all changes."""
@@ -78,7 +82,7 @@ class Kafka:
         )
         limits = replace(LIMITS, keep_throttles=self.keep_throttles)
         failures = dict.fromkeys(range(1, 5), 9)
-        done = changes(plan(snapshot, Loads(), limits, self.overrides, failures), snapshot, term=3, cycle=4)
+        done = changes(plan(snapshot, Loads(), limits, self.overrides, failures), snapshot, self.at, term=3, cycle=4)
         ledger = dict(self.ledger)
         for change in done.changes:
             validate_change(change)
@@ -96,6 +100,11 @@ class Kafka:
     def end(self) -> ChangeSet:
         """End the reassignment, and run the next cycle."""
         self.reassignments = ()
+        return self.cycle()
+
+    def settle(self) -> ChangeSet:
+        """Run the next cycle, after the last time at which a write of unknown outcome may arrive."""
+        self.at += LATE_WRITES
         return self.cycle()
 
     def current(self) -> Configs:
@@ -237,7 +246,7 @@ def test_edited_rate_is_repaired_and_reported_however_small_the_edit(edit: str, 
         throttles={**kafka.throttles, B1: {LEADER_RATE: edit}},
         ledger=kafka.ledger,
     )
-    done = changes(plan(snapshot, Loads(), LIMITS, failures={1: failures}), snapshot, term=3)
+    done = changes(plan(snapshot, Loads(), LIMITS, failures={1: failures}), snapshot, NOON, term=3)
     assert [(c.resource, [e.value for e in c.edits]) for c in done.changes] == [(B1, [MINIMUM])]
     assert done.findings == (
         f"brokers/1, {LEADER_RATE}: another party changed the rate from {MINIMUM} to {edit}; repaired",
@@ -659,6 +668,9 @@ def test_intent_is_released_when_the_reassignment_is_over(written: bool, before:
     initial = {} if before is None else {TOPIC: {LEADER_REPLICAS: before}}
     kafka = interrupted(Kafka({resource: dict(keys) for resource, keys in initial.items()}), written)
     assert kafka.end().findings == ()
+    assert kafka.current() == initial
+    assert all(key.is_released for entry in kafka.ledger.values() for key in entry.keys.values())
+    assert kafka.settle().findings == ()
     assert (kafka.current(), kafka.ledger) == (initial, {})
 
 
@@ -683,6 +695,7 @@ def test_current_value_decides_whether_an_intended_wildcard_was_written(written:
         assert not any("another party" in finding for finding in kafka.cycle().findings)
     interrupted(kafka, written)
     kafka.end()
+    kafka.settle()
     assert (kafka.current(), kafka.ledger) == (users, {})
 
 
@@ -693,7 +706,7 @@ def test_entries_of_a_finished_partition_stay_ours_until_removed(written: bool) 
     kafka.reassignments = (moving(),)
     interrupted(kafka, written)
     assert kafka.ledger[TOPIC].keys[LEADER_REPLICAS].owned == {"0:1", "1:1"}
-    assert kafka.end().findings == ()
+    assert kafka.end().findings == kafka.settle().findings == ()
     assert (kafka.current(), kafka.ledger) == ({}, {})
 
 
@@ -701,14 +714,14 @@ def test_entries_of_a_finished_partition_stay_ours_until_removed(written: bool) 
 def test_interrupted_first_wildcard_keeps_the_foreign_list(written: bool) -> None:
     users = {TOPIC: {LEADER_REPLICAS: "9001:4,9000:3"}}
     kafka = interrupted(Kafka({TOPIC: dict(users[TOPIC])}, reassignments=(LONG,)), written)
-    assert kafka.end().findings == ()
+    assert kafka.end().findings == kafka.settle().findings == ()
     assert (kafka.current(), kafka.ledger) == (users, {})
 
 
 @both
 def test_foreign_rate_replaced_by_an_intent_is_restored(written: bool) -> None:
     kafka = interrupted(Kafka({B1: {LEADER_RATE: "77"}}), written)
-    assert kafka.end().findings == ()
+    assert kafka.end().findings == kafka.settle().findings == ()
     assert (kafka.current(), kafka.ledger) == ({B1: {LEADER_RATE: "77"}}, {})
 
 
@@ -717,7 +730,7 @@ def test_tool_rates_replaced_by_an_intent_go_with_the_reassignment(written: bool
     tools = {B1: {LEADER_RATE: "77"}, B2: {FOLLOWER_RATE: "77"}, TOPIC: LISTS}
     kafka = interrupted(Kafka({resource: dict(keys) for resource, keys in tools.items()}), written)
     kafka.throttles[TOPIC] = {}
-    assert kafka.end().findings == ()
+    assert kafka.end().findings == kafka.settle().findings == ()
     assert (kafka.current(), kafka.ledger) == ({}, {})
 
 
@@ -750,6 +763,7 @@ def test_release_after_an_unconfirmed_write_requires_the_current_value(
     kafka.throttles[resource] = {} if stands is None else {key: stands}
     done = kafka.end()
     assert Edit(key, stands, stands) in [e for c in done.changes if c.resource == resource for e in c.edits]
+    kafka.settle()
     assert (kafka.current(), kafka.ledger) == ({} if stands is None else {resource: {key: stands}}, {})
 
 

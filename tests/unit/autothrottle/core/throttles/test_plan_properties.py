@@ -58,7 +58,7 @@ def apply_change_set(snapshot: Snapshot, change_set: ChangeSet) -> Snapshot:
         for edit in change.edits:
             assert keys.get(edit.key) == edit.expected
             ours = ledger[change.resource].keys.get(edit.key) if change.resource in ledger else None
-            assert edit.writes or ours is None or ours.intent is not None
+            assert edit.writes or ours is None or ours.intent is not None or ours.is_released
             if edit.value is None:
                 keys.pop(edit.key, None)
             else:
@@ -108,7 +108,7 @@ def as_kafka_has_it(change: Change) -> tuple[Change, list[dict[str, str | None]]
     keys = dict(change.ledger.keys) if change.ledger else {}
     edits, requests = [], [dict[str, str | None](), dict[str, str | None]()]
     for edit in change.edits:
-        texts = texts_of(edit, restores=edit.key not in keys)
+        texts = texts_of(edit, restores=edit.key not in change.records)
         for request, text in zip(requests, texts, strict=False):
             request[edit.key] = text
         edits.append(replace(edit, value=texts[-1]))
@@ -221,9 +221,9 @@ class Model:
             self.failures[broker_id] = self.failures.get(broker_id, 0) + 1 if broker_id in self.blind else 0
         self.history = self.history.observe(self.now, standing_rates(snapshot))
         self.last_plan = self._plan(snapshot)
-        done = changes(self.last_plan, snapshot, term=7)
+        done = changes(self.last_plan, snapshot, self.now, term=7)
         after = apply_change_set(snapshot, done)
-        again = changes(self._plan(after), after, term=8, cycle=1)
+        again = changes(self._plan(after), after, self.now, term=8, cycle=1)
         assert again.changes == ()
         assert again.refused == done.refused
         hidden = {r: k for r, k in self.throttles.items() if r in self.unreadable}
@@ -234,7 +234,7 @@ class Model:
         """The states before the next cycle and after each of its writes."""
         snapshot = self.snapshot()
         self.last_plan = self._plan(snapshot)
-        done = changes(self.last_plan, snapshot, term=7)
+        done = changes(self.last_plan, snapshot, self.now, term=7)
         return [(snapshot.throttles, snapshot.ledger), *states_on_the_way(snapshot, done, silent)]
 
     def interrupted_cycle(self, writes: int, silent: frozenset[ConfigResource]) -> None:
@@ -312,11 +312,13 @@ class Model:
         self.overrides = replace(self.overrides, brokers={**brokers, broker_id: value} if rate else brokers)
 
     def end(self) -> None:
-        """End all reassignments and overrides, and run the next cycle."""
+        """End all reassignments and overrides, and run the next cycles."""
         for topic, number in self.partitions:
             self.finish(topic, number)
         self.overrides, self.problems, self.unreadable, self.blind, self.down = Overrides(), (), {}, set(), set()
         self.cycle()
+        if self.ledger:
+            self.cycle()  # a write of unknown outcome has settled
 
 
 def standing_rates(snapshot: Snapshot) -> dict[tuple[int, ReplicaRole], int]:

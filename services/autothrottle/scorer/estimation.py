@@ -1,0 +1,102 @@
+"""Which settings would have been better: estimates of `core.scoring.estimates` for the slowest recoveries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from autothrottle.core.scoring.estimates import (
+    GRID,
+    MOST_RECOVERIES,
+    Advice,
+    LoggedRecovery,
+    LoggedStretch,
+    SettingEstimate,
+    advice,
+    resampled,
+)
+from autothrottle.core.scoring.score import Setting
+from autothrottle.scorer.files import Files
+from autothrottle.scorer.tables import TIMELINE
+
+Task = tuple[LoggedRecovery, Setting]
+
+Estimate = Callable[[Sequence[Task]], Sequence[SettingEstimate]]
+"""Estimates the result of each setting for its recovery, in the same order."""
+
+
+def advise(files: Files, recoveries: pa.Table, estimate: Estimate) -> list[dict[str, Any]]:
+    """Return the advice for each cluster with one of the slowest recoveries, ordered by name.
+
+    The rows have the fields of `Advice`, without its estimates.
+
+    Args:
+        files: the results of all runs.
+        recoveries: the table of recoveries.
+        estimate: estimates many settings.
+    """
+    order = pc.sort_indices(recoveries.select(["seconds", "recovery_id"]), _SLOWEST_FIRST)[:MOST_RECOVERIES]
+    slowest = recoveries["recovery_id"].take(order).to_pylist()
+    logged = list(map(resampled, logged_recoveries(files.table("timeline", TIMELINE, slowest))))
+    tasks = [(recovery, setting) for recovery in logged for setting in dict.fromkeys((*GRID, recovery.setting))]
+    names = [(recovery.recovery_id, setting) for recovery, setting in tasks]
+    estimates = dict(zip(names, estimate(tasks), strict=True))
+    return [
+        {name: value for name, value in asdict(each).items() if name not in ("present", "proposed")}
+        for each in _advices(logged, estimates)
+    ]
+
+
+_SLOWEST_FIRST = [("seconds", "descending"), ("recovery_id", "ascending")]
+
+
+def logged_recoveries(timeline: pa.Table) -> list[LoggedRecovery]:
+    """Return the recoveries of a timeline as far as their link sides were measured, oldest first.
+
+    Args:
+        timeline: columns: `tables.TIMELINE`.
+    """
+    in_order = [("recovery_id", "ascending"), ("term", "ascending"), ("cycle", "ascending")]
+    rows_of: dict[str, list[Mapping[str, Any]]] = {}
+    for row in timeline.filter(timeline["budget"].is_valid()).sort_by(in_order).to_pylist():
+        rows_of.setdefault(row["recovery_id"], []).append(row)
+    in_time = sorted(rows_of.values(), key=lambda rows: rows[0]["time"])
+    return [_logged_recovery(rows) for rows in in_time]
+
+
+def _logged_recovery(rows: Sequence[Mapping[str, Any]]) -> LoggedRecovery:
+    newest = rows[-1]
+    # The first stretch reaches back to the start of the recovery.
+    stretches = [
+        LoggedStretch(**{name: row["reach" if name == "seconds" else name] for name in _FIELDS}) for row in rows
+    ]
+    return LoggedRecovery(
+        cluster=newest["cluster"],
+        recovery_id=newest["recovery_id"],
+        is_outbound=newest["role"] == "leader",
+        duration=newest["duration"],
+        amount=newest["amount"],
+        growth=newest["growth"],
+        setting=Setting(newest["max_ratio"], newest["change_threshold"], 1, newest["policy"]),
+        interval_seconds=newest["interval_seconds"],
+        stretches=stretches,
+    )
+
+
+_FIELDS = tuple(LoggedStretch.__dataclass_fields__)
+
+
+def _advices(
+    recoveries: Sequence[LoggedRecovery], estimates: Mapping[tuple[str, Setting], SettingEstimate]
+) -> Iterator[Advice]:
+    for cluster in sorted({recovery.cluster for recovery in recoveries}):
+        own = [recovery for recovery in recoveries if recovery.cluster == cluster]
+        ids = [recovery.recovery_id for recovery in own]
+        settings = dict.fromkeys(setting for recovery_id, setting in estimates if recovery_id in ids)
+        # A logged setting outside the grid was estimated for its own recoveries only.
+        common = {s: [estimates[i, s] for i in ids] for s in settings if all((i, s) in estimates for i in ids)}
+        yield advice(own, common)

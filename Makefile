@@ -75,6 +75,10 @@ test-unit: $(STAMP) ## run the tests that start no server process, in about 90 s
 	@$(PYTEST) $(UNIT) $(ARGS)
 
 test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versions of Kafka, and the longest ones; ARGS="--part 1/3" runs a third
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/system/scorer/requirements.txt
+	$(PYTHON) -m venv build/airflow
+	build/airflow/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  -r tests/system/airflow/requirements.txt
 	@$(call run_tests,--with-repeats $(ARGS))
 
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
@@ -128,10 +132,13 @@ format: $(STAMP) ## let ruff format and fix what it can
 proto: $(STAMP) ## regenerate services/autothrottle/v1 from proto/
 	$(BIN)/python proto/generate.py
 
+# All extras but those that only some users of the scorer need.
+EXTRAS := service kafka lab decisions score dev bench release
+
 lock: ## resolve requirements.txt anew from pyproject.toml, and the parts of it for the images in deploy/
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
-	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(foreach e,$(EXTRAS),--extra $(e)) \
 	  --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.txt $(ARGS) pyproject.toml
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra service --extra decisions \
 	  --group build --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \

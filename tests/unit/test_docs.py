@@ -29,6 +29,7 @@ from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.scorer.command import make_parser as make_score_parser
+from autothrottle.scorer.compaction import make_parser as make_compact_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
@@ -59,6 +60,7 @@ FLAG_SOURCES = (
     "services/autothrottle_lab/demo/command.py",
     "services/autothrottle_lab/simulate/command.py",
     "services/autothrottle/scorer/command.py",
+    "services/autothrottle/scorer/compaction.py",
     "tests/chaos/__main__.py",
     "tests/fuzz/__main__.py",
     "tests/benchmarks/control/contest.py",
@@ -210,6 +212,8 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         flags = flags[: flags.index(">")]
     if command == "score":
         assert make_score_parser().parse_args(flags).out
+    elif command == "compact":
+        assert make_compact_parser().parse_args(flags).decisions
     elif command == "simulate" and flags[0].startswith("--from-"):
         assert len(flags) == 2 and f'"{flags[0]}"' in (ROOT / FLAG_SOURCES[1]).read_text("utf-8")
     elif command == "simulate":

@@ -25,6 +25,7 @@ def test_airflow_reads_the_dag(tmp_path: Path) -> None:
     variables = {
         "AIRFLOW_HOME": str(tmp_path),
         "PATH": "/usr/bin:/bin",
+        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONWARNINGS": "error::DeprecationWarning:airflow_dag",
     }
     command = [str(PYTHON), "-c", PROGRAM, str(ROOT / "deploy")]

@@ -108,7 +108,12 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
         ("completion ", {*SHELLS}),
         ("demo --", {"--help", "--kafka", "--decisions", "--json"}),
         ("demo --json auto", {"autothrottle.toml"}),
-        ("score --", {"--help", "--decisions", "--out", "--master", "--ratio", "--trace-url", "--anew"}),
+        (
+            "score --",
+            {"--help", "--decisions", "--out", "--master", "--remote", "--ratio"}
+            | {"--format", "--catalog", "--trace-url", "--anew"},
+        ),
+        ("compact --", {"--help", "--decisions", "--older-than"}),
         ("simulate auto", {"autothrottle.toml"}),
         ("simulate --plot auto", {"autothrottle.toml"}),
         ("simulate --from", {"--from-decisions", "--from-cluster"}),

@@ -56,6 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="URL",
         help="address of a trace in your tracing system, with {trace_id} for the id: links in report.html",
     )
+    parser.add_argument("--no-advice", action="store_true", help="estimate no other settings, which takes most time")
     parser.add_argument("--anew", action="store_true", help="score the whole log again")
     return parser
 
@@ -133,8 +134,10 @@ def _finish(files: Files, work: Work, arguments: argparse.Namespace, spark: Spar
 
         scorer = SparkScorer(spark)
     quality = score(files, scorer, work, arguments.ratio, _print_progress)
-    _print_progress("estimating other settings")
-    write_report(files, gather(files, quality, scorer.estimate), arguments.trace_url)
+    if not arguments.no_advice:
+        _print_progress("estimating other settings")
+    results = gather(files, quality, None if arguments.no_advice else scorer.estimate)
+    write_report(files, results, arguments.trace_url)
     # Last: the next run treats these dates as done.
     files.write("quality", quality)
     _print_progress(f"report: {files.out}/report.html")

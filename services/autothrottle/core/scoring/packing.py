@@ -1,8 +1,8 @@
 """Packs values of core as columns, each value as the difference from an earlier one.
 
 `ColumnPacking` derives the columns from the type hints of a dataclass: each field of each nested type has its own
-column of integers, texts or floats. Equal parts of the two values take one byte. The counts of a flow or a broker are predicted
-from its last counts, so that a steady rate takes about a byte for each sample.
+column of integers, texts or floats. Equal parts of the two values take one byte. The counts of a flow or a broker are
+predicted from its last counts, so that a steady rate takes about a byte for each sample.
 
 A reader knows the columns of the writer by their names. It gives a field without a column its default, and ignores a
 column without a field. So older and newer versions read the same values. The type to know is `ColumnPacking`.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle import replay
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS
 from autothrottle.runtime.configuration_reader import parse
@@ -16,7 +17,12 @@ from autothrottle.scorer import command as score
 from autothrottle_lab.demo import command as demo
 from autothrottle_lab.simulate import command as simulate
 
-PARSERS = {"demo": demo.make_parser(), "score": score.make_parser(), "simulate": simulate.make_parser()}
+PARSERS = {
+    "demo": demo.make_parser(),
+    "replay": replay.make_parser(),
+    "score": score.make_parser(),
+    "simulate": simulate.make_parser(),
+}
 CONFIGURED = [name for name, command in COMMANDS.items() if command.options]
 
 
@@ -103,6 +109,7 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
         ("demo --", {"--help", "--kafka", "--decisions", "--json"}),
         ("demo --json auto", {"autothrottle.toml"}),
         ("score --", {"--help", "--decisions", "--out", "--master", "--ratio", "--anew"}),
+        ("replay --policy ", {"adaptive", "headroom", "static"}),
         ("simulate auto", {"autothrottle.toml"}),
         ("simulate --plot auto", {"autothrottle.toml"}),
         ("simulate --from", {"--from-decisions", "--from-cluster"}),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import SparkSession
 
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.scoring.estimates import GRID
 from autothrottle.core.scoring.score import TOLERATED_HARM
+from autothrottle.scorer.counterfactuals import advices, logged_recovery, on_grid, sequences
 from autothrottle_lab.simulate.virtual_time import VirtualRecovery
 from tests.builders import limits
 from tests.system.scorer import golden
@@ -39,9 +41,27 @@ def test_recommended_settings_are_better_for_an_unseen_client_load(scored: Score
 
 def test_the_surface_contains_every_cell_and_the_logged_settings(scored: Scored) -> None:
     cells = [row for row in scored.results.surface if row["cluster"] == "restless"]
-    assert len(cells) == len(GRID) + 1
+    assert len(cells) == len([setting for setting in GRID if setting.policy == "adaptive"]) + 1
     assert [row["estimated_seconds"] for row in cells if row["is_logged"]] == pytest.approx(
         [scored.took["restless"]], rel=0.1
     )
-    by_ratio = {row["ratio"]: row["estimated_seconds"] for row in cells if (row["threshold"], row["every"]) == (0.0, 1)}
+    by_ratio = {
+        row["ratio"]: row["estimated_seconds"] for row in cells if (row["threshold"], row["every"]) == (0.05, 1)
+    }
     assert list(by_ratio.values()) == sorted(by_ratio.values(), reverse=True)
+
+
+def test_a_halved_share_of_the_adaptive_policy_is_found_with_its_gain(spark: SparkSession, scored: Scored) -> None:
+    """The planner ran `adaptive`, and the grid decided again by the headroom formula. It now runs the same policy."""
+    timeline = scored.run.tables["timeline"].where("cluster = 'halved'")
+    recoveries = timeline.transform(sequences).cache()
+    rows = [row.asDict(recursive=True) for row in recoveries.collect()]
+    estimates = [row.asDict() for row in recoveries.transform(on_grid).collect()]
+    (advice,) = advices([logged_recovery(row) for row in rows], estimates)
+    (change,) = advice.changes
+    assert (change.option, change.present) == ("max-rate", 45.0)
+    assert isinstance(change.proposed, float) and change.proposed >= 90
+    # The cluster `perfect` copies as much beside the same clients, with a share of 0.9.
+    gain = 1 - scored.took["perfect"] / scored.took["halved"]
+    expected = 1 - (1 - gain) * 90 / change.proposed
+    assert advice.gain_low - 0.01 <= expected <= advice.gain_high + 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -58,8 +59,9 @@ def spark() -> Iterator[SparkSession]:
     """A session with two threads; its JVM ends with the tests."""
     # With so little data, compilation and new plans at run time would take most of the time.
     settings = {"spark_sql_codegen_wholeStage": "false", "spark_sql_codegen_factoryMode": "NO_CODEGEN"}
-    settings |= {"spark_sql_adaptive_enabled": "false", "spark_pyspark_python": sys.executable}
+    settings |= {"spark_sql_adaptive_enabled": "false"}
     settings |= {"spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers need pyarrow
     session = open_session("local[2]", spark_sql_shuffle_partitions="2", spark_driver_memory="1g", **settings)
     yield session
     gateway = session.sparkContext._gateway

@@ -50,6 +50,18 @@ def make_parser() -> argparse.ArgumentParser:
         help="share of the capacity left by clients for the best possible recovery, > 0 and <= 1 (default %(default)s)",
     )
     parser.add_argument(
+        "--format",
+        choices=("parquet", "iceberg"),
+        default="parquet",
+        help="of the tables of results: files below --out, or Iceberg tables (extra `iceberg`; default %(default)s)",
+    )
+    parser.add_argument(
+        "--catalog",
+        default="",
+        metavar="NAME-OR-URI",
+        help="Iceberg catalog: a name in pyiceberg's configuration, or a URI",
+    )
+    parser.add_argument(
         "--trace-url",
         type=_trace_url,
         default="",
@@ -79,7 +91,10 @@ def _trace_url(text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Score a decision log. Return the exit status, see `make_parser`."""
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if (arguments.format == "iceberg") != bool(arguments.catalog):
+        parser.error("--format iceberg needs --catalog, and --catalog needs --format iceberg; give both or none")
     try:
         return _run(arguments)
     except AutothrottleError as error:
@@ -88,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    files, ratio = _arrow_files(arguments.decisions, arguments.out), arguments.ratio
+    files, ratio = _arrow_files(arguments.decisions, arguments.out, arguments.catalog), arguments.ratio
     work = find_work(files, ratio, arguments.anew) if files else None
     # spark-submit starts this process with a gateway to its JVM.
     with_spark = arguments.master or arguments.remote or "PYSPARK_GATEWAY_PORT" in os.environ
@@ -103,8 +118,12 @@ def _run(arguments: argparse.Namespace) -> int:
         return _finish(files, work, arguments, spark)
 
 
-def _arrow_files(decisions: str, out: str) -> ArrowFiles | None:
+def _arrow_files(decisions: str, out: str, catalog: str) -> ArrowFiles | None:
     """Return the files if Arrow knows both locations; otherwise only Spark's Hadoop may."""
+    if catalog:
+        from autothrottle.scorer.iceberg import IcebergFiles
+
+        return IcebergFiles(decisions, out, catalog)
     try:
         return ArrowFiles(decisions, out)
     except Invalid:

@@ -114,7 +114,7 @@ class Compaction:
             if info.type is fs.FileType.File and name and date and not info.base_name.startswith((".", "_")):
                 is_log = True
                 if date[1] <= until:
-                    key = (info.path.rpartition("/")[0], name["planner"])
+                    key = (info.path.rpartition("/")[0], name["term"])
                     groups.setdefault(key, []).append((int(name["sequence"]), info.base_name, info))
         if not is_log:
             raise Missing(f"there is no decision log in {self._root}; name the planner's --decisions")
@@ -184,7 +184,7 @@ class Compaction:
         name = FILE_NAME.fullmatch(last)
         assert name
         count = sum(source_count(file.path) for file in batch)
-        merged = f"{name['planner']}-{name['sequence']}.{count}-{uuid.uuid4().hex[:8]}.parquet"
+        merged = f"{name['cluster']}-{name['term']}-{name['sequence']}.{count}-{uuid.uuid4().hex[:8]}.parquet"
         hidden = f"{folder}/.{merged}.tmp"
         try:
             with (

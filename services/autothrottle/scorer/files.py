@@ -76,6 +76,9 @@ class Files(Protocol):
 class ArrowFiles:
     """`Files` of a local path, or of an object store that Arrow knows."""
 
+    tasks_write = True
+    """Whether tasks may write folders of tables, each on its own."""
+
     def __init__(self, log: str, out: str) -> None:
         """Open both locations.
 

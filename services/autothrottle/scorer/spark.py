@@ -70,7 +70,14 @@ class SparkParts:
         slowest = {number: slowest_part(summaries) for number, summaries in self.summaries.items()}
         chosen = {(number, parts_of[number][index]) for number, index in slowest.items() if index is not None}
         scored = self.scored.where("recovery >= 0")
-        if isinstance(files, ArrowFiles):
+        if isinstance(files, ArrowFiles) and not files.tasks_write:
+            # One commit for each date, of rows that the driver holds.
+            for date in sorted({plan.recoveries[number].date for number, _, _ in self.rows}):
+                rows_of_date = scored.where(scored["date"] == date).toArrow()
+                for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, chosen)):
+                    batches = _unpacking(name, of)(iter(rows_of_date.to_batches()))
+                    files.write(name, pa.Table.from_batches(batches, schema))
+        elif isinstance(files, ArrowFiles):
             written = scored.groupBy("cluster", "date").applyInArrow(_writing(files, chosen), "files int")
             written.toArrow()
         else:

@@ -38,10 +38,10 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory, port = tmp_path_factory.mktemp("connect"), free_port()
     home = spark_home(directory)
     command = submit_command(home, **{"spark.connect.grpc.binding.port": str(port), "spark.master": "local[2]"})
-    with Server(
-        [*command, "--class", SERVER, "spark-internal"], home, directory / "server.log", PYTHONPATH=""
-    ) as server:
-        wait_until(lambda: server.process.poll() is not None or accepts(port), "the start of the server")
+    command += ["--class", SERVER, "spark-internal"]
+    variables = {"PYTHONPATH": "", "SPARK_DAEMON_MEMORY": "1g"}
+    with Server(command, home, directory / "server.log", **variables) as server:
+        wait_until(lambda: server.says("") and accepts(port), "the start of the server")
         yield f"sc://127.0.0.1:{port}"
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from autothrottle.scorer.gathering import gather
-from autothrottle.scorer.scoring import ScoreSettings, score
+from autothrottle.scorer.files import ArrowFiles
 from autothrottle.scorer.session import configuration
+from autothrottle.scorer.spark import SparkScorer
 from autothrottle_lab.simulate.virtual_time import BEGIN
-from tests.system.scorer.conftest import Scored
+from tests.system.scorer.conftest import Scored, results_of, run
 
 
 @pytest.fixture
@@ -30,8 +29,9 @@ def far_west(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("far_west")
+@pytest.mark.parametrize("with_spark", [False, True])
 def test_scores_are_the_same_in_a_time_zone_of_the_previous_day(
-    spark: SparkSession, scored: Scored, tmp_path: Path
+    with_spark: bool, request: pytest.FixtureRequest, scored: Scored, tmp_path: Path
 ) -> None:
     """Folder names are UTC dates, but Spark returned times in the time zone of the driver's host.
 
@@ -39,13 +39,12 @@ def test_scores_are_the_same_in_a_time_zone_of_the_previous_day(
     never scored. The report also showed local times without a time zone.
     """
     for kind in ("decisions", "reassignments"):
-        shutil.copytree(
-            scored.directory / "log" / kind / "cluster=perfect", tmp_path / "log" / kind / "cluster=perfect"
-        )
-    run = score(spark, ScoreSettings((tmp_path / "log").as_uri(), (tmp_path / "out").as_uri()))
-    assert run.dates_read == ("2026-11-01",)
-    tables = {name: table.where(F.col("cluster") == "perfect") for name, table in run.tables.items()}
-    (recovery,) = gather(tables).recoveries
+        part = Path(kind, "cluster=perfect")
+        shutil.copytree(scored.directory / "log" / part, tmp_path / "log" / part)
+    files = ArrowFiles(str(tmp_path / "log"), str(tmp_path / "out"))
+    scorer = SparkScorer(request.getfixturevalue("spark")) if with_spark else None
+    assert run(files, scorer).new == ("2026-11-01",)
+    (recovery,) = results_of(files).recoveries
     assert recovery["efficiency"] == pytest.approx(scored.recovery("perfect")["efficiency"], rel=1e-9)
     assert recovery["start"].tzinfo is UTC
     assert abs((recovery["start"] - BEGIN.replace(day=1)).total_seconds()) < 300

@@ -68,7 +68,7 @@ CYCLES = schema_of(CycleRecord)
 
 
 FILE_NAME = re.compile(
-    r"(?P<planner>.+-\d{10,})-(?P<sequence>\d{1,18})(?:\.(?P<sources>\d{1,6})-[0-9a-f]{8})?\.parquet"
+    r"(?P<cluster>.+)-(?P<term>\d{10,})-(?P<sequence>\d{1,18})(?:\.(?P<sources>\d{1,6})-[0-9a-f]{8})?\.parquet"
 )
 """The name of a file: cluster and term, and a number that ascends in the order of writing.
 
@@ -101,10 +101,6 @@ def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     return files, root.rstrip("/")
 
 
-_FILE_NAME = re.compile(r"(.+)-(\d{10,})-(\d+)\.parquet")
-"""(cluster, term, sequence) of a file."""
-
-
 class LoggedCycles:
     """The cycles in the log at one location, term by term, for a replay."""
 
@@ -134,8 +130,9 @@ class LoggedCycles:
         """Return (cluster, term) -> its files, in the order in which they were written."""
         paths: dict[tuple[str, int], list[tuple[int, str]]] = {}
         for info in self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):
-            if info.type is fs.FileType.File and (match := _FILE_NAME.fullmatch(info.base_name)):
-                paths.setdefault((match[1], int(match[2])), []).append((int(match[3]), info.path))
+            if info.type is fs.FileType.File and (match := FILE_NAME.fullmatch(info.base_name)):
+                term = match["cluster"], int(match["term"])
+                paths.setdefault(term, []).append((int(match["sequence"]), info.path))
         return {term: [path for _, path in sorted(files)] for term, files in sorted(paths.items())}
 
     @property

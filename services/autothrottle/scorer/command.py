@@ -16,7 +16,7 @@ from autothrottle.scorer import report
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.local import LARGEST, LocalScorer
 from autothrottle.scorer.results import gather
-from autothrottle.scorer.scoring import Scorer, Work, find_work, score
+from autothrottle.scorer.scoring import Scorer, ScoreWork, find_work, score
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +142,7 @@ def _session(master: str, remote: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _finish(files: Files, work: Work, arguments: argparse.Namespace, spark: SparkSession | None = None) -> int:
+def _finish(files: Files, work: ScoreWork, arguments: argparse.Namespace, spark: SparkSession | None = None) -> int:
     """Score the work and write the report; without a session, in this process."""
     if not work.new:
         _print_progress("nothing is new since the last run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import SparkSession
 
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.policy.interface import Limits

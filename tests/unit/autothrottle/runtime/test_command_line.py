@@ -110,7 +110,13 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
         ("completion ", {*SHELLS}),
         ("demo --", {"--help", "--kafka", "--decisions", "--json"}),
         ("demo --json auto", {"autothrottle.toml"}),
-        ("score --", {"--help", "--decisions", "--out", "--master", "--ratio", "--trace-url", "--anew"}),
+        (
+            "score --",
+            {
+                *("--help", "--decisions", "--out", "--format", "--catalog", "--master", "--remote", "--ratio"),
+                *("--trace-url", "--no-advice", "--anew"),
+            },
+        ),
         ("replay --policy ", {"adaptive", "headroom", "static"}),
         ("simulate auto", {"autothrottle.toml"}),
         ("simulate --plot auto", {"autothrottle.toml"}),

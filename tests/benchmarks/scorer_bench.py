@@ -245,6 +245,7 @@ def command_of(program: str, log: Path, out: Path) -> list[str]:
     if program in ("pandas", "duckdb"):
         return [sys.executable, "-m", "tests.benchmarks.scorer_competitors", program, str(log)]
     command = [sys.executable, "-m", "autothrottle", "score", "--decisions", str(log), "--out", str(out), "--anew"]
+    command += ["--no-advice"]  # the competitors give none
     return command + (["--master", _SPARK.format(program[-1])] if program != "here" else [])
 
 

@@ -118,7 +118,8 @@ def by_duckdb(log: Path) -> Mapping[str, float]:
     """Return the efficiencies: one query with windows per link side."""
     import duckdb
 
-    rows: list[Any] = duckdb.sql(_SQL.format(log=log, ratio=REFERENCE_RATIO)).fetchall()
+    result = duckdb.sql(_SQL.format(log=log, ratio=REFERENCE_RATIO))
+    rows: list[Any] = result.fetchall() if result else []
     return {name: float(value) for name, value in rows}
 
 

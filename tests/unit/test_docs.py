@@ -24,6 +24,8 @@ from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.web import SERVICES
 from autothrottle.rate_limiters import BUILT_IN
+from autothrottle.replay import changed_settings
+from autothrottle.replay import make_parser as make_replay_parser
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
@@ -61,6 +63,7 @@ FLAG_SOURCES = (
     "services/autothrottle_lab/simulate/command.py",
     "services/autothrottle/scorer/command.py",
     "services/autothrottle/scorer/compaction.py",
+    "services/autothrottle/replay.py",
     "tests/chaos/__main__.py",
     "tests/fuzz/__main__.py",
     "tests/benchmarks/control/contest.py",
@@ -206,7 +209,7 @@ def test_named_throttlectl_commands_exist() -> None:
 
 
 def check_autothrottle(words: list[str], directory: Path) -> None:
-    """Parse the options of a service, of `simulate` or of `score`."""
+    """Parse the options of a service, of `simulate`, `score` or `replay`."""
     command, *flags = (word for word in words[1:] if word != "&")
     if ">" in flags:
         flags = flags[: flags.index(">")]
@@ -214,6 +217,9 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert make_score_parser().parse_args(flags).out
     elif command == "compact":
         assert make_compact_parser().parse_args(flags).decisions
+    elif command == "replay":
+        arguments = make_replay_parser().parse_args(flags)
+        assert callable(changed_settings(arguments.set))
     elif command == "simulate" and flags[0].startswith("--from-"):
         assert len(flags) == 2 and f'"{flags[0]}"' in (ROOT / FLAG_SOURCES[1]).read_text("utf-8")
     elif command == "simulate":

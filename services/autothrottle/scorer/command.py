@@ -16,7 +16,7 @@ from autothrottle.scorer import report
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.local import LARGEST, LocalScorer
 from autothrottle.scorer.results import gather
-from autothrottle.scorer.scoring import Scorer, Work, find_work, score
+from autothrottle.scorer.scoring import Scorer, ScoreWork, find_work, score
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="URL",
         help="address of a trace in your tracing system, with {trace_id} for the id: links in report.html",
     )
+    parser.add_argument("--no-advice", action="store_true", help="estimate no other settings, which takes most time")
     parser.add_argument("--anew", action="store_true", help="score the whole log again")
     return parser
 
@@ -145,7 +146,7 @@ def _session(master: str, remote: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _finish(files: Files, work: Work, arguments: argparse.Namespace, spark: SparkSession | None = None) -> int:
+def _finish(files: Files, work: ScoreWork, arguments: argparse.Namespace, spark: SparkSession | None = None) -> int:
     """Score the work and write the report; without a session, in this process."""
     if not work.new:
         _print_progress("nothing is new since the last run")
@@ -156,8 +157,10 @@ def _finish(files: Files, work: Work, arguments: argparse.Namespace, spark: Spar
 
         scorer = SparkScorer(spark)
     quality = score(files, scorer, work, arguments.ratio, _print_progress)
-    _print_progress("estimating other settings")
-    write_report(files, gather(files, quality, scorer.estimate), arguments.trace_url)
+    if not arguments.no_advice:
+        _print_progress("estimating other settings")
+    results = gather(files, quality, None if arguments.no_advice else scorer.estimate)
+    write_report(files, results, arguments.trace_url)
     # Last: the next run treats these dates as done.
     files.write("quality", quality)
     _print_progress(f"report: {files.out}/report.html")

@@ -16,9 +16,9 @@ from autothrottle.core.scoring.estimates import SettingEstimate, estimate
 from autothrottle.scorer.estimation import Task
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.log import FileReading
-from autothrottle.scorer.parts import PartPlan, Plan, from_bytes, score_part, split, to_bytes
+from autothrottle.scorer.parts import PartPlan, ScorePlan, from_bytes, score_part, split, to_bytes
 from autothrottle.scorer.scores import slowest_part
-from autothrottle.scorer.scoring import Work
+from autothrottle.scorer.scoring import ScoreWork
 from autothrottle.scorer.tables import PORTS, TIMELINE
 
 LARGEST = 500_000_000
@@ -57,7 +57,7 @@ class LocalParts:
     def summaries(self) -> Mapping[int, Sequence[Mapping[str, Any]]]:
         return {number: [part.summary for part in parts] for number, parts in self.parts.items()}
 
-    def write(self, files: Files, plan: Plan) -> None:
+    def write(self, files: Files, plan: ScorePlan) -> None:
         ports = [from_bytes(part.ports) for parts in self.parts.values() for part in parts]
         files.write("ports", pa.concat_tables([PORTS.empty_table(), *ports]))
         slowest = {number: slowest_part(summaries) for number, summaries in self.summaries.items()}
@@ -70,7 +70,7 @@ class LocalParts:
 class LocalScorer:
     """A `Scorer` in this process, in threads: Arrow and numpy do not hold the interpreter's lock."""
 
-    def score(self, files: Files, work: Work, plan: Plan, ratio: float) -> LocalParts:
+    def score(self, files: Files, work: ScoreWork, plan: ScorePlan, ratio: float) -> LocalParts:
         assert isinstance(files, ArrowFiles)
         scored, rows_of = LocalParts([]), dict[int, list[bytes]]()
         readings: list[FileReading] = []
@@ -81,9 +81,9 @@ class LocalScorer:
                 for part, rows in packed:
                     rows_of.setdefault(part, []).append(rows)
             plans = [part for part in plan.parts() if part.part in rows_of]
-            for parts in threads.map(lambda part: _score(part, rows_of.pop(part.part), ratio), plans):
-                for number, part in parts:
-                    scored.parts.setdefault(number, []).append(part)
+            for scored_part in threads.map(lambda plan: _score(plan, rows_of.pop(plan.part), ratio), plans):
+                for number, recovery in scored_part:
+                    scored.parts.setdefault(number, []).append(recovery)
         scored.readings = readings
         return scored
 
@@ -112,7 +112,7 @@ def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def _read(
-    files: ArrowFiles, plan: Plan, numbers: Mapping[str, int], paths: Sequence[str]
+    files: ArrowFiles, plan: ScorePlan, numbers: Mapping[str, int], paths: Sequence[str]
 ) -> tuple[list[FileReading], list[tuple[int, bytes]]]:
     """Read files; return what was read, and the rows of each part."""
     read = [files.decisions(path) for path in paths]

@@ -1,7 +1,7 @@
 """Parts of the log that are scored one by one, so that the work spreads over tasks and needs little memory.
 
 A part has all rows of its link sides. A small recovery is in one part; a large one is split by link side. The driver
-plans the parts from the records of the reassignments, before any decision is read. The types to know are `Plan` and
+plans the parts from the records of the reassignments, before any decision is read. The types to know are `ScorePlan` and
 `RecoveryPart`.
 """
 
@@ -32,7 +32,7 @@ _FEWEST_SIDES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScorePlan:
     """Which part each row belongs to."""
 
     recoveries: tuple[Recovery, ...]
@@ -84,7 +84,7 @@ class PartPlan:
         )
 
 
-def plan_parts(recoveries: Sequence[Recovery]) -> Plan:
+def plan_parts(recoveries: Sequence[Recovery]) -> ScorePlan:
     """Return the parts of recoveries; ongoing ones, and ones without a duration, are left out."""
     complete = [r for r in recoveries if r.finish is not None and r.finish > r.start]
     first, counts, part, rows_of_part = [], [], 0, 0.0
@@ -98,7 +98,7 @@ def plan_parts(recoveries: Sequence[Recovery]) -> Plan:
         rows_of_part += rows
         if count > 1:
             part, rows_of_part = part + count, 0.0
-    return Plan(tuple(complete), tuple(first), tuple(counts))
+    return ScorePlan(tuple(complete), tuple(first), tuple(counts))
 
 
 def _expected_rows(recovery: Recovery) -> float:
@@ -124,13 +124,13 @@ ROW_COLUMNS = (
 )
 
 
-def split(rows: pa.Table, plan: Plan, numbers: Mapping[str, int]) -> Iterator[tuple[int, pa.Table]]:
+def split(rows: pa.Table, plan: ScorePlan, numbers: Mapping[str, int]) -> Iterator[tuple[int, pa.Table]]:
     """Return the rows of each part, with the column `recovery`; rows outside recoveries are left out.
 
     Args:
         rows: usable rows of decision files.
         plan: the parts.
-        numbers: `Plan.numbers`.
+        numbers: `ScorePlan.numbers`.
     """
     rows = rows.unify_dictionaries()
     names = rows["reassignment_id"].combine_chunks() if rows.num_rows else None

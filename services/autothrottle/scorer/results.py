@@ -28,13 +28,13 @@ _PORT_COLUMNS = (
 )
 
 
-def gather(files: Files, new_quality: pa.Table, estimate: Estimate) -> Results:
+def gather(files: Files, new_quality: pa.Table, estimate: Estimate | None) -> Results:
     """Return the content of a report.
 
     Args:
         files: the results of all runs.
         new_quality: rows of the table `quality` that this run has not written yet.
-        estimate: estimates other settings.
+        estimate: estimates other settings; None: there is no advice.
     """
     recoveries = files.table("recoveries", RECOVERIES)
     ports = files.table("ports", pa.schema([PORTS.field(name) for name in _PORT_COLUMNS]))
@@ -48,7 +48,7 @@ def gather(files: Files, new_quality: pa.Table, estimate: Estimate) -> Results:
         trends=scores.by_group(recoveries, "date"),
         worst=[_with_cause(row) for row in _rows(files.reduced("timeline", TIMELINE, scores.worst_decisions))],
         quality=_rows(_with_new(files.table("quality", QUALITY), new_quality)),
-        advice=advise(files, recoveries, estimate),
+        advice=advise(files, recoveries, estimate) if estimate else (),
         timelines=_timelines(files, shown),
         **scores.overall(recoveries),
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from autothrottle.scorer.link_sides import CAUSES, LOST
-from autothrottle.scorer.parts import SUMMED, Plan
+from autothrottle.scorer.parts import SUMMED, ScorePlan
 from autothrottle.scorer.tables import RECOVERIES
 
 Row = Mapping[str, Any]
@@ -21,7 +21,7 @@ WORST = 10
 """Number of decisions that a report lists per cluster."""
 
 
-def recovery_scores(plan: Plan, summaries: Mapping[int, Sequence[Row]]) -> pa.Table:
+def recovery_scores(plan: ScorePlan, summaries: Mapping[int, Sequence[Row]]) -> pa.Table:
     """Return one row per recovery with decisions.
 
     Columns: `tables.RECOVERIES`. `bound_seconds` is that of the slowest link side (null: nothing was measured),
@@ -37,7 +37,7 @@ def recovery_scores(plan: Plan, summaries: Mapping[int, Sequence[Row]]) -> pa.Ta
     return pa.Table.from_pylist(rows, schema=RECOVERIES)
 
 
-def _recovery_score(plan: Plan, number: int, parts: Sequence[Row]) -> Row:
+def _recovery_score(plan: ScorePlan, number: int, parts: Sequence[Row]) -> Row:
     recovery = plan.recoveries[number]
     assert recovery.finish is not None
     seconds = (recovery.finish - recovery.start).total_seconds()

@@ -27,7 +27,7 @@ from autothrottle.scorer.log import (
     quality,
     recoveries,
 )
-from autothrottle.scorer.parts import Plan, plan_parts
+from autothrottle.scorer.parts import ScorePlan, plan_parts
 from autothrottle.scorer.tables import PORTS, RECOVERIES, TIMELINE
 
 TABLES: Mapping[str, pa.Schema] = {"recoveries": RECOVERIES, "ports": PORTS, "timeline": TIMELINE, "quality": QUALITY}
@@ -38,7 +38,7 @@ _SHOWN_PROBLEMS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ScoreWork:
     """What a run has to read and to score."""
 
     dates: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class ScoredParts(Protocol):
         """Number of a recovery -> summaries of its parts."""
         ...
 
-    def write(self, files: Files, plan: Plan) -> None:
+    def write(self, files: Files, plan: ScorePlan) -> None:
         """Write the tables `ports` and `timeline`; of each recovery the timeline of its slowest link side."""
         ...
 
@@ -83,7 +83,7 @@ class ScoredParts(Protocol):
 class Scorer(Protocol):
     """Scores the decision files of a run, and estimates other settings."""
 
-    def score(self, files: Files, work: Work, plan: Plan, ratio: float) -> ScoredParts:
+    def score(self, files: Files, work: ScoreWork, plan: ScorePlan, ratio: float) -> ScoredParts:
         """Read the decision files and score their parts."""
         ...
 
@@ -92,7 +92,7 @@ class Scorer(Protocol):
         ...
 
 
-def find_work(files: Files, ratio: float = REFERENCE_RATIO, anew: bool = False) -> Work:
+def find_work(files: Files, ratio: float = REFERENCE_RATIO, anew: bool = False) -> ScoreWork:
     """Return what has changed since the last run; no dates: nothing.
 
     Args:
@@ -114,7 +114,7 @@ def find_work(files: Files, ratio: float = REFERENCE_RATIO, anew: bool = False) 
         )
     new = _new_dates(folders, QUALITY.empty_table() if anew else files.table("quality", QUALITY), ratio)
     if not new:
-        return Work()
+        return ScoreWork()
     records, readings = files.reassignments()
     log = recoveries(records)
     outdated = _outdated(files.table("recoveries", RECOVERIES), log, folders)
@@ -125,11 +125,11 @@ def find_work(files: Files, ratio: float = REFERENCE_RATIO, anew: bool = False) 
         if (folder := folder_of(path)) is not None and folder[1] in dates
     }
     fresh = {folder: counts for folder, counts in folders.items() if folder[1] in new}
-    return Work(tuple(sorted(dates)), tuple(new), fresh, decisions, tuple(touched), frozenset(outdated), readings)
+    return ScoreWork(tuple(sorted(dates)), tuple(new), fresh, decisions, tuple(touched), frozenset(outdated), readings)
 
 
 def score(
-    files: Files, scorer: Scorer, work: Work, ratio: float, notify: Callable[[str], None] = lambda line: None
+    files: Files, scorer: Scorer, work: ScoreWork, ratio: float, notify: Callable[[str], None] = lambda line: None
 ) -> pa.Table:
     """Score the work, and write the tables of scores. Return the new rows of `quality`, to be written last.
 

@@ -22,9 +22,9 @@ from autothrottle.core.scoring.estimates import SettingEstimate, estimate
 from autothrottle.scorer.estimation import Task
 from autothrottle.scorer.files import ArrowFiles, Files, Reduce, folder_name
 from autothrottle.scorer.log import FileReading, Folder, folder_of, read_decisions, read_reassignments
-from autothrottle.scorer.parts import PartPlan, Plan, from_bytes, score_part, split, to_bytes
+from autothrottle.scorer.parts import PartPlan, ScorePlan, from_bytes, score_part, split, to_bytes
 from autothrottle.scorer.scores import slowest_part
-from autothrottle.scorer.scoring import Work
+from autothrottle.scorer.scoring import ScoreWork
 from autothrottle.scorer.session import OF_SPARK, reason
 from autothrottle.scorer.tables import PORTS, TIMELINE
 
@@ -63,7 +63,7 @@ class SparkParts:
             by_recovery.setdefault(number, []).append(summary)
         return by_recovery
 
-    def write(self, files: Files, plan: Plan) -> None:
+    def write(self, files: Files, plan: ScorePlan) -> None:
         parts_of: dict[int, list[int]] = {}
         for number, part, _ in self.rows:
             parts_of.setdefault(number, []).append(part)
@@ -121,7 +121,7 @@ class SparkScorer:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def score(self, files: Files, work: Work, plan: Plan, ratio: float) -> SparkParts:
+    def score(self, files: Files, work: ScoreWork, plan: ScorePlan, ratio: float) -> SparkParts:
         spark = self._spark
         if isinstance(files, ArrowFiles):
             paths = spark.createDataFrame(pa.table({"path": list(work.decisions)}))
@@ -173,14 +173,14 @@ def binary_files(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
     return reader.option("recursiveFileLookup", True).load(list(folders))
 
 
-def _reading(plan: Plan, files: ArrowFiles | None) -> Callable[[Batches], Batches]:
+def _reading(plan: ScorePlan, files: ArrowFiles | None) -> Callable[[Batches], Batches]:
     """Return the function of a task that reads files and packs their rows by part.
 
     Args:
         plan: the parts.
         files: opens the files; None: the batches have their content.
     """
-    numbers, slim = plan.numbers, Plan((), plan.first_part, plan.part_count)
+    numbers, slim = plan.numbers, ScorePlan((), plan.first_part, plan.part_count)
     locations = (files.log, files.out) if files else None
 
     def read(batches: Batches) -> Batches:
@@ -202,7 +202,7 @@ def _reading(plan: Plan, files: ArrowFiles | None) -> Callable[[Batches], Batche
     return read
 
 
-def _split(tables: Sequence[pa.Table], plan: Plan, numbers: Mapping[str, int]) -> Batches:
+def _split(tables: Sequence[pa.Table], plan: ScorePlan, numbers: Mapping[str, int]) -> Batches:
     if tables:
         for part, rows in split(pa.concat_tables(tables), plan, numbers):
             yield _packed(part, "rows", to_bytes(rows))

@@ -16,7 +16,7 @@ from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.local import LocalScorer
 from autothrottle.scorer.log import QUALITY
 from autothrottle.scorer.results import gather
-from autothrottle.scorer.scoring import Scorer, Work, find_work, score
+from autothrottle.scorer.scoring import Scorer, ScoreWork, find_work, score
 from autothrottle.scorer.session import open_session
 from tests.system.scorer import golden
 
@@ -36,7 +36,7 @@ def run(
     scorer: Scorer | None = None,
     ratio: float = REFERENCE_RATIO,
     notify: Callable[[str], None] = lambda line: None,
-) -> Work:
+) -> ScoreWork:
     """Score what is new, like the command but without a report; by default in this process."""
     work = find_work(files, ratio)
     if work.new:

@@ -16,7 +16,7 @@ import pytest
 from autothrottle.core.errors import Invalid, Missing
 from autothrottle.scorer import report, results
 from autothrottle.scorer.files import ArrowFiles
-from autothrottle.scorer.scoring import TABLES, Work, find_work
+from autothrottle.scorer.scoring import TABLES, ScoreWork, find_work
 from autothrottle_lab.simulate.virtual_time import BEGIN
 from tests.system.scorer import golden
 from tests.system.scorer.conftest import Scored, results_of, run
@@ -55,7 +55,7 @@ class Damaged:
     """Cluster -> its row of the quality table."""
     efficiency: dict[str, float]
 
-    def again(self) -> Work:
+    def again(self) -> ScoreWork:
         """Score the new part of the log."""
         return run(self.files)
 

@@ -153,10 +153,10 @@ def test_invalid_client_properties_are_refused_without_showing_a_secret(tmp_path
 
 @pytest.mark.parametrize(
     ("command", "absent", "extra"),
-    [("score", "pyspark", "score"), pytest.param("demo", "rich", "lab", marks=pytest.mark.repeat)],
+    [("score", "numpy", "score"), pytest.param("demo", "rich", "lab", marks=pytest.mark.repeat)],
 )
 def test_a_command_without_its_extra_names_the_extra(command: str, absent: str, extra: str) -> None:
-    """The README installs the services without Spark. `score` then ended with a traceback."""
+    """The README installs the services without the libraries of `score`, which then ended with a traceback."""
     program = (
         f"import sys; sys.modules[{absent!r}] = None; "
         f"from autothrottle.__main__ import main; sys.exit(main([{command!r}, '--help']))"
@@ -170,7 +170,8 @@ def test_a_command_without_its_extra_names_the_extra(command: str, absent: str, 
 
 
 def test_without_java_the_scorer_reports_the_missing_java(tmp_path: Path) -> None:
-    ended = process("score", "--decisions", str(tmp_path), "--out", str(tmp_path / "out"), JAVA_HOME="/nowhere")
+    places = ("--decisions", "viewfs://elsewhere/log", "--out", str(tmp_path / "out"))
+    ended = process("score", *places, JAVA_HOME="/nowhere")
     assert ended.returncode == 1
     assert "Spark cannot start: " in ended.stderr and "Fix: it needs Java >= 17" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -14,7 +14,11 @@ import pytest
 from autothrottle import replay
 from autothrottle.__main__ import main
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.cluster.snapshot import Snapshot
 from autothrottle.core.policy.adaptive import AdaptivePolicy
+from autothrottle.core.policy.interface import Limits
+from autothrottle.core.records import Decision
 from autothrottle.core.throttles import plan
 from tests.builders import NOON, mb
 from tests.unit.autothrottle.planner.bench import Bench
@@ -62,7 +66,7 @@ def test_other_settings_end_with_status_1_and_every_difference(log: Path, capsys
     assert run(log, "--set", "max-rate=45", "--term", "1", "--to", "2026-11-02T12:02:30Z") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        "kafka/1/1 2026-11-02T12:01:00Z broker 1001 [leader]: then 72.00 MB/s (headroom), now 36.00 MB/s (headroom)"
+        "kafka/1/1 2026-11-02T12:01:00Z broker 1001 [leader]: then 72 MB/s (headroom), now 36 MB/s (headroom)"
     )
     assert lines[-1].startswith("4 differences in 2 of 2 cycles with 4 decisions of 1 terms")
 
@@ -81,9 +85,11 @@ def test_a_changed_version_ends_with_status_1(
     log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A regression in the fail-safe rate must be found before the upgrade."""
-    monkeypatch.setattr(
-        plan, "_without_load", lambda snapshot, limits, failures, *side: plan._static(snapshot, limits, mb(1), *side)
-    )
+
+    def unsafe(snapshot: Snapshot, limits: Limits, failures: int, broker_id: int, role: ReplicaRole) -> Decision:
+        return plan._static(snapshot, limits, mb(1), broker_id, role)
+
+    monkeypatch.setattr(plan, "_without_load", unsafe)
     assert run(log) == 1
     assert "3 of 8 cycles" in capsys.readouterr().out
 

@@ -42,8 +42,8 @@ MOST_STRETCHES = 1000
 MOST_RECOVERIES = 20
 """Number of recoveries that a report estimates, the slowest first."""
 
-TOLERATED_DEFERRAL = 0.00005
-"""Share of client bytes that a proposed setting may displace beyond the present one, half of 0.01 percent."""
+TOLERATED_DEFERRAL = 0.000001
+"""Share of client bytes that a proposed setting may displace beyond the present one."""
 
 WORTH = 0.02
 """Smallest gain, as a share of the duration, for which a change is worth its risk."""

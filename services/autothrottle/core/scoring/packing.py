@@ -43,6 +43,9 @@ _NOTHING: Any = object()
 _LONG_TEXT = 40
 """From this length on, a text is packed as the difference from the earlier one, entry by entry."""
 
+_MOST_BITS = 350
+"""Longest number; only damaged ones are longer, and reading those would take time without end."""
+
 _SAME, _DIFFERENT, _REORDERED = 0, 1, 2
 """How a value differs from the earlier one; `_REORDERED` is a map with other keys, or with another order of them."""
 
@@ -119,14 +122,14 @@ def _varints(numbers: Iterable[int]) -> bytes:
 
 def _varint(packed: bytes, position: int, end: int) -> tuple[int, int]:
     number = shift = 0
-    while position < end:
+    while position < end and shift < _MOST_BITS:
         byte = packed[position]
         position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, position
         shift += 7
-    raise Incomplete("a column of a packed cycle ends too early; it is damaged")
+    raise Incomplete("a number of a packed cycle does not end; it is damaged")
 
 
 class _Columns:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle import replay
 from autothrottle.runtime.command_line import COMMANDS, SHELLS, completion_script, help_text, usage
 from autothrottle.runtime.configuration import METRICS_SOURCES, OPTIONS
 from autothrottle.runtime.configuration_reader import parse
@@ -19,8 +20,9 @@ from autothrottle_lab.simulate import command as simulate
 
 PARSERS = {
     "demo": demo.make_parser(),
-    "score": score.make_parser(),
     "compact": compaction.make_parser(),
+    "replay": replay.make_parser(),
+    "score": score.make_parser(),
     "simulate": simulate.make_parser(),
 }
 CONFIGURED = [name for name, command in COMMANDS.items() if command.options]
@@ -110,9 +112,12 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
         ("demo --json auto", {"autothrottle.toml"}),
         (
             "score --",
-            {"--help", "--decisions", "--out", "--master", "--remote", "--ratio"}
-            | {"--format", "--catalog", "--trace-url", "--anew"},
+            {
+                *("--help", "--decisions", "--out", "--format", "--catalog", "--master", "--remote", "--ratio"),
+                *("--trace-url", "--no-advice", "--anew"),
+            },
         ),
+        ("replay --policy ", {"adaptive", "headroom", "static"}),
         ("compact --", {"--help", "--decisions", "--older-than"}),
         ("simulate auto", {"autothrottle.toml"}),
         ("simulate --plot auto", {"autothrottle.toml"}),

@@ -22,6 +22,7 @@ from autothrottle.core.records import Decision, Pause, PauseMode, Reason
 from autothrottle.core.scoring.cycle_records import CYCLE_VERSION, CycleRecord
 from autothrottle.core.scoring.replay import DecisionDifference, TermReplay
 from autothrottle.core.throttles import plan
+from autothrottle.planner import loop
 from autothrottle_lab.simulate.virtual_time import SETTINGS, VirtualRecovery
 from tests.builders import NOON, limits, mb
 from tests.system.scorer import golden
@@ -187,6 +188,28 @@ def test_a_term_whose_beginning_is_missing_is_compared_after_its_warm_up() -> No
     assert "lacks the state before cycle" in finding.sentence
     assert 0 < replay.summary.skipped_cycles < len(second_day)
     assert replay.summary.cycles + replay.summary.skipped_cycles == len(second_day)
+
+
+def test_after_a_bug_a_term_is_compared_again_when_it_has_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug changes the state in a way that no record has. The next record must not continue from `settle`."""
+    log = MemoryDecisions()
+    with Bench(decisions=log) as bench:
+        bench.begin_reassignment()
+        bench.cycle()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "settle", lambda *_: 1 // 0)
+            assert "ZeroDivisionError" in bench.cycle().error
+        for _ in range(20):
+            bench.cycle()
+    assert [(record.cycle, record.previous, record.is_whole) for record in log.cycles[:3]] == [
+        (1, 0, True),
+        (3, 0, True),
+        (4, 3, False),
+    ]
+    (replay,), _ = replayed(log)
+    (finding,) = replay.findings
+    assert "lacks the state before cycle 3" in finding.sentence
+    assert (replay.summary.cycles, replay.summary.skipped_cycles) == (6, 15)
 
 
 def test_records_of_a_newer_version_are_left_out() -> None:

@@ -8,6 +8,7 @@ from tests.fuzz.admin_responses import AdminResponses
 from tests.fuzz.exporter_texts import ExporterTexts
 from tests.fuzz.grpc_messages import GrpcMessages
 from tests.fuzz.http_requests import HttpRequests
+from tests.fuzz.log_files import LogFiles
 from tests.fuzz.metrics_answers import MetricsAnswers
 from tests.fuzz.series import Door
 from tests.fuzz.state_records import StateRecords
@@ -21,5 +22,6 @@ DOORS: Mapping[str, Callable[[], Door]] = {
     "metrics": MetricsAnswers,
     "grpc": GrpcMessages,
     "http": HttpRequests,
+    "log": LogFiles,
 }
 """Name on the command line -> what makes the door."""

@@ -23,26 +23,35 @@ def write_log(
     """Write a log with one reassignment for each cluster and date."""
     for cluster in clusters:
         for number, date in enumerate(dates):
-            start = datetime.fromisoformat(f"{date}T12:00:00+00:00").astimezone(UTC)
             first = number * cycles + 1
-            name = {"cluster": cluster, "term": 1, "reassignment_id": f"{cluster}/1/{first}", "schema_version": 1}
+            decisions, reassignments = example_rows(cluster, date, first, cycles, brokers)
             for index in range(cycles):
-                rows = [
-                    name | decision(start, first, index, broker_id, role)
-                    for broker_id in range(1, brokers + 1)
-                    for role in ("leader", "follower")
-                ]
-                write(directory, "decisions", rows, DECISIONS, date, first + index)
-            finish = start + cycles * INTERVAL
-            paths = [{"leader": 1, "follower": 2, "bytes_landed": cycles * 30 * 40 * MB, "bytes_grown": 0}]
-            records = [
-                {"cycle": first, "status": "moving", "finish": None, "bytes_landed": None, "paths": []},
-                {"cycle": first + cycles - 1, "status": "done", "finish": finish, "bytes_landed": 1, "paths": paths},
-            ]
-            for index, record in enumerate(records):
-                constant = {"resumed": False, "start": start, "topics": ["t"], "partitions": 1, "bytes_left": 0}
-                row = name | constant | record
-                write(directory, "reassignments", [row], REASSIGNMENTS, date, first + index)
+                of_cycle = [row for row in decisions if row["cycle"] == first + index]
+                write(directory, "decisions", of_cycle, DECISIONS, date, first + index)
+            for index, record in enumerate(reassignments):
+                write(directory, "reassignments", [record], REASSIGNMENTS, date, first + index)
+
+
+def example_rows(
+    cluster: str = CLUSTERS[0], date: str = DATES[0], first: int = 1, cycles: int = 6, brokers: int = 2
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the decisions and the two records of one reassignment, whose first cycle has this number."""
+    start = datetime.fromisoformat(f"{date}T12:00:00+00:00").astimezone(UTC)
+    name = {"cluster": cluster, "term": 1, "reassignment_id": f"{cluster}/1/{first}", "schema_version": 1}
+    decisions = [
+        name | decision(start, first, index, broker_id, role)
+        for index in range(cycles)
+        for broker_id in range(1, brokers + 1)
+        for role in ("leader", "follower")
+    ]
+    paths = [{"leader": 1, "follower": 2, "bytes_landed": cycles * 30 * 40 * MB, "bytes_grown": 0}]
+    constant = {"resumed": False, "start": start, "topics": ["t"], "partitions": 1, "bytes_left": 0}
+    end = {"cycle": first + cycles - 1, "status": "done", "finish": start + cycles * INTERVAL}
+    records = [
+        name | constant | {"cycle": first, "status": "moving", "finish": None, "bytes_landed": None, "paths": []},
+        name | constant | end | {"bytes_landed": 1, "paths": paths},
+    ]
+    return decisions, records
 
 
 def decision(start: datetime, first: int, index: int, broker_id: int, role: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +29,20 @@ from autothrottle.adapters.decision_log.files import FILE_NAME, source_count
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.scorer.files import opened
-from autothrottle.scorer.log import UNREADABLE, read_metadata, unreadable
+from autothrottle.scorer.log import (
+    UNREADABLE,
+    FileReading,
+    read_decisions,
+    read_metadata,
+    read_reassignments,
+    unreadable,
+)
+
+_READERS: Mapping[str, Callable[[str, pa.NativeFile], tuple[Any, FileReading]]] = {
+    "decisions": read_decisions,
+    "reassignments": read_reassignments,
+}
+"""Kind -> how the scorer reads a file."""
 
 _LARGEST = 64_000_000
 """Size of the files that are merged into one, bytes."""
@@ -213,6 +227,11 @@ class Compaction:
 
     def _row_groups(self, file: _LogFile, schema: pa.Schema) -> Iterator[pa.Table]:
         try:
+            # A merged file is worth nothing if a reader refuses a part of it.
+            read = _READERS.get(file.path.removeprefix(self._root).split("/")[1])
+            with self._files.open_input_file(file.path) as source:
+                if read is not None and (problem := read(file.path, source)[1].problem):
+                    raise _UnreadableFile(file, problem)
             with self._files.open_input_file(file.path) as source:
                 parquet = pq.ParquetFile(source)
                 for index in range(parquet.num_row_groups):

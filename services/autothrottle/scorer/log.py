@@ -196,9 +196,11 @@ def _table(file: pa.NativeFile, schema: pa.Schema) -> pa.Table:
     for name, column in columns.items():
         if pa.types.is_timestamp(column.type) and not _are_in_range(column):
             raise Invalid(f"its column {name} has a value outside the years {_YEARS[0].year} to {_YEARS[1].year}")
-    return pa.table(
+    result = pa.table(
         {field.name: columns.get(field.name, pa.nulls(len(table), _stored_type(field.type))) for field in schema}
     )
+    result.validate(full=True)  # texts that are not UTF-8, or not in their dictionary
+    return result
 
 
 def _are_in_range(times: pa.ChunkedArray) -> bool:

@@ -191,6 +191,15 @@ def test_a_damaged_file_stays_and_is_named_and_the_others_are_merged(log: Path) 
     assert len(files(damaged.parent)) <= 4
 
 
+def test_a_file_that_the_scorer_refuses_is_not_merged(log: Path) -> None:
+    """Its neighbours would be refused, too, because they are in the same file."""
+    refused = files(log / "decisions")[1]
+    refused.write_bytes(refused.read_bytes().replace(b"east", b"e\xffst"))
+    (line,) = compact(log)[1]
+    assert str(refused) in line and refused.exists()
+    assert len(files(refused.parent)) == 2
+
+
 def test_a_file_of_an_older_version_is_merged_with_one_of_this_version(log: Path) -> None:
     old = files(log / "decisions")[0]
     pq.write_table(pq.ParquetFile(old).read().drop_columns(["trace_id"]), old)

@@ -88,6 +88,7 @@ BOTH: dict[str, Builder] = {
     "2^40 rows": rows_declared,
     "1,000 levels": nested,
     "a truncated footer": lambda table: parquet(table)[:-12],
+    "a text that is not UTF-8": lambda table: parquet(table).replace(b"east", b"e\xffst"),
     "a footer before the file": lambda table: parquet(table)[:-8] + b"\xff\xff\xff\x7fPAR1",
     "nothing": lambda table: b"",
     "no rows": lambda table: parquet(table.slice(0, 0)),

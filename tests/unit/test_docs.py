@@ -215,7 +215,11 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert make_score_parser().parse_args(flags).out
     elif command == "replay":
         arguments = make_replay_parser().parse_args(flags)
+<<<<<<< HEAD
         assert callable(changed_settings(arguments.set))
+=======
+        changed_settings(arguments.set)
+>>>>>>> replay
     elif command == "simulate" and flags[0].startswith("--from-"):
         assert len(flags) == 2 and f'"{flags[0]}"' in (ROOT / FLAG_SOURCES[1]).read_text("utf-8")
     elif command == "simulate":

@@ -74,7 +74,13 @@ test: $(STAMP) java ## run all tests, in about 15 minutes on 2 cores; ARGS="-k n
 test-unit: $(STAMP) ## run the tests that start no server process, in about 90 seconds; ARGS="-k name" chooses
 	@$(PYTEST) $(UNIT) $(ARGS)
 
+# Programs whose packages do not go together with those of autothrottle, each in build/NAME.
+ENVIRONMENTS := airflow moto
+
 test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versions of Kafka, and the longest ones; ARGS="--part 1/3" runs a third
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/system/scorer/requirements.txt
+	@for name in $(ENVIRONMENTS); do $(PYTHON) -m venv build/$$name && build/$$name/bin/python -m pip install --quiet \
+	  --disable-pip-version-check --require-hashes -r tests/environments/$$name.txt || exit 1; done
 	@$(call run_tests,--with-repeats $(ARGS))
 
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
@@ -128,10 +134,13 @@ format: $(STAMP) ## let ruff format and fix what it can
 proto: $(STAMP) ## regenerate services/autothrottle/v1 from proto/
 	$(BIN)/python proto/generate.py
 
+# All extras but those that only some users of the scorer need.
+EXTRAS := service kafka lab decisions score dev bench release
+
 lock: ## resolve requirements.txt anew from pyproject.toml, and the parts of it for the images in deploy/
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
-	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes $(foreach e,$(EXTRAS),--extra $(e)) \
 	  --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.txt $(ARGS) pyproject.toml
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra service --extra decisions \
 	  --group build --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
@@ -142,6 +151,12 @@ lock: ## resolve requirements.txt anew from pyproject.toml, and the parts of it 
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --group fuzz \
 	  --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 	  --output-file tests/fuzz/requirements.txt
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra iceberg --extra connect \
+	  --constraint requirements.txt --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
+	  --output-file tests/system/scorer/requirements.txt pyproject.toml
+	for name in $(ENVIRONMENTS); do build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file tests/environments/$$name.txt \
+	  tests/environments/$$name.in || exit 1; done
 
 release: $(STAMP) ## build sdist and wheel in dist/, and try the wheel in empty environments, one for each extra
 	$(BIN)/python -m tests.quality.release $(ARGS)

@@ -31,6 +31,7 @@ from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
 from autothrottle.runtime.option_kinds import declared_options
 from autothrottle.scorer.command import make_parser as make_score_parser
+from autothrottle.scorer.compaction import make_parser as make_compact_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
@@ -62,6 +63,7 @@ FLAG_SOURCES = (
     "services/autothrottle_lab/simulate/command.py",
     "services/autothrottle/scorer/command.py",
     "services/autothrottle/replay.py",
+    "services/autothrottle/scorer/compaction.py",
     "tests/chaos/__main__.py",
     "tests/fuzz/__main__.py",
     "tests/benchmarks/control/contest.py",
@@ -215,11 +217,9 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
         assert make_score_parser().parse_args(flags).out
     elif command == "replay":
         arguments = make_replay_parser().parse_args(flags)
-<<<<<<< HEAD
-        assert callable(changed_settings(arguments.set))
-=======
         changed_settings(arguments.set)
->>>>>>> replay
+    elif command == "compact":
+        assert make_compact_parser().parse_args(flags).decisions
     elif command == "simulate" and flags[0].startswith("--from-"):
         assert len(flags) == 2 and f'"{flags[0]}"' in (ROOT / FLAG_SOURCES[1]).read_text("utf-8")
     elif command == "simulate":

@@ -100,6 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AutothrottleError as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:  # of a store or a disk
+        reason = escape_unprintable((str(error).splitlines() or [type(error).__name__])[0])
+        print(f"the log or the results cannot be read or written: {reason}. Fix: check both locations", file=sys.stderr)
+        return 1
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,15 +14,16 @@ import pytest
 from autothrottle.scorer import compaction
 from autothrottle.scorer.command import NOTHING_NEW, main
 from autothrottle.scorer.files import ArrowFiles, opened
+from tests.paths import ROOT
 from tests.system.scorer.results import assert_same_tables
 from tests.system.scorer.spark_cluster import Server, accepts, free_port, wait_until
 from tests.unit.autothrottle.scorer.logs import write_log
 
-MISSING = [name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None]
+MOTO = ROOT / "build" / "moto" / "bin" / "python"
 
 pytestmark = [
     pytest.mark.repeat,
-    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; `make test-all` installs them"),
+    pytest.mark.skipif(not MOTO.exists(), reason="no build/moto; `make test-all` makes it"),
 ]
 IDENTITY = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     patch = pytest.MonkeyPatch()
     for name, value in IDENTITY.items():
         patch.setenv(name, value)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [str(MOTO), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with Server(command, directory, directory / "server.log") as server:
         wait_until(lambda: server.says("") and accepts(port), "the start of the server")
         request = urllib.request.Request(f"http://127.0.0.1:{port}/bucket", method="PUT")

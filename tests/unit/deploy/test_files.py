@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import shlex
 import shutil
 import subprocess
 from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +17,9 @@ import yaml
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import StateStore
 from autothrottle.runtime.configuration_reader import parse
+from autothrottle.scorer.command import NOTHING_NEW
+from autothrottle.scorer.command import make_parser as make_score_parser
+from autothrottle.scorer.compaction import make_parser as make_compact_parser
 from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from tests.paths import ROOT
 
@@ -81,20 +84,47 @@ def test_every_image_of_the_compose_file_can_be_replaced_by_one_with_a_digest() 
         assert re.fullmatch(r"\$\{([A-Z]+_)?IMAGE:-[a-z/]+:[0-9a-z.]+\}", service["image"])
 
 
-def test_the_image_of_the_score_has_sparks_version_of_the_s3_connector() -> None:
+def test_the_image_of_the_score_has_the_tested_spark() -> None:
     """The chart's nightly score needed an image that deploy/ did not build."""
     dockerfile = (DEPLOY / "Dockerfile").read_text("utf-8")
-    jars = Path(str(find_spec("pyspark").submodule_search_locations[0])) / "jars"  # type: ignore[union-attr, index]
-    (hadoop,) = (jar.stem.rpartition("-")[2] for jar in jars.glob("hadoop-client-api-*.jar"))
-    (ivy,) = (jar.name for jar in jars.glob("ivy-*.jar"))
-    assert f"java -jar {ivy} " in dockerfile and f"-dependency org.apache.hadoop hadoop-aws {hadoop} " in dockerfile
-    assert f"  hadoop-aws-{hadoop}.jar\n" in (DEPLOY / "score-jars.sha256").read_text("utf-8")
     pinned = (DEPLOY / "requirements-score.txt").read_text("utf-8")
-    assert f"\npyspark=={version('pyspark')} " in pinned
+    assert all(f"\n{name}=={version(name)} " in pinned for name in ("pyarrow", "pyspark"))
     stages = re.findall(r"^FROM (\S+)(?: AS (\S+))?$", dockerfile, re.MULTILINE)
     assert ("debian:bookworm-slim", "score") in stages and stages[-1][1] == "", "the last stage is the default image"
     values = yaml.safe_load((DEPLOY / "helm/autothrottle/values.yaml").read_text("utf-8"))
     assert f"--target score -t {values['score']['image']} ." in dockerfile
+
+
+def test_the_spark_application_scores_the_locations_of_the_chart() -> None:
+    application = yaml.safe_load((DEPLOY / "spark-application.yaml").read_text("utf-8"))
+    values = yaml.safe_load((DEPLOY / "helm/autothrottle/values.yaml").read_text("utf-8"))
+    spec = application["spec"]["template"]
+    assert spec["sparkVersion"] == version("pyspark")
+    arguments = make_score_parser().parse_args(spec["arguments"])
+    assert (arguments.decisions, arguments.out) == (values["score"]["decisions"], values["score"]["out"])
+    script = ROOT / "services" / spec["mainApplicationFile"].partition("/site-packages/")[2]
+    assert script.is_file() and script.name == "__main__.py"
+
+
+def test_the_dag_compacts_then_scores_and_skips_where_nothing_is_new() -> None:
+    tree = ast.parse((DEPLOY / "airflow_dag.py").read_text("utf-8"))
+    operators = [node for node in ast.walk(tree) if _is_call(node, "BashOperator")]
+    tasks = {_keyword(node, "task_id"): node for node in operators}
+    for name, parser in (("compact", make_compact_parser()), ("score", make_score_parser())):
+        program, command, *flags = shlex.split(str(_keyword(tasks[name], "bash_command")))
+        assert (program, command) == ("autothrottle", name)
+        assert parser.parse_args(flags).decisions
+    assert _keyword(tasks["score"], "skip_on_exit_code") == NOTHING_NEW
+
+
+def _is_call(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _keyword(node: ast.AST, name: str) -> object:
+    assert isinstance(node, ast.Call)
+    (value,) = [keyword.value for keyword in node.keywords if keyword.arg == name]
+    return ast.literal_eval(value)
 
 
 def test_the_unit_limits_memory_and_threads() -> None:

@@ -118,6 +118,7 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
             },
         ),
         ("replay --policy ", {"adaptive", "headroom", "static"}),
+        ("compact --", {"--help", "--decisions", "--older-than"}),
         ("simulate auto", {"autothrottle.toml"}),
         ("simulate --plot auto", {"autothrottle.toml"}),
         ("simulate --from", {"--from-decisions", "--from-cluster"}),

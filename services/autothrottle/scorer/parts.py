@@ -1,8 +1,8 @@
 """Parts of the log that are scored one by one, so that the work spreads over tasks and needs little memory.
 
 A part has all rows of its link sides. A small recovery is in one part; a large one is split by link side. The driver
-plans the parts from the records of the reassignments, before any decision is read. The types to know are
-`ScorePlan` and `RecoveryPart`.
+plans the parts from the records of the reassignments, before any decision is read. The types to know are `ScorePlan`
+and `RecoveryPart`.
 """
 
 from __future__ import annotations

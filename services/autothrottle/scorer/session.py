@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -133,10 +135,12 @@ def write_package(path: Path) -> None:
 def _ship_package(session: Any) -> None:
     if not Path(autothrottle.__file__).is_file():
         return  # it is in a zip, which spark-submit ships
-    with tempfile.TemporaryDirectory() as directory:
-        package = Path(directory) / "autothrottle.zip"
-        write_package(package)
-        if hasattr(session, "_jsparkSession"):
-            session.sparkContext.addPyFile(str(package))
-        else:
-            session.addArtifacts(str(package), pyfile=True)
+    # Executors may fetch it as long as the job runs.
+    directory = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    package = Path(directory) / "autothrottle.zip"
+    write_package(package)
+    if hasattr(session, "_jsparkSession"):
+        session.sparkContext.addPyFile(str(package))
+    else:
+        session.addArtifacts(str(package), pyfile=True)

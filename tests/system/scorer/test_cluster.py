@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_a_job_of_spark_submit_on_two_workers_gives_the_scores_of_one_process(
     assert_same_tables(str(tmp_path / "out"), str(scored_here / "out"))
     assert len(cluster.executors) == 2, "an executor ran on each worker"
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.repeat
+def test_the_command_sends_its_modules_to_the_workers(
+    cluster: StandaloneCluster, scored_here: Path, tmp_path: Path
+) -> None:
+    """The zip of the modules was removed as soon as Spark knew it, before a worker had fetched it."""
+    command = [sys.executable, "-m", "autothrottle", "score", "--master", cluster.master, "--no-advice"]
+    command += ["--decisions", str(scored_here / "log"), "--out", str(tmp_path / "out")]
+    ran = subprocess.run(command, env=environment(cluster.home), capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert_same_tables(str(tmp_path / "out"), str(scored_here / "out"))
 
 
 @pytest.mark.repeat

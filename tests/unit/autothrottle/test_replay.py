@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from autothrottle import replay
@@ -159,3 +161,30 @@ def test_help_names_the_options_that_can_be_set() -> None:
         settings = changed(bench.settings)
     assert isinstance(settings.policy, AdaptivePolicy)
     assert settings.finish_by is not None and settings.finish_by > NOON
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("packed", pa.array([b"\xff" * 400_000] * 6)),
+        ("packed", pa.array([b"\x01" * 9] * 6)),
+        ("packed", pa.array([None] * 6, pa.binary())),
+        ("packed", pa.array(range(6))),
+        ("cycle", pa.array([None] * 6, pa.int64())),
+        ("cycle", pa.array([[1]] * 6)),
+        ("layout", pa.array(["\n" * 5000] * 6)),
+        ("previous", pa.array([99] * 6)),
+        ("time", pa.array(["noon"] * 6)),
+    ],
+)
+def test_hostile_columns_only_harm_their_own_term(
+    column: str, values: pa.Array, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_log(tmp_path)
+    first, *_ = sorted((tmp_path / "cycles").rglob("*.parquet"))
+    table = pq.read_table(first, partitioning=None)
+    pq.write_table(table.set_column(table.schema.get_field_index(column), column, values), first)
+    assert run(tmp_path) in (0, 1)
+    output = capsys.readouterr()
+    assert "kafka term 1" in output.err
+    assert "kafka term 2" not in output.err

@@ -154,7 +154,11 @@ class LoggedCycles:
         """
         names, last = CycleRecord.__dataclass_fields__, 0
         for path in self._paths["cycles"].get((cluster, term), ()):
-            for row in sorted(self._rows(path, CYCLES, note), key=lambda row: int(row["cycle"])):
+            rows = self._rows(path, CYCLES, note)
+            complete = [row for row in rows if None not in row.values()]
+            if len(complete) < len(rows):
+                note(f"{path} has {len(rows) - len(complete)} rows without a value, which are left out")
+            for row in sorted(complete, key=lambda row: int(row["cycle"])):
                 if row["cycle"] > last:
                     last = row["cycle"]
                     yield CycleRecord(**{name: row[name] for name in names})

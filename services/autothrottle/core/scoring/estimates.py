@@ -232,7 +232,7 @@ class _Loop:
             1, reassignments=(TopicReassignment("t", (0,), (_LEADER,), ((_LEADER,),), ((_FOLLOWER,),), ((),)),)
         ).reassignments
         self._policy = POLICIES.get(setting.policy)
-        self._loads_in_any_order, self._left = recovery.client_loads, recovery.amount
+        self._loads_in_any_order, self._bytes_left = recovery.client_loads, recovery.amount
         self._use = recovery.use
         self._marks: list[tuple[float, float]] = [(0.0, 0.0)]
         """(seconds, bytes copied), ascending; the last one is now."""
@@ -289,15 +289,16 @@ class _Loop:
         if at <= marks[0][0]:
             return marks[0][1]
         for number in range(len(marks) - 1, 0, -1):
-            (start, before), (end, copied) = marks[number - 1], marks[number]
+            (start, copied_at_start), (end, copied) = marks[number - 1], marks[number]
             if at >= start:
-                return before + (copied - before) * min((at - start) / (end - start), 1.0) if end > start else copied
+                share = min((at - start) / (end - start), 1.0) if end > start else 1.0
+                return copied_at_start + share * (copied - copied_at_start)
         return marks[0][1]
 
     def _snapshot(self, now: datetime) -> Snapshot:
         *recent, (_, copied) = self._marks
         marks = tuple([CopiedMark(_time(at), round(count)) for at, count in recent])
-        count = FlowProgress(round(copied), 0, max(round(self._left), 0), now, _BEGIN, marks)
+        count = FlowProgress(round(copied), 0, max(round(self._bytes_left), 0), now, _BEGIN, marks)
         return Snapshot(
             1, reassignments=self._reassignments, progress=Progress({Flow(_LEADER, _FOLLOWER): count}, at=now)
         )
@@ -307,11 +308,11 @@ class _Loop:
         assert self.rate is not None
         carried = min(self._use * self.rate, stretch.capacity, stretch.ceiling)
         free = carried - self._recovery.growth
-        is_done = self._left <= 0 or (free > 0 and free * seconds >= self._left)
+        is_done = self._bytes_left <= 0 or (free > 0 and free * seconds >= self._bytes_left)
         if is_done:
-            seconds = max(self._left, 0.0) / free if self._left > 0 else 0.0
+            seconds = max(self._bytes_left, 0.0) / free if self._bytes_left > 0 else 0.0
         self.deferred += seconds * self._excess(stretch, carried)
-        self._left -= free * seconds
+        self._bytes_left -= free * seconds
         self._remember(seconds, carried)
         return is_done
 
@@ -342,7 +343,7 @@ class _Loop:
         assert self.rate is not None
         carried = min(self._use * self.rate, last.capacity, last.ceiling)
         free = carried - self._recovery.growth
-        seconds = self._left / free if free > 0 else math.inf
+        seconds = self._bytes_left / free if free > 0 else math.inf
         excess = self._excess(last, carried)
         self.deferred += excess * seconds if excess else 0.0
         self.seconds += seconds

@@ -627,10 +627,10 @@ class _Counts(_Codec):
             for number in range(index + kept, index + kept + added):
                 time, *counts = curve[number]
                 last = curve[number - 1] if number else (_EPOCH, *[0] * len(counts))
-                before = curve[number - 2] if number > 1 else last
+                second_last = curve[number - 2] if number > 1 else last
                 times.append((time - last[0]) // _MICROSECOND)
                 surplus = 0  # a broker that leads more than before also receives more
-                for column, count, predicted in zip(self._counts, counts, _line(before, last, time), strict=True):
+                for column, count, predicted in zip(self._counts, counts, _line(second_last, last, time), strict=True):
                     writer.integers[column].append(count - predicted - surplus)
                     surplus = count - predicted
             index += kept + added
@@ -646,10 +646,10 @@ class _Counts(_Codec):
             position += kept
             for _ in range(added):
                 last: Sequence[Any] = curve[-1] if curve else (_EPOCH, *[0] * len(self._counts))
-                before = curve[-2] if len(curve) > 1 else last
+                second_last = curve[-2] if len(curve) > 1 else last
                 time: datetime = last[0] + timedelta(microseconds=reader.integer(self._times))
                 counts, surplus = [], 0
-                for column, predicted in zip(self._counts, _line(before, last, time), strict=True):
+                for column, predicted in zip(self._counts, _line(second_last, last, time), strict=True):
                     surplus += reader.integer(column)
                     counts.append(predicted + surplus)
                 curve.append(kind(time, *counts))
@@ -666,12 +666,12 @@ class _Counts(_Codec):
         return base + timedelta(microseconds=reader.integer(self._since))
 
 
-def _line(before: Sequence[Any], last: Sequence[Any], time: datetime) -> list[int]:
+def _line(second_last: Sequence[Any], last: Sequence[Any], time: datetime) -> list[int]:
     """Return the counts at a time on the line through two earlier points."""
-    span, passed = (last[0] - before[0]) // _MICROSECOND, (time - last[0]) // _MICROSECOND
+    span, passed = (last[0] - second_last[0]) // _MICROSECOND, (time - last[0]) // _MICROSECOND
     if span <= 0 or passed < 0:
         return list(last[1:])
-    return [new + (new - old) * passed // span for old, new in zip(before[1:], last[1:], strict=True)]
+    return [new + (new - old) * passed // span for old, new in zip(second_last[1:], last[1:], strict=True)]
 
 
 class _FlowCounts(_Counts):

@@ -45,7 +45,7 @@ class DecisionDifference:
     time: datetime
     """When the cycle read everything, UTC."""
     side: LinkSide | None
-    """None: the rates are the same, and other changes or actions differ, such as those of replica lists."""
+    """None: the rates are the same, and other changes or actions differ, or this version fails."""
     rate_then: int | None = None
     """Bytes/s; None: the log has no decision for this link side."""
     reason_then: str = ""
@@ -180,12 +180,13 @@ class TermReplay:
             carried_out = decision if is_same else _with_written(decision, following)
             results = replayed_results(carried_out, inputs.results)
             self._state, _ = settle(settings, carried_out, results)
-        except AutothrottleError as error:
-            self._fail(record, f"{type(error).__name__}: {error}")
-            return
         except Exception as error:  # of this version: the rest of the log must still be replayed
-            self._fail(record, f"unexpected {type(error).__name__}: {error}")
-            return
+            sentence = f"this version fails with {type(error).__name__}: {error}"
+            differences = [DecisionDifference(*_place(record), None, sentence=sentence)]
+            decisions = 0
+        else:
+            differences = [] if is_same else _differences(record, decision, logged_rates(record.cycle))
+            decisions = len(decision.plan.decisions)
         self._last_cycle, self._unread = record.cycle, 0
         if self._warm_until is not None and record.time < self._warm_until:
             self.summary.skipped_cycles += 1
@@ -193,8 +194,7 @@ class TermReplay:
         if self.begin is not None and record.time < self.begin:
             return
         self.summary.cycles += 1
-        self.summary.decisions += len(decision.plan.decisions)
-        differences = [] if is_same else _differences(record, decision, logged_rates(record.cycle))
+        self.summary.decisions += decisions
         self.summary.differing_cycles += bool(differences)
         self.summary.differences += len(differences)
         yield from differences
@@ -213,11 +213,6 @@ class TermReplay:
                 f"the {WARM_UP.seconds // 60} minutes from there are run, but not compared"
             )
 
-    def _fail(self, record: CycleRecord, reason: str) -> None:
-        self._note(f"cycle {record.cycle} failed in this version, and the cycles up to the next gap with it: {reason}")
-        self._last_cycle = 0
-        self.summary.skipped_cycles += 1
-
     def _run_steps(self, settings: PlannerSettings, inputs: CycleInputs) -> None:
         """Run the ramp steps before a cycle."""
         for ramp_step in inputs.steps:
@@ -229,9 +224,13 @@ class TermReplay:
                 self._state, _ = settle(settings, decision, replayed_results(decision, ramp_step.results))
 
 
+def _place(record: CycleRecord) -> tuple[str, int, int, datetime]:
+    return record.cluster, record.term, record.cycle, record.time
+
+
 def _differences(record: CycleRecord, decision: CycleDecision, logged: LoggedRates) -> list[DecisionDifference]:
     """Return the differing decisions of a cycle whose fingerprint differs, at least one."""
-    place = record.cluster, record.term, record.cycle, record.time
+    place = _place(record)
     current = {(d.broker_id, d.role): (d.rate_bytes_per_second, d.reason.value) for d in decision.plan.decisions}
     nothing: tuple[int | None, str] = (None, "")
     differences = [

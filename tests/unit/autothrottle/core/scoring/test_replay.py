@@ -13,12 +13,15 @@ import pytest
 from autothrottle.adapters.memory import MemoryDecisions
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import LinkSide
-from autothrottle.core.cycle.input import PlannerSettings
+from autothrottle.core.cycle.decision import CycleDecision
+from autothrottle.core.cycle.input import ControllerState, CycleObservation, PlannerSettings
+from autothrottle.core.cycle.step import step
 from autothrottle.core.operators.sources import StoredOverride, parse_schedule
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy, StaticPolicy
 from autothrottle.core.policy.interface import Policy
 from autothrottle.core.records import Decision, Pause, PauseMode, Reason
+from autothrottle.core.scoring import replay as replay_module
 from autothrottle.core.scoring.cycle_records import CYCLE_VERSION, CycleRecord
 from autothrottle.core.scoring.replay import DecisionDifference, TermReplay
 from autothrottle.core.throttles import plan
@@ -210,6 +213,20 @@ def test_after_a_bug_a_term_is_compared_again_when_it_has_warmed_up(monkeypatch:
     (finding,) = replay.findings
     assert "lacks the state before cycle 3" in finding.sentence
     assert (replay.summary.cycles, replay.summary.skipped_cycles) == (6, 15)
+
+
+def test_a_cycle_in_which_this_version_fails_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = story(HeadroomPolicy())
+
+    def failing(settings: PlannerSettings, state: ControllerState, observation: CycleObservation) -> CycleDecision:
+        if state.term.cycles == 4:
+            raise ZeroDivisionError("no capacity")
+        return step(settings, state, observation)
+
+    monkeypatch.setattr(replay_module, "step", failing)
+    _, differences = replayed(log)
+    first = differences[0]
+    assert (first.cycle, first.sentence) == (5, "this version fails with ZeroDivisionError: no capacity")
 
 
 def test_records_of_a_newer_version_are_left_out() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from autothrottle.adapters.decision_log.files import file_system
-from autothrottle.core.errors import Invalid
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.scorer.log import (
     UNREADABLE,
     FileReading,
@@ -28,6 +29,9 @@ from autothrottle.scorer.log import (
 
 _FILE = "part-0.parquet"
 """The file of a folder of a table."""
+
+_ATTEMPTS = 3
+"""How often the records of reassignments are read while compaction removes files."""
 
 _LONGEST_WRITE = timedelta(days=1)
 """Age at which a hidden file is what a killed run left."""
@@ -104,16 +108,20 @@ class ArrowFiles:
         }
 
     def reassignments(self) -> tuple[list[dict[str, Any]], list[FileReading]]:
-        rows, readings = [], []
-        for path in sorted(self.paths("reassignments")):
-            try:
-                with self._log_files.open_input_file(path) as file:
-                    own, reading = read_reassignments(path, file)
-            except UNREADABLE as error:
-                own, reading = [], unreadable(path, error)
-            rows += own
-            readings.append(reading)
-        return rows, readings
+        for _ in range(_ATTEMPTS):
+            rows, readings = [], []
+            for path in sorted(self.paths("reassignments")):
+                try:
+                    with self._log_files.open_input_file(path) as file:
+                        own, reading = read_reassignments(path, file)
+                except UNREADABLE as error:
+                    own, reading = [], self._unreadable(path, error)
+                rows += own
+                readings.append(reading)
+            # Without the records of a file, recoveries would seem to be gone.
+            if not any(reading.is_gone for reading in readings):
+                return rows, readings
+        raise Unavailable(f"files in {self.log} disappear while they are read. Fix: run it again")
 
     def decisions(self, path: str) -> tuple[pa.Table | None, FileReading]:
         """Return the usable rows of a decision file, and what was read; None: the file cannot be read."""
@@ -121,7 +129,11 @@ class ArrowFiles:
             with self._log_files.open_input_file(path) as file:
                 return read_decisions(path, file)
         except UNREADABLE as error:
-            return None, unreadable(path, error)
+            return None, self._unreadable(path, error)
+
+    def _unreadable(self, path: str, error: Exception) -> FileReading:
+        is_gone = self._log_files.get_file_info(path).type is fs.FileType.NotFound
+        return replace(unreadable(path, error), is_gone=is_gone)
 
     def table(self, name: str, schema: pa.Schema, recovery_ids: Collection[str] | None = None) -> pa.Table:
         where = None if recovery_ids is None else pc.field("recovery_id").isin(sorted(recovery_ids))

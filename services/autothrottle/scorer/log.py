@@ -104,6 +104,8 @@ class FileReading:
     """Written by a newer version; used as far as this version knows the columns."""
     problem: str = ""
     """Why it cannot be read; "": it can."""
+    is_gone: bool = False
+    """Whether it was removed meanwhile, perhaps by compaction; the next run has to read its date again."""
 
 
 _DECISION_COLUMNS = pa.schema([field for field in DECISIONS if field.name not in ("cycle_id", "shadow", "outcome")])
@@ -294,7 +296,9 @@ def quality(
     for name, readings in (("unreadable_files", decisions), ("unreadable_reassignment_files", reassignments)):
         for reading in readings:
             row = rows.get(folder_of(reading.path) or ("", ""))
-            if row is None or reading.problem:
+            if row is not None and reading.is_gone:
+                row["files"] -= source_count(reading.path)
+            if row is None or (reading.problem and not reading.is_gone):
                 continue
             row[name] -= source_count(reading.path)
             if name == "unreadable_files":

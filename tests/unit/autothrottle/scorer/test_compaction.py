@@ -19,6 +19,7 @@ from autothrottle.scorer.compaction import Compaction, main
 from autothrottle.scorer.files import ArrowFiles
 from autothrottle.scorer.local import LocalScorer
 from autothrottle.scorer.scoring import find_work, score
+from autothrottle.scorer.tables import RECOVERIES
 from tests.unit.autothrottle.scorer.logs import CLUSTERS, DATES, write_log
 
 UNTIL = "2026-11-30"
@@ -216,6 +217,19 @@ def test_a_compacted_date_is_not_scored_again(log: Path, tmp_path: Path) -> None
     assert work.new == DATES
     compact(log)
     assert find_work(arrow).new == ()
+
+
+def test_a_date_that_is_compacted_while_it_is_scored_is_scored_again(log: Path, tmp_path: Path) -> None:
+    """The files that were listed are gone, and their rows are in a file that was not."""
+    arrow = ArrowFiles(str(log), str(tmp_path / "out"))
+    work = find_work(arrow)
+    compact(log)
+    arrow.write("quality", score(arrow, LocalScorer(), work, REFERENCE_RATIO))
+    work = find_work(arrow)
+    assert work.new == DATES
+    arrow.write("quality", score(arrow, LocalScorer(), work, REFERENCE_RATIO))
+    assert find_work(arrow).new == ()
+    assert arrow.table("recoveries", RECOVERIES).num_rows == 4
 
 
 def test_an_absent_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

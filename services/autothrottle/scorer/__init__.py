@@ -1,4 +1,7 @@
-"""Scoring past decisions: a Spark batch job over the decision log.
+"""Scoring past decisions: a batch job over the decision log, in one process or on Spark.
 
-`scoring.score` runs the job; `command` is its command line. The type to know is `scoring.ScoreSettings`.
+`command` is its command line. It finds the new part of the log (`scoring`), reads files and splits their rows into
+parts (`log`, `parts`), scores the parts (`link_sides`) in threads (`local`) or in tasks of Spark (`spark`), and writes
+tables and a page (`files`, `results`, `report`). The types to know are `scoring.ScoreWork`, `parts.ScorePlan` and
+`files.Files`.
 """

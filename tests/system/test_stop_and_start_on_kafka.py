@@ -162,6 +162,8 @@ def test_throttles_and_quotas_survive_stops_and_end_with_the_uninstallation(inst
             assert is_throttled(watch.samples[-1])
             with AdminClient([services.addresses["admin"]]) as admin:
                 admin.set_override(50 * MB, broker_id=1003)
+            # With a write in flight, the uninstallation would wait for a minute.
+            wait_for_cycles(services)
             for process in services.processes.values():
                 process.kill()
         assert {f"ledger/brokers/{SECOND}", f"ledger/topics/{TOPIC}"} < installation.state().keys()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fnmatch import fnmatchcase
 
-from autothrottle.core.errors import Forbidden, Invalid
+from autothrottle.core.errors import Invalid
 
 
 class Role(IntEnum):
@@ -78,25 +78,3 @@ def role_of_certificate(names: Iterable[str], roles: CertificateRoles) -> Role |
     names = tuple(names)
     found = (role for pattern, role in roles.items() if any(fnmatchcase(name, pattern) for name in names))
     return max(found, default=None)
-
-
-def require_role(caller: Caller, needed: Role | None, action: str) -> None:
-    """Return if the caller may do the action.
-
-    Args:
-        caller: the caller.
-        needed: the least role for the action; None: the action is not allowed to any caller.
-        action: name of the action, for the message.
-
-    Raises:
-        Forbidden: the caller does not have the role.
-    """
-    if needed is None:
-        raise Forbidden(f"{action} has no role, so it is refused. Fix: update this program")
-    if caller.role is None or caller.role < needed:
-        who = caller.name or "the caller"
-        has = "has no role" if caller.role is None else f"has the role {caller.role}"
-        raise Forbidden(
-            f"{who} {has}, and {action} needs {needed}. "
-            "Fix: give the role in certificate-roles (certificate) or api-tokens-file (token)"
-        )

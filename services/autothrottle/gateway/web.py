@@ -24,12 +24,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from autothrottle.core.access import Caller, Role, require_role
+from autothrottle.core.access import Caller, Role
 from autothrottle.core.errors import AutothrottleError, Forbidden, Invalid, Unauthenticated
 from autothrottle.core.texts import ip_address_of
 from autothrottle.gateway import legacy, rest
 from autothrottle.gateway.openapi import comments, openapi, page
-from autothrottle.runtime.access import AUTHORIZATION, Access, method_role
+from autothrottle.runtime.access import AUTHORIZATION, Access, method_role, require_role
 from autothrottle.runtime.call_limits import (
     CLIENT_ID,
     HEAVY_REQUEST,

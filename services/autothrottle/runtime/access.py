@@ -22,7 +22,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from autothrottle.adapters.credentials import Tokens
-from autothrottle.core.access import Caller, CertificateRoles, Role, require_role, role_of_certificate
+from autothrottle.core.access import Caller, CertificateRoles, Role, role_of_certificate
 from autothrottle.core.errors import AutothrottleError, Forbidden, Unauthenticated
 from autothrottle.runtime.call_limits import Behavior, Continuation, Handler, RequestQuotas, rewrapped
 from autothrottle.v1 import access_pb2
@@ -125,6 +125,28 @@ class Access:
         if is_due:
             more = f" ({count} more refusals of this kind since the last line)" if count else ""
             logger.warning("Refused with %s: %s%s", kind, text, more)
+
+
+def require_role(caller: Caller, needed: Role | None, action: str) -> None:
+    """Return if the caller may do the action.
+
+    Args:
+        caller: the caller.
+        needed: the least role for the action; None: the action is not allowed to any caller.
+        action: name of the action, for the message.
+
+    Raises:
+        Forbidden: the caller does not have the role.
+    """
+    if needed is None:
+        raise Forbidden(f"{action} has no role, so it is refused. Fix: update this program")
+    if caller.role is None or caller.role < needed:
+        who = caller.name or "the caller"
+        has = "has no role" if caller.role is None else f"has the role {caller.role}"
+        raise Forbidden(
+            f"{who} {has}, and {action} needs {needed}. "
+            "Fix: give the role in certificate-roles (certificate) or api-tokens-file (token)"
+        )
 
 
 class AccessInterceptor(grpc.ServerInterceptor):

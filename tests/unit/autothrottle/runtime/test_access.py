@@ -26,12 +26,20 @@ from starlette.routing import Route
 import autothrottle.v1
 import autothrottle_client.errors as errors
 from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles, Tokens
-from autothrottle.core.access import Caller, Role, parse_certificate_roles, require_role
+from autothrottle.core.access import Caller, Role, parse_certificate_roles
 from autothrottle.core.errors import Conflict, Forbidden, Invalid, Unauthenticated
 from autothrottle.gateway import rest
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.gateway.web import SERVICE, SERVICES, application
-from autothrottle.runtime.access import OPEN_ENDPOINTS, Access, AccessInterceptor, author, method_role, role_of_path
+from autothrottle.runtime.access import (
+    OPEN_ENDPOINTS,
+    Access,
+    AccessInterceptor,
+    author,
+    method_role,
+    require_role,
+    role_of_path,
+)
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.v1 import admin_pb2
 from autothrottle.v1.admin_pb2_grpc import AdminServiceServicer, AdminServiceStub, add_AdminServiceServicer_to_server

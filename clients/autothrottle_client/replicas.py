@@ -336,10 +336,11 @@ class Replicas:
         begin, patience = time.monotonic(), self.connection.timeout.total_seconds()
         limit = patience if timeout is None else timeout.total_seconds()
         call = _Call(rpc, probe, begin + limit, begin + (min(limit, patience) if probe else limit))
-        for backoff in CALL.waits():
+        for failures in itertools.count(1):
             try:
                 return self._round(call)
             except self._retried:
+                backoff = CALL.wait(failures)
                 is_last = not self.connection.waits or time.monotonic() + backoff >= call.search_until
                 if call.is_unanswered or is_last or self._closed.wait(backoff):
                     raise

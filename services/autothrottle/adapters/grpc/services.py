@@ -423,7 +423,7 @@ class SnapshotWatch:
         self._first_attempt_done = threading.Event()
         self._missed = False
         self._cancel: Callable[[], object] = bool
-        self._pauses = CALL.waits()
+        self._failures = 0
         self._thread = threading.Thread(target=self._run, name="snapshot-watch", daemon=True)
         self._thread.start()
         if not self._first_attempt_done.wait(_OPEN_TIMEOUT.total_seconds()):
@@ -449,8 +449,9 @@ class SnapshotWatch:
             except Exception:  # a bug must not end the thread: the planner would hear of no event until the interval
                 log.exception("The watch of snapshots failed unexpectedly, opening it again")
             self._missed = True
+            self._failures += 1
             self._first_attempt_done.set()
-            self._closed.wait(next(self._pauses))
+            self._closed.wait(CALL.wait(self._failures))
 
     def _read_stream(self, replica: Replica, _: float) -> None:
         """Deliver the events of one stream until it ends. If it ends with an error, the next replica is tried."""
@@ -476,5 +477,5 @@ class SnapshotWatch:
             self._notify(SnapshotEvent(message.version, message.reason, message.urgent))
         elif self._missed:
             self._notify(SnapshotEvent(message.version, "discovery reconnected", urgent=True))
-        self._missed, self._pauses = True, CALL.waits()
+        self._missed, self._failures = True, 0
         self._first_attempt_done.set()

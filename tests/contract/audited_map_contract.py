@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from autothrottle.adapters.state_store.operator_stores import MapCodec
 from autothrottle.adapters.zookeeper.map_codecs import (
     CATCH_UPS,
     REQUEST_QUOTAS,
     TEMPORARY_QUOTAS,
     YIELD_RULES,
-    MapCodec,
 )
 from autothrottle.core.errors import Conflict, NotLeader
 from autothrottle.core.operators.audit import StoredAuditRecord

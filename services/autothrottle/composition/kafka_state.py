@@ -15,9 +15,8 @@ from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.membership import KafkaMembership, remove_own_nodes
 from autothrottle.adapters.kafka_state.nodes import kafka_map, kafka_overrides, kafka_pauses
 from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
-from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
+from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap
 from autothrottle.adapters.state_store.state_copy import StateCopy
-from autothrottle.adapters.zookeeper.map_codecs import MapCodec
 from autothrottle.composition.admin_cluster import kafka_settings
 from autothrottle.composition.state import StateStores
 from autothrottle.core.errors import Invalid

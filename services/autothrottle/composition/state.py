@@ -13,15 +13,9 @@ from typing import TypeVar
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
+from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
-from autothrottle.adapters.zookeeper.map_codecs import (
-    CATCH_UPS,
-    REQUEST_QUOTAS,
-    TEMPORARY_QUOTAS,
-    YIELD_RULES,
-    MapCodec,
-)
+from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop

@@ -13,9 +13,8 @@ from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.replica import Effect, StateEdit, Tree
 from autothrottle.adapters.state_store.nodes import Node, NodeEdit, StoredNode
-from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodeOverrides, NodePauses
+from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap, NodeOverrides, NodePauses
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
-from autothrottle.adapters.zookeeper.map_codecs import MapCodec
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord

@@ -1,30 +1,24 @@
-"""The stored texts of the audited maps. The type to know is `MapCodec`."""
+"""The stored texts of the audited maps: one `MapCodec` each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
+from autothrottle.adapters.state_store.operator_stores import MapCodec
 from autothrottle.adapters.zookeeper.codec import (
-    FORMAT_VERSION,
     INT64,
-    compact_json,
-    field_error,
     integer,
     number,
     optional_text,
     optional_time,
-    own_object,
     text,
     time_of,
 )
 from autothrottle.core.cluster.configs import parse_broker_id
-from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
+from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.operators import audit
-from autothrottle.core.operators.audit import MapKind
-from autothrottle.core.operators.sources import StoredMap
 from autothrottle.core.quotas.keys import (
     ClientQuotaEntity,
     TemporaryQuota,
@@ -46,93 +40,6 @@ from autothrottle.core.request_quotas import (
 )
 
 _RATE = re.compile(r"[0-9]{1,9}")
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class MapContent(Generic[K, V]):
-    """The content of a stored map."""
-
-    stored: StoredMap[K, V]
-    raw: Mapping[str, Any]
-    """The entries that cannot be read, as they are."""
-    unreadable_keys: frozenset[K] | None = frozenset()
-    """The keys of these entries; None: one of the keys cannot be read either."""
-
-    def over(self, last: Mapping[K, V]) -> Mapping[K, V]:
-        """Return the entries, with the last value of each that cannot be read; with all last ones if its key cannot."""
-        keys = last.keys() if self.unreadable_keys is None else last.keys() & self.unreadable_keys
-        return {**{key: last[key] for key in keys}, **self.stored}
-
-
-@dataclass(frozen=True, slots=True)
-class MapCodec(Generic[K, V]):
-    """Converts one kind of map to its text and back."""
-
-    kind: MapKind[K, V]
-    node: str
-    """Name of the map's node."""
-    field: str
-    """The field of the JSON object that holds the entries."""
-    parse_key: Callable[[str, Any], K]
-    """Converts (stored name, JSON value) to a key; raises Invalid or one of `FIELD_ERRORS`."""
-    parse_value: Callable[[K, Any], V]
-    """Converts (key, JSON value) to the value of the key; raises the same errors."""
-    format_entries: Callable[[Mapping[K, V]], Mapping[str, Any]]
-    """Returns stored name -> JSON value, in the stored order."""
-    is_list: bool = False
-    """Whether the field holds a list, so that names are not stored."""
-
-    def parse(self, data: bytes | None, path: str) -> MapContent[K, V]:
-        """Parse the text; None: the map was never written.
-
-        Args:
-            data: the text.
-            path: where it is stored, for messages.
-
-        Raises:
-            Incomplete: no entry can be read.
-        """
-        if data is None:
-            return MapContent(StoredMap(), {})
-        try:
-            raw = self._raw_entries(data)
-        except (*FIELD_ERRORS, Invalid) as error:
-            fix = f"repair or delete the node, then set the {self.kind.name} again"
-            raise Incomplete(f"{path} cannot be parsed: {field_error(error)}; {fix}") from error
-        entries, unreadable = dict[K, V](), dict[str, str]()
-        for name, value in raw.items():
-            try:
-                key = self.parse_key(name, value)
-                entries[key] = self.parse_value(key, value)
-            except (*FIELD_ERRORS, Invalid) as error:
-                fix = "set it again, or repair the node"
-                unreadable[name] = f"{path}: entry {name[:60]!r} cannot be read: {field_error(error)}; {fix}"
-        return MapContent(
-            StoredMap(entries, unreadable), {name: raw[name] for name in unreadable}, self._keys(raw, unreadable)
-        )
-
-    def _keys(self, raw: Mapping[str, Any], names: Iterable[str]) -> frozenset[K] | None:
-        """Return the keys of some entries; None: one of them cannot be read."""
-        try:
-            return frozenset(self.parse_key(name, raw[name]) for name in names)
-        except (*FIELD_ERRORS, Invalid):
-            return None
-
-    def _raw_entries(self, data: bytes) -> dict[str, Any]:
-        value = own_object(data, f"the node of {self.kind.name}")[self.field]
-        if self.is_list:
-            if not isinstance(value, list):  # a string or an object would be stored in pieces by the next change
-                raise TypeError(f"{self.field} is not a list")
-            return {str(position): entry for position, entry in enumerate(value)}
-        return {**value}
-
-    def format(self, entries: Mapping[K, V], content: MapContent[K, V]) -> bytes:
-        """Return the text with these entries, and with those of the content that cannot be read."""
-        named = {**content.raw, **self.format_entries(entries)}
-        return compact_json({"version": FORMAT_VERSION, self.field: [*named.values()] if self.is_list else named})
 
 
 def _parse_catch_up(broker_id: int, value: Any) -> CatchUp:

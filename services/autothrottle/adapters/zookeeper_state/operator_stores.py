@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodeOverrides, NodePauses
-from autothrottle.adapters.zookeeper.map_codecs import MapCodec
+from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap, NodeOverrides, NodePauses
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail

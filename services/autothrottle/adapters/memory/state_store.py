@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.core.cluster.configs import validate_broker_id
@@ -18,11 +18,11 @@ from autothrottle.core.members import Member, ordered
 from autothrottle.core.operators.audit import (
     MAX_AUDIT_RECORDS,
     AuditReading,
+    MapChange,
+    MapEdits,
     MapKind,
     StoredAuditRecord,
     unwritten_record,
-    without_entry,
-    without_purged,
 )
 from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction, Pause
@@ -269,7 +269,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class MemoryAuditedMap(Outages, Generic[K, V]):
+class MemoryAuditedMap(Outages, MapEdits[K, V]):
     """A map in memory (an `AuditedMap`)."""
 
     def __init__(
@@ -293,18 +293,6 @@ class MemoryAuditedMap(Outages, Generic[K, V]):
         self._raise_if_down()
         return StoredMap(self._entries)
 
-    def put(self, key: K, entry: V, who: str = "") -> None:
-        record = self._kind.put_record(key, entry, who)
-        self._edit(lambda entries: self._kind.with_entry(entries, key, entry), record)
-
-    def remove(self, key: K, who: str = "") -> bool:
-        return self._edit(lambda entries: without_entry(entries, key), self._kind.removal_record(key, who))
-
-    def purge(self, fence: int, key: K, entry: V, reason: str = "") -> bool:
-        self._electorate.check(fence)
-        record = self._kind.purge_record(key, fence, reason)
-        return self._edit(lambda entries: without_purged(entries, key, entry), record)
-
     def watch(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
@@ -313,7 +301,9 @@ class MemoryAuditedMap(Outages, Generic[K, V]):
             notify(self._entries)
         return self._watches.add(notify)
 
-    def _edit(self, change: Callable[[Mapping[K, V]], Mapping[K, V]], record: StoredAuditRecord | None) -> bool:
+    def _edit(self, change: MapChange[K, V], record: StoredAuditRecord | None, fence: int | None = None) -> bool:
+        if fence is not None:
+            self._electorate.check(fence)
         with self._available():
             entries, self._entries = self._entries, change(self._entries)
             is_changed = entries != self._entries

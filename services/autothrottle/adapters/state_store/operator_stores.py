@@ -29,11 +29,11 @@ from autothrottle.core.cluster.configs import broker_id_of, validate_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.operators.audit import (
     AuditReading,
+    MapChange,
+    MapEdits,
     MapKind,
     StoredAuditRecord,
     unwritten_record,
-    without_entry,
-    without_purged,
 )
 from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
 from autothrottle.core.records import AuditAction, Pause
@@ -270,7 +270,7 @@ class MapCodec(Generic[K, V]):
         return compact_json({"version": FORMAT_VERSION, self.field: [*named.values()] if self.is_list else named})
 
 
-class NodeAuditedMap(Generic[K, V]):
+class NodeAuditedMap(MapEdits[K, V]):
     """An `AuditedMap`. Thread-safe. Without the node, the map is empty."""
 
     def __init__(self, own: OwnPaths, codec: MapCodec[K, V], trail: Trail, nodes: FollowedNodes) -> None:
@@ -284,17 +284,6 @@ class NodeAuditedMap(Generic[K, V]):
 
     def read(self) -> StoredMap[K, V]:
         return self._content(self._nodes.read()).stored
-
-    def put(self, key: K, entry: V, who: str = "") -> None:
-        record = self._kind.put_record(key, entry, who)
-        self._edit(lambda entries: self._kind.with_entry(entries, key, entry), record)
-
-    def remove(self, key: K, who: str = "") -> bool:
-        return self._edit(lambda entries: without_entry(entries, key), self._kind.removal_record(key, who))
-
-    def purge(self, fence: int, key: K, entry: V, reason: str = "") -> bool:
-        record = self._kind.purge_record(key, fence, reason)
-        return self._edit(lambda entries: without_purged(entries, key, entry), record, fence)
 
     def watch(self, notify: Callable[[], None]) -> Watch:
         return self._nodes.watch(notify)
@@ -322,20 +311,7 @@ class NodeAuditedMap(Generic[K, V]):
     def _content(self, nodes: Mapping[str, Node]) -> MapContent[K, V]:
         return self._codec.parse(nodes[self._path][0] if nodes else None, self._path)
 
-    def _edit(
-        self,
-        change: Callable[[Mapping[K, V]], Mapping[K, V]],
-        record: StoredAuditRecord | None,
-        fence: int | None = None,
-    ) -> bool:
-        """Apply a change to the readable entries; return whether anything changed.
-
-        Args:
-            change: maps the entries to the new ones.
-            record: written in the same transaction; None: no audit record.
-            fence: the term that must continue; None: the change belongs to no term.
-        """
-
+    def _edit(self, change: MapChange[K, V], record: StoredAuditRecord | None, fence: int | None = None) -> bool:
         def edit(node: StoredNode | None) -> NodeEdit | None:
             content = self._codec.parse(node.data if node else None, self._path)
             entries = change(content.stored)

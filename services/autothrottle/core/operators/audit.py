@@ -5,6 +5,7 @@ The types to know are `StoredAuditRecord` and `MapKind`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -104,14 +105,40 @@ class MapKind(Generic[K, V]):
         return replace(self.removal_record(key, f"planner, term {fence}"), reason=reason)
 
 
-def without_entry(entries: Mapping[K, V], key: K) -> Mapping[K, V]:
-    """Return the entries without the one of this key."""
+MapChange = Callable[[Mapping[K, V]], Mapping[K, V]]
+"""Maps the readable entries of a map to the new ones."""
+
+
+class MapEdits(ABC, Generic[K, V]):
+    """The changes of an `AuditedMap`, wherever its entries are stored."""
+
+    _kind: MapKind[K, V]
+
+    def put(self, key: K, entry: V, who: str = "") -> None:
+        record = self._kind.put_record(key, entry, who)
+        self._edit(lambda entries: self._kind.with_entry(entries, key, entry), record)
+
+    def remove(self, key: K, who: str = "") -> bool:
+        return self._edit(lambda entries: _without(entries, key), self._kind.removal_record(key, who))
+
+    def purge(self, fence: int, key: K, entry: V, reason: str = "") -> bool:
+        record = self._kind.purge_record(key, fence, reason)
+        # A later entry of the same key stays.
+        return self._edit(lambda e: _without(e, key) if e.get(key) == entry else e, record, fence)
+
+    @abstractmethod
+    def _edit(self, change: MapChange[K, V], record: StoredAuditRecord | None, fence: int | None = None) -> bool:
+        """Apply a change to the readable entries; return whether anything changed.
+
+        Args:
+            change: what to do with the entries.
+            record: written in the same transaction; None: no audit record.
+            fence: the term that must continue; None: the change belongs to no term.
+        """
+
+
+def _without(entries: Mapping[K, V], key: K) -> Mapping[K, V]:
     return {other: entry for other, entry in entries.items() if other != key}
-
-
-def without_purged(entries: Mapping[K, V], key: K, entry: V) -> Mapping[K, V]:
-    """Return the entries without this one; a later entry of the same key stays."""
-    return without_entry(entries, key) if entries.get(key) == entry else entries
 
 
 CATCH_UPS: MapKind[int, CatchUp] = MapKind(

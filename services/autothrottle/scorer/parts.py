@@ -50,18 +50,17 @@ class ScorePlan:
     def parts(self) -> Iterator[PartPlan]:
         """Return what each part needs to know of its recoveries."""
         numbers_of: dict[int, list[int]] = {}
+        sides_of: dict[int, dict[tuple[int, int, int], tuple[float, float]]] = {}
         for number, (first, count) in enumerate(zip(self.first_part, self.part_count, strict=True)):
             for part in range(first, first + count):
                 numbers_of.setdefault(part, []).append(number)
+            for (broker_id, role), amounts in self.recoveries[number].link_side_bytes.items():
+                part = first + _share(broker_id, role, count)
+                sides_of.setdefault(part, {})[number, broker_id, role] = amounts
         for part, numbers in numbers_of.items():
-            sides = {
-                (number, broker_id, role): amounts
-                for number in numbers
-                for (broker_id, role), amounts in self.recoveries[number].link_side_bytes.items()
-                if self.first_part[number] + _share(broker_id, role, self.part_count[number]) == part
-            }
-            chosen = self.recoveries[numbers[0] : numbers[-1] + 1]
-            yield PartPlan(part, numbers[0], tuple(replace(recovery, paths=()) for recovery in chosen), sides)
+            recoveries = self.recoveries[numbers[0] : numbers[-1] + 1]
+            slim = tuple(replace(recovery, paths=()) for recovery in recoveries)
+            yield PartPlan(part, numbers[0], slim, sides_of.get(part, {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,14 +129,8 @@ class SparkScorer:
         else:
             sources = binary_files(spark, sorted({path.rpartition("/")[0] for path in work.decisions}))
         rows = sources.mapInArrow(_reading(plan, files if isinstance(files, ArrowFiles) else None), _PACKED)
-        plans = pa.table(
-            {
-                "part": pa.array([part.part for part in plan.parts()], pa.int32()),
-                "kind": ["plan"] * sum(1 for _ in plan.parts()),
-                "content": pa.array([pickle.dumps(part) for part in plan.parts()], pa.binary()),
-            }
-        )
-        packed = rows.unionByName(spark.createDataFrame(plans)) if len(plans) else rows
+        plans = [_packed(part.part, "plan", pickle.dumps(part)) for part in plan.parts()]
+        packed = rows.unionByName(spark.createDataFrame(pa.Table.from_batches(plans))) if plans else rows
         scored = packed.groupBy("part").applyInArrow(_scoring(ratio), _SCORED).persist()
         summaries = scored.select("recovery", "part", "summary").toArrow().to_pylist()
         readings = [FileReading(**json.loads(row["summary"])) for row in summaries if row["recovery"] < 0]

@@ -20,8 +20,6 @@ from autothrottle.core.scoring.estimates import (
     resampled,
 )
 from autothrottle.core.scoring.score import Setting
-from autothrottle.scorer.files import Files
-from autothrottle.scorer.tables import TIMELINE
 
 Task = tuple[LoggedRecovery, Setting]
 
@@ -29,19 +27,23 @@ Estimate = Callable[[Sequence[Task]], Sequence[SettingEstimate]]
 """Estimates the result of each setting for its recovery, in the same order."""
 
 
-def advise(files: Files, recoveries: pa.Table, estimate: Estimate) -> list[dict[str, Any]]:
+def slowest(recoveries: pa.Table) -> list[str]:
+    """Return the ids of the recoveries that are estimated."""
+    order = pc.sort_indices(recoveries, [("seconds", "descending"), ("recovery_id", "ascending")])[:MOST_RECOVERIES]
+    recovery_ids: list[str] = recoveries["recovery_id"].take(order).to_pylist()
+    return recovery_ids
+
+
+def advise(timeline: pa.Table, estimate: Estimate) -> list[dict[str, Any]]:
     """Return the advice for each cluster with one of the slowest recoveries, ordered by name.
 
     The rows have the fields of `Advice`, without its estimates.
 
     Args:
-        files: the results of all runs.
-        recoveries: the table of recoveries.
+        timeline: that of the slowest recoveries; columns: `tables.TIMELINE`.
         estimate: estimates many settings.
     """
-    order = pc.sort_indices(recoveries.select(["seconds", "recovery_id"]), _SLOWEST_FIRST)[:MOST_RECOVERIES]
-    slowest = recoveries["recovery_id"].take(order).to_pylist()
-    logged = list(map(resampled, logged_recoveries(files.table("timeline", TIMELINE, slowest))))
+    logged = list(map(resampled, logged_recoveries(timeline)))
     tasks = [(recovery, setting) for recovery in logged for setting in dict.fromkeys((*GRID, recovery.setting))]
     names = [(recovery.recovery_id, setting) for recovery, setting in tasks]
     estimates = dict(zip(names, estimate(tasks), strict=True))
@@ -49,9 +51,6 @@ def advise(files: Files, recoveries: pa.Table, estimate: Estimate) -> list[dict[
         {name: value for name, value in asdict(each).items() if name not in ("present", "proposed")}
         for each in _advices(logged, estimates)
     ]
-
-
-_SLOWEST_FIRST = [("seconds", "descending"), ("recovery_id", "ascending")]
 
 
 def logged_recoveries(timeline: pa.Table) -> list[LoggedRecovery]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from autothrottle.scorer import scores
-from autothrottle.scorer.estimation import Estimate, advise
+from autothrottle.scorer.estimation import Estimate, advise, slowest
 from autothrottle.scorer.files import Files
 from autothrottle.scorer.link_sides import CAUSES, LOST
 from autothrottle.scorer.log import QUALITY
@@ -34,13 +34,16 @@ def gather(files: Files, new_quality: pa.Table, estimate: Estimate | None) -> Re
     Args:
         files: the results of all runs.
         new_quality: rows of the table `quality` that this run has not written yet.
-        estimate: estimates other settings; None: there is no advice.
+        estimate: estimates other settings; None: the report gives no advice.
     """
     recoveries = files.table("recoveries", RECOVERIES)
     ports = files.table("ports", pa.schema([PORTS.field(name) for name in _PORT_COLUMNS]))
     lost = pa.table({"lost": recoveries["regret_seconds"].fill_null(float("-inf")), "id": recoveries["recovery_id"]})
     order = pc.sort_indices(lost, [("lost", "descending"), ("id", "ascending")])
     shown = _rows(recoveries.take(order[:MOST_RECOVERIES]))
+    estimated = slowest(recoveries) if estimate else []
+    worst = [row["recovery_id"] for row in shown[:MOST_TIMELINES]]
+    timeline = files.table("timeline", TIMELINE, {*estimated, *worst})
     return Results(
         recoveries=shown,
         clusters=scores.by_group(recoveries, "cluster"),
@@ -48,8 +51,8 @@ def gather(files: Files, new_quality: pa.Table, estimate: Estimate | None) -> Re
         trends=scores.by_group(recoveries, "date"),
         worst=[_with_cause(row) for row in _rows(files.reduced("timeline", TIMELINE, scores.worst_decisions))],
         quality=_rows(_with_new(files.table("quality", QUALITY), new_quality)),
-        advice=advise(files, recoveries, estimate) if estimate else (),
-        timelines=_timelines(files, shown),
+        advice=advise(_of(timeline, estimated), estimate) if estimate else (),
+        timelines=_timelines(_of(timeline, worst)),
         **scores.overall(recoveries),
     )
 
@@ -66,12 +69,15 @@ def _with_cause(decision: Row) -> dict[str, Any]:
     return {name: value for name, value in decision.items() if name not in LOST} | {"cause": cause}
 
 
-def _timelines(files: Files, recoveries: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
-    """Return recovery id -> decisions for its slowest link side, in order, for the worst recoveries."""
-    rows = files.table("timeline", TIMELINE, [row["recovery_id"] for row in recoveries[:MOST_TIMELINES]])
-    rows = rows.sort_by([("cluster", "ascending"), ("term", "ascending"), ("cycle", "ascending")])
+def _of(timeline: pa.Table, recovery_ids: Sequence[str]) -> pa.Table:
+    return timeline.filter(pc.is_in(timeline["recovery_id"], pa.array(recovery_ids, pa.string())))
+
+
+def _timelines(timeline: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """Return recovery id -> decisions for its slowest link side, in order."""
+    in_order = timeline.sort_by([("cluster", "ascending"), ("term", "ascending"), ("cycle", "ascending")])
     timelines: dict[str, list[dict[str, Any]]] = {}
-    for row in _rows(rows):
+    for row in _rows(in_order):
         if len(timelines.setdefault(row["recovery_id"], [])) < _MOST_POINTS:
             timelines[row["recovery_id"]].append(row)
     return timelines

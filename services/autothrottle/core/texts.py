@@ -46,6 +46,15 @@ def excerpt(items: Sequence[object], most: int, separator: str = ", ") -> str:
     return separator.join(map(str, items[:most])) + more
 
 
+def first_line(error: BaseException) -> str:
+    r"""Return the first line of an error, or its type if it has no text.
+
+    >>> first_line(ValueError("no file\nat 0x00")), first_line(KeyboardInterrupt())
+    ('no file', 'KeyboardInterrupt')
+    """
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def json_integer(text: str) -> int | float:
     """Return an integer of a JSON text, for `parse_int`: a longer one than 64 bits becomes a float, perhaps infinite.
 

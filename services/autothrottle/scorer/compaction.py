@@ -28,7 +28,7 @@ from pyarrow import fs
 from autothrottle.adapters.decision_log.files import FILE_NAME, source_count
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.scorer.files import opened
+from autothrottle.scorer.files import is_abandoned, is_hidden, opened
 from autothrottle.scorer.log import (
     UNREADABLE,
     FileReading,
@@ -36,6 +36,7 @@ from autothrottle.scorer.log import (
     read_metadata,
     read_reassignments,
     unreadable,
+    with_columns,
 )
 
 _READERS: Mapping[str, Callable[[str, pa.NativeFile], tuple[Any, FileReading]]] = {
@@ -49,8 +50,6 @@ _LARGEST = 64_000_000
 
 _ROWS = 250_000
 """Number of rows of a row group."""
-
-_LONGEST_MERGE = timedelta(days=1)
 
 _SOURCES = b"autothrottle.sources"
 """Key of a file's metadata -> names of the files that it replaces."""
@@ -121,11 +120,11 @@ class Compaction:
         groups: dict[tuple[str, str], list[tuple[int, str, fs.FileInfo]]] = {}
         is_log = False
         for info in infos:
-            if _is_abandoned(info):
+            if _is_killed_merge(info):
                 self._files.delete_file(info.path)
                 continue
             name, date = FILE_NAME.fullmatch(info.base_name), _DATE.search(info.path)
-            if info.type is fs.FileType.File and name and date and not info.base_name.startswith((".", "_")):
+            if info.type is fs.FileType.File and name and date and not is_hidden(info.base_name):
                 is_log = True
                 if date[1] <= until:
                     key = (info.path.rpartition("/")[0], name["term"])
@@ -235,7 +234,7 @@ class Compaction:
             with self._files.open_input_file(file.path) as source:
                 parquet = pq.ParquetFile(source)
                 for index in range(parquet.num_row_groups):
-                    yield _with_columns(parquet.read_row_group(index), schema)
+                    yield with_columns(parquet.read_row_group(index), schema)
         except FileNotFoundError:  # another run has merged it
             raise _UnreadableFile(file, "") from None
         except UNREADABLE as error:
@@ -259,12 +258,12 @@ class _UnreadableFile(Exception):
         self.file, self.problem = file, problem
 
 
-def _is_abandoned(info: fs.FileInfo) -> bool:
+def _is_killed_merge(info: fs.FileInfo) -> bool:
     """Return whether a file is what a killed run left."""
     name = FILE_NAME.fullmatch(info.base_name.removeprefix(".").removesuffix(".tmp"))
-    is_hidden = info.base_name.startswith(".") and info.base_name.endswith(".tmp")
-    is_merged = info.type is fs.FileType.File and is_hidden and name is not None and name["sources"] is not None
-    return is_merged and info.mtime is not None and bool(datetime.now(UTC) - info.mtime > _LONGEST_MERGE)
+    is_hidden_merge = info.base_name.startswith(".") and info.base_name.endswith(".tmp")
+    is_merged = info.type is fs.FileType.File and is_hidden_merge and name is not None and name["sources"] is not None
+    return is_merged and is_abandoned(info)
 
 
 def _replaces(file: _LogFile, other: _LogFile) -> bool:
@@ -275,14 +274,6 @@ def _replaces(file: _LogFile, other: _LogFile) -> bool:
 def _nullable(schema: pa.Schema) -> pa.Schema:
     """Return the columns as nullable ones: a file of another version may lack some of them."""
     return pa.schema([field.with_nullable(True) for field in schema])
-
-
-def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [
-        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from autothrottle.adapters.decision_log.files import file_system
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.texts import first_line
 from autothrottle.scorer.log import (
     UNREADABLE,
     FileReading,
@@ -103,7 +104,7 @@ class ArrowFiles:
         return {
             info.path: info.size or 0
             for info in infos
-            if folder_of(info.path) is not None and not _is_hidden(info.base_name)
+            if folder_of(info.path) is not None and not is_hidden(info.base_name)
             if info.type in (fs.FileType.File, fs.FileType.Directory)  # a directory fails when it is opened
         }
 
@@ -149,7 +150,7 @@ class ArrowFiles:
         infos = self._out_files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
         for info in sorted(infos, key=lambda info: str(info.path)):
             folder = folder_of(info.path)
-            if folder is None or _is_hidden(info.base_name):
+            if folder is None or is_hidden(info.base_name):
                 continue
             dataset = ds.dataset(info.path, filesystem=self._out_files, schema=_stored(schema))
             rows = dataset.to_table(filter=where)
@@ -178,7 +179,7 @@ class ArrowFiles:
         with self._out_files.open_output_stream(hidden) as stream:
             pq.write_table(rows.select(_stored(rows.schema).names), stream, compression="zstd")
         for info in self._out_files.get_file_info(fs.FileSelector(place)):
-            if info.base_name != _FILE and (not _is_hidden(info.base_name) or _is_abandoned(info)):
+            if info.base_name != _FILE and (not is_hidden(info.base_name) or is_abandoned(info)):
                 with suppress(FileNotFoundError):  # an attempt of the same task has removed it
                     self._out_files.delete_file(info.path)
         self._out_files.move(hidden, f"{place}/{_FILE}")
@@ -206,14 +207,16 @@ def opened(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         return file_system(uri)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise Invalid(f"{uri!r} cannot be reached: {str(error).splitlines()[0]}. Fix: name another location") from None
+        raise Invalid(f"{uri!r} cannot be reached: {first_line(error)}. Fix: name another location") from None
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Return whether readers pass over a file of this name."""
     return name.startswith((".", "_"))
 
 
-def _is_abandoned(info: fs.FileInfo) -> bool:
+def is_abandoned(info: fs.FileInfo) -> bool:
+    """Return whether a hidden file is so old that its writer was killed."""
     return info.mtime is not None and bool(datetime.now(UTC) - info.mtime > _LONGEST_WRITE)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -14,8 +13,9 @@ from pyiceberg.expressions import And, EqualTo, In
 from pyiceberg.table import ALWAYS_TRUE, Table
 
 from autothrottle.core.errors import Invalid, Unavailable
+from autothrottle.core.texts import first_line
 from autothrottle.scorer.files import ArrowFiles, Reduce
-from autothrottle.scorer.log import Folder
+from autothrottle.scorer.log import Folder, with_columns
 
 NAMESPACE = "autothrottle"
 """The tables are `autothrottle.recoveries` and its siblings."""
@@ -44,9 +44,9 @@ class IcebergFiles(ArrowFiles):
         except NamespaceAlreadyExistsError:
             pass  # another run has made it
         except Exception as error:  # each kind of catalog has errors of its own
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise Invalid(
-                f"the catalog {catalog!r} cannot be used: {reason}. Fix: name a catalog of ~/.pyiceberg.yaml or a URI"
+                f"the catalog {catalog!r} cannot be used: {first_line(error)}. "
+                "Fix: name a catalog of ~/.pyiceberg.yaml or a URI"
             ) from None
 
     def table(self, name: str, schema: pa.Schema, recovery_ids: Collection[str] | None = None) -> pa.Table:
@@ -54,14 +54,14 @@ class IcebergFiles(ArrowFiles):
         if table is None:
             return schema.empty_table()
         where = ALWAYS_TRUE if recovery_ids is None else In("recovery_id", sorted(recovery_ids))
-        return _with_columns(table.scan(where).to_arrow(), schema)
+        return with_columns(table.scan(where).to_arrow(), schema)
 
     def reduced(self, name: str, schema: pa.Schema, reduce: Reduce) -> pa.Table:
         table = self._existing(name)
         if table is None:
             return reduce(schema.empty_table())
         batches = table.scan().to_arrow_batch_reader()
-        parts = [reduce(_with_columns(pa.Table.from_batches([batch]), schema)) for batch in batches]
+        parts = [reduce(with_columns(pa.Table.from_batches([batch]), schema)) for batch in batches]
         return reduce(pa.concat_tables([schema.empty_table(), *parts]) if not parts else pa.concat_tables(parts))
 
     def write(self, name: str, rows: pa.Table) -> None:
@@ -111,12 +111,3 @@ def _committing(name: str) -> Iterator[None]:
         raise Unavailable(
             f"another program changed the table {NAMESPACE}.{name} at the same time: {error}. Fix: run it again"
         ) from None
-
-
-def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the columns of a schema; those that an older version lacked are null."""
-    columns: dict[str, Any] = {
-        field.name: rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        for field in schema
-    }
-    return pa.table(columns).cast(schema)

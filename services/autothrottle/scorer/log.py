@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import groupby
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS, source_count
 from autothrottle.core.errors import Invalid
 from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, ReassignmentStatus
+from autothrottle.core.texts import first_line
 
 KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 """Columns that identify a decision; a row with a null in one of them is not usable."""
@@ -145,8 +147,7 @@ UNREADABLE = (Invalid, pa.ArrowException, OSError, ValueError, NotImplementedErr
 
 def unreadable(path: str, error: Exception) -> FileReading:
     """Return the reading of a file that cannot be read."""
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
-    return FileReading(path, problem=f"{path} cannot be read: {reason}")
+    return FileReading(path, problem=f"{path} cannot be read: {first_line(error)[:300]}")
 
 
 def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:
@@ -245,11 +246,17 @@ def _column(column: pa.ChunkedArray, needed: pa.DataType) -> pa.ChunkedArray:
     return column.cast(_stored_type(needed))
 
 
+def with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema; those that another version lacks are null."""
+    columns = [
+        table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
 def _all_non_null(table: pa.Table, names: Iterable[str]) -> pa.ChunkedArray:
-    result = pa.array([True] * 0) if not len(table) else pa.scalar(True)
-    for name in names:
-        result = pc.and_(result, table[name].is_valid())
-    return result
+    return reduce(pc.and_, (table[name].is_valid() for name in names))
 
 
 # What was read, by folder.

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import autothrottle
 from autothrottle.core.errors import Unavailable
+from autothrottle.core.texts import first_line
 
 OF_SPARK = (PySparkException, Py4JJavaError)
 """The errors that Spark raises."""
@@ -115,7 +116,7 @@ def configuration(master: str = "", **settings: str) -> SparkConf:
 
 def reason(error: Exception) -> str:
     """Return the first line of an error of Spark or of Java."""
-    return (str(getattr(error, "java_exception", error)).splitlines() or [type(error).__name__])[0]
+    return first_line(getattr(error, "java_exception", error))
 
 
 _SHIPPED = ("__init__.py", "core", "adapters/__init__.py", "adapters/decision_log", "scorer")

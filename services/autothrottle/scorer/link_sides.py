@@ -7,7 +7,7 @@ know are `stretches` and `side_scores`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,7 +63,7 @@ class Sides:
         return _at(self.starts + self.lengths - 1, self.count)
 
     def following(self, values: Floats) -> Floats:
-        """Return the value of the next row of the same link side; NaN: there is none."""
+        """Return the value of the next row of the same link side; NaN after the last row."""
         shifted = np.append(values[1:], np.nan)
         shifted[self.is_last] = np.nan
         return shifted
@@ -96,12 +96,22 @@ class Sides:
         return total
 
     def largest(self, values: Floats) -> Floats:
-        """Return the largest value of each link side that is not NaN; NaN: there is none."""
+        """Return the largest value of each link side that is not NaN; NaN if all are."""
         return np.asarray(np.fmax.reduceat(values, self.starts))
 
     def smallest(self, values: Floats) -> Floats:
-        """Return the smallest value of each link side that is not NaN; NaN: there is none."""
+        """Return the smallest value of each link side that is not NaN; NaN if all are."""
         return np.asarray(np.fmin.reduceat(values, self.starts))
+
+
+def runs(values: Integers) -> Iterator[tuple[int, int]]:
+    """Return (first index, index after the last) of each run of equal values.
+
+    >>> list(runs(np.array([7, 7, 3])))
+    [(0, 2), (2, 3)]
+    """
+    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1])).tolist() if len(values) else []
+    return zip(starts, [*starts[1:], len(values)], strict=True)
 
 
 def _at(rows: Integers, count: int) -> Flags:
@@ -211,19 +221,19 @@ def _in_order(rows: pa.Table) -> tuple[Integers, Sides, tuple[Integers, Integers
     Of duplicates the last one stays.
     """
     recovery, broker_id, term, cycle = (_integers(rows[name]) for name in ("recovery", "broker_id", "term", "cycle"))
-    role = (_codes(rows["role"], ROLES)).astype(np.int64)
+    role = numbers_of(rows["role"], {text: number for number, text in enumerate(ROLES)})
     order = np.lexsort((cycle, term, role, broker_id, recovery))
     keys = [column[order] for column in (recovery, broker_id, role, term, cycle)]
     changes = [np.append(True, column[1:] != column[:-1]) for column in keys]
     is_new_side = changes[0] | changes[1] | changes[2]
     is_new_decision = is_new_side | changes[3] | changes[4]
-    is_kept = np.append(is_new_decision[1:], True)
+    is_newest = np.append(is_new_decision[1:], True)
     records = np.add.reduceat(np.ones(len(order), np.int64), np.flatnonzero(is_new_side))
-    number = np.cumsum(is_new_side)[is_kept]
+    number = np.cumsum(is_new_side)[is_newest]
     starts = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
-    kept = order[is_kept]
-    sorted_keys = (recovery[kept], broker_id[kept], role[kept])
-    return kept, Sides(starts, len(kept)), sorted_keys, records
+    newest = order[is_newest]
+    sorted_keys = (recovery[newest], broker_id[newest], role[newest])
+    return newest, Sides(starts, len(newest)), sorted_keys, records
 
 
 def _side_keys(sides: Sides, keys: tuple[Integers, Integers, Integers]) -> list[tuple[int, int, int]]:
@@ -256,7 +266,7 @@ def _bound_inputs(sides: Sides, values: Mapping[str, Floats], age: Floats, known
 
 
 def _is_override(rows: pa.Table) -> Flags:
-    return _codes(rows["reason"], tuple(sorted(OVERRIDES))) >= 0
+    return numbers_of(rows["reason"], dict.fromkeys(OVERRIDES, 0)) >= 0
 
 
 # The rules of a single stretch. A property test compares them with plain Python.
@@ -394,10 +404,10 @@ def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
     return column.unify_dictionaries().combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _codes(column: pa.ChunkedArray, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return for each row the index of its text, or -1."""
+def numbers_of(column: pa.ChunkedArray, numbers: Mapping[str, int]) -> Integers:
+    """Return for each row the number of its text, or -1."""
     encoded = _encoded(column)
-    by_code = np.array([texts.index(text) if text in texts else -1 for text in encoded.dictionary.to_pylist()] + [-1])
+    by_code = np.array([numbers.get(text, -1) for text in encoded.dictionary.to_pylist()] + [-1], np.int64)
     codes = encoded.indices.fill_null(len(by_code) - 1).to_numpy(zero_copy_only=False)
     return np.asarray(by_code[codes], np.int64)
 

@@ -16,7 +16,7 @@ from autothrottle.core.scoring.estimates import SettingEstimate, estimate
 from autothrottle.scorer.estimation import Task
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.log import FileReading
-from autothrottle.scorer.parts import PartPlan, ScorePlan, from_bytes, score_part, split, to_bytes
+from autothrottle.scorer.parts import BYTES_PER_TASK, PartPlan, ScorePlan, from_bytes, score_part, split, to_bytes
 from autothrottle.scorer.scores import slowest_part
 from autothrottle.scorer.scoring import ScoreWork
 from autothrottle.scorer.tables import PORTS, TIMELINE
@@ -26,9 +26,6 @@ LARGEST = 500_000_000
 
 They need less than 2 GB of memory. Longer logs gain from the disks and the executors of Spark.
 """
-
-_BYTES_PER_TASK = 8_000_000
-"""Size of the files that a thread reads at once, bytes."""
 
 _MOST_THREADS = 8
 
@@ -72,8 +69,8 @@ class LocalScorer:
 
     def score(self, files: Files, work: ScoreWork, plan: ScorePlan, ratio: float) -> LocalParts:
         assert isinstance(files, ArrowFiles)
-        scored, rows_of = LocalParts([]), dict[int, list[bytes]]()
-        readings: list[FileReading] = []
+        readings, rows_of = list[FileReading](), dict[int, list[bytes]]()
+        scored = LocalParts(readings)
         with ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS)) as threads:
             read = partial(_read, files, plan, plan.numbers)
             for of_files, packed in threads.map(read, _groups(work.decisions)):
@@ -84,7 +81,6 @@ class LocalScorer:
             for scored_part in threads.map(lambda plan: _score(plan, rows_of.pop(plan.part), ratio), plans):
                 for number, recovery in scored_part:
                     scored.parts.setdefault(number, []).append(recovery)
-        scored.readings = readings
         return scored
 
     def estimate(self, tasks: Sequence[Task]) -> Sequence[SettingEstimate]:
@@ -104,7 +100,7 @@ def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
     for path, size in sizes.items():
         group.append(path)
         group_size += size
-        if group_size >= _BYTES_PER_TASK:
+        if group_size >= BYTES_PER_TASK:
             yield group
             group, group_size = [], 0
     if group:

@@ -17,12 +17,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from autothrottle.scorer.link_sides import LOST, ROLES, RecoverySpan, Stretches, side_scores, stretches
+from autothrottle.scorer.link_sides import (
+    LOST,
+    ROLES,
+    RecoverySpan,
+    Stretches,
+    numbers_of,
+    runs,
+    side_scores,
+    stretches,
+)
 from autothrottle.scorer.log import Recovery
 from autothrottle.scorer.tables import PORTS, TIMELINE
 
-_ROWS = 250_000
+ROWS = 250_000
 """Approximate number of rows of a part."""
+
+BYTES_PER_TASK = 8_000_000
+"""Size of the files that a task or a thread reads, bytes."""
 
 _LONGEST_CYCLE = 30.0
 """Seconds between two cycles where the records do not tell their number."""
@@ -89,9 +101,9 @@ def plan_parts(recoveries: Sequence[Recovery]) -> ScorePlan:
     first, counts, part, rows_of_part = [], [], 0, 0.0
     for recovery in complete:
         rows = _expected_rows(recovery)
-        if rows_of_part and rows_of_part + rows > _ROWS:
+        if rows_of_part and rows_of_part + rows > ROWS:
             part, rows_of_part = part + 1, 0.0
-        count = max(1, round(rows / _ROWS))
+        count = max(1, round(rows / ROWS))
         first.append(part)
         counts.append(count)
         rows_of_part += rows
@@ -131,13 +143,10 @@ def split(rows: pa.Table, plan: ScorePlan, numbers: Mapping[str, int]) -> Iterat
         plan: the parts.
         numbers: `ScorePlan.numbers`.
     """
-    rows = rows.unify_dictionaries()
-    names = rows["reassignment_id"].combine_chunks() if rows.num_rows else None
-    if names is None:
+    if not len(rows):
         return
-    names = names.chunk(0) if isinstance(names, pa.ChunkedArray) else names
-    by_code = np.array([numbers.get(name, -1) for name in names.dictionary.to_pylist()] + [-1], np.int64)
-    number = by_code[names.indices.fill_null(len(by_code) - 1).to_numpy(zero_copy_only=False)]
+    rows = rows.unify_dictionaries()
+    number = numbers_of(rows["reassignment_id"], numbers)
     is_follower = pc.equal(rows["role"].cast(pa.string()), ROLES[1]).to_numpy().astype(np.int64)
     first, count = np.array([*plan.first_part, 0]), np.array([*plan.part_count, 1])
     part = first[number] + _share(rows["broker_id"].to_numpy(), is_follower, count[number])
@@ -145,8 +154,7 @@ def split(rows: pa.Table, plan: ScorePlan, numbers: Mapping[str, int]) -> Iterat
     rows = rows.append_column("recovery", pa.array(number.astype(np.int32))).select(ROW_COLUMNS)
     order = np.argsort(part, kind="stable")
     in_order, ordered_parts = rows.take(pa.array(order)), part[order]
-    starts = np.flatnonzero(np.append(True, ordered_parts[1:] != ordered_parts[:-1]))
-    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+    for begin, end in runs(ordered_parts):
         if ordered_parts[begin] >= 0:
             yield int(ordered_parts[begin]), in_order.slice(begin, end - begin)
 
@@ -182,8 +190,7 @@ def score_part(plan: PartPlan, rows: pa.Table, ratio: float) -> Iterator[Recover
     """
     of_rows = stretches(rows, plan.span, ratio)
     scores = side_scores(of_rows)
-    starts = np.flatnonzero(np.append(True, np.diff(scores["recovery"]) != 0))
-    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(scores["recovery"])], strict=True):
+    for begin, end in runs(scores["recovery"]):
         number = int(scores["recovery"][begin])
         recovery = plan.recoveries[number - plan.first]
         own = {name: values[begin:end] for name, values in scores.items()}
@@ -221,13 +228,13 @@ def _ports(own: Mapping[str, Any], recovery: Recovery) -> pa.Table:
 def _timeline(of_rows: Stretches, side: int, recovery: Recovery) -> pa.Table:
     begin = int(of_rows.sides.starts[side])
     count = int(of_rows.sides.lengths[side])
-    chosen = slice(begin, begin + count)
-    rows = of_rows.rows.take(pa.array(of_rows.order[chosen]))
+    of_side = slice(begin, begin + count)
+    rows = of_rows.rows.take(pa.array(of_rows.order[of_side]))
     constant = {"recovery_id": recovery.recovery_id, "cluster": recovery.cluster, "date": recovery.date}
     columns: dict[str, Any] = {name: [value] * count for name, value in constant.items()}
     columns |= {name: rows[name] for name in TIMELINE.names if name in rows.column_names}
-    columns |= {name: values[chosen] for name, values in of_rows.values.items() if name in TIMELINE.names}
-    columns |= {"time": rows["time"], "standing": rows["standing"]}
+    columns |= {name: values[of_side] for name, values in of_rows.values.items() if name in TIMELINE.names}
+    columns |= {"time": rows["time"], "standing": rows["standing"]}  # as logged, and not as floats
     columns["cycle_id"] = [
         f"{recovery.cluster}/{term}/{cycle}"
         for term, cycle in zip(rows["term"].to_pylist(), rows["cycle"].to_pylist(), strict=True)

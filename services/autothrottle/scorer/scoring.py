@@ -197,6 +197,6 @@ def _affected(log: Sequence[Recovery], new: Collection[str]) -> tuple[set[str], 
     spans = [(r, r.start.astimezone(UTC).date(), (r.finish or r.start).astimezone(UTC).date()) for r in log]
     fresh = {date.fromisoformat(day) for day in new}
     begun = {start for _, start, finish in spans if any(start <= day <= finish for day in fresh)}
-    chosen = [span for span in spans if span[1] in begun]
-    days = (start + timedelta(days=n) for _, start, finish in chosen for n in range((finish - start).days + 1))
-    return {*new, *(day.isoformat() for day in days)}, [recovery for recovery, _, _ in chosen]
+    touched = [span for span in spans if span[1] in begun]
+    days = (start + timedelta(days=n) for _, start, finish in touched for n in range((finish - start).days + 1))
+    return {*new, *(day.isoformat() for day in days)}, [recovery for recovery, _, _ in touched]

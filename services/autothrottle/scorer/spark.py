@@ -22,17 +22,11 @@ from autothrottle.core.scoring.estimates import SettingEstimate, estimate
 from autothrottle.scorer.estimation import Task
 from autothrottle.scorer.files import ArrowFiles, Files, Reduce, folder_name
 from autothrottle.scorer.log import FileReading, Folder, folder_of, read_decisions, read_reassignments
-from autothrottle.scorer.parts import PartPlan, ScorePlan, from_bytes, score_part, split, to_bytes
+from autothrottle.scorer.parts import BYTES_PER_TASK, ROWS, PartPlan, ScorePlan, from_bytes, score_part, split, to_bytes
 from autothrottle.scorer.scores import slowest_part
 from autothrottle.scorer.scoring import ScoreWork
 from autothrottle.scorer.session import OF_SPARK, reason
 from autothrottle.scorer.tables import PORTS, TIMELINE
-
-_ROWS_PER_TABLE = 250_000
-"""Number of rows that a task collects before it hands them over."""
-
-_BYTES_PER_TASK = 8_000_000
-"""Size of the files that a task reads, bytes."""
 
 _PACKED = "part int, kind string, content binary"
 """`kind` is `rows` (an Arrow table), `plan` (a pickled `PartPlan`) or, with part -1, `file` (a `FileReading`)."""
@@ -42,7 +36,7 @@ _SCORED = "recovery int, part int, cluster string, date string, summary string, 
 
 Batches = Iterator[pa.RecordBatch]
 
-Chosen = Collection[tuple[int, int]]
+PartNames = Collection[tuple[int, int]]
 """Scored parts: (recovery, part)."""
 
 
@@ -68,33 +62,33 @@ class SparkParts:
         for number, part, _ in self.rows:
             parts_of.setdefault(number, []).append(part)
         slowest = {number: slowest_part(summaries) for number, summaries in self.summaries.items()}
-        chosen = {(number, parts_of[number][index]) for number, index in slowest.items() if index is not None}
+        slowest_parts = {(number, parts_of[number][index]) for number, index in slowest.items() if index is not None}
         scored = self.scored.where("recovery >= 0")
         if isinstance(files, ArrowFiles) and not files.tasks_write:
             # One commit for each date, of rows that the driver holds.
             for date in sorted({plan.recoveries[number].date for number, _, _ in self.rows}):
                 rows_of_date = scored.where(scored["date"] == date).toArrow()
-                for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, chosen)):
+                for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, slowest_parts)):
                     batches = _unpacking(name, of)(iter(rows_of_date.to_batches()))
                     files.write(name, pa.Table.from_batches(batches, schema))
         elif isinstance(files, ArrowFiles):
-            written = scored.groupBy("cluster", "date").applyInArrow(_writing(files, chosen), "files int")
+            written = scored.groupBy("cluster", "date").applyInArrow(_writing(files, slowest_parts), "files int")
             written.toArrow()
         else:
             scored = scored.repartition("cluster", "date")
-            for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, chosen)):
+            for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, slowest_parts)):
                 rows = scored.mapInArrow(_unpacking(name, of), from_arrow_schema(schema))
                 rows.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{files.out}/{name}")
         self.scored.unpersist()
 
 
-def _writing(files: ArrowFiles, chosen: Chosen) -> Callable[[pa.Table], pa.Table]:
+def _writing(files: ArrowFiles, slowest_parts: PartNames) -> Callable[[pa.Table], pa.Table]:
     """Return the function of a task that writes one folder of the tables `ports` and `timeline`."""
     log, out = files.log, files.out
 
     def write(scored: pa.Table) -> pa.Table:
         own, folder = ArrowFiles(log, out), (scored["cluster"][0].as_py(), scored["date"][0].as_py())
-        for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, chosen)):
+        for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, slowest_parts)):
             batches = _unpacking(name, of)(iter(scored.to_batches()))
             own.write_folder(name, folder, pa.Table.from_batches(batches, schema))
         return pa.table({"files": pa.array([2], pa.int32())})
@@ -102,14 +96,14 @@ def _writing(files: ArrowFiles, chosen: Chosen) -> Callable[[pa.Table], pa.Table
     return write
 
 
-def _unpacking(column: str, chosen: Chosen | None) -> Callable[[Batches], Batches]:
-    """Return the function that unpacks a table of scored parts: of all, or of the chosen ones."""
+def _unpacking(column: str, names: PartNames | None) -> Callable[[Batches], Batches]:
+    """Return the function that unpacks a table of scored parts: of all, or of the named ones."""
 
     def unpack(batches: Batches) -> Batches:
         for batch in batches:
-            names = zip(batch["recovery"].to_pylist(), batch["part"].to_pylist(), strict=True)
-            for name, content in zip(names, batch[column], strict=True):
-                if chosen is None or name in chosen:
+            places = zip(batch["recovery"].to_pylist(), batch["part"].to_pylist(), strict=True)
+            for name, content in zip(places, batch[column], strict=True):
+                if names is None or name in names:
                     yield from from_bytes(content.as_buffer()).to_batches()
 
     return unpack
@@ -125,7 +119,7 @@ class SparkScorer:
         spark = self._spark
         if isinstance(files, ArrowFiles):
             paths = spark.createDataFrame(pa.table({"path": list(work.decisions)}))
-            sources = paths.repartition(max(2, work.size // _BYTES_PER_TASK))
+            sources = paths.repartition(max(2, work.size // BYTES_PER_TASK))
         else:
             sources = binary_files(spark, sorted({path.rpartition("/")[0] for path in work.decisions}))
         rows = sources.mapInArrow(_reading(plan, files if isinstance(files, ArrowFiles) else None), _PACKED)
@@ -147,8 +141,8 @@ class SparkScorer:
             }
         )
         estimates = self._spark.createDataFrame(rows).repartition(len(tasks)).mapInArrow(_estimated, _ESTIMATED)
-        found = {row["number"]: pickle.loads(row["content"]) for row in estimates.toArrow().to_pylist()}
-        return [found[number] for number in range(len(tasks))]
+        by_number = {row["number"]: pickle.loads(row["content"]) for row in estimates.toArrow().to_pylist()}
+        return [by_number[number] for number in range(len(tasks))]
 
 
 _ESTIMATED = "number int, content binary"
@@ -188,7 +182,7 @@ def _reading(plan: ScorePlan, files: ArrowFiles | None) -> Callable[[Batches], B
                     rows, reading = read_decisions(path, pa.BufferReader(batch["content"][index].as_buffer()))
                 yield _packed(-1, "file", json.dumps(asdict(reading)).encode())
                 tables += [rows] if rows is not None else []
-                if sum(map(len, tables)) >= _ROWS_PER_TABLE:
+                if sum(map(len, tables)) >= ROWS:
                     yield from _split(tables, slim, numbers)
                     tables = []
         yield from _split(tables, slim, numbers)

@@ -11,8 +11,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 
 from autothrottle.adapters.decision_log.files import LoggedCycles
 from autothrottle.core.cycle.input import PlannerSettings
@@ -166,29 +167,22 @@ class Replay:
             yield from self._run_term(name, number)
 
     def _run_term(self, cluster: str, term: int) -> Iterator[DecisionDifference]:
-        if not self.log.has_cycles(cluster, term):
-            sentence = "it cannot be replayed: written by an older version, or its cycles were removed"
-            self.findings.append(ReplayFinding(cluster, term, sentence))
-            return
-
         def note(sentence: str) -> None:
             self.findings.append(ReplayFinding(cluster, term, sentence))
 
-        rates: dict[int, LoggedRates] = {}
-        is_read = False
+        if not self.log.has_cycles(cluster, term):
+            note("it cannot be replayed: written by an older version, or its cycles were removed")
+            return
 
-        def logged_rates(cycle: int) -> LoggedRates:
-            nonlocal is_read
-            if not is_read:
-                rates.update(self.log.rates(cluster, term, note))
-                is_read = True
-            return rates.get(cycle, {})
+        @cache  # read only if a cycle differs
+        def rates() -> Mapping[int, LoggedRates]:
+            return self.log.rates(cluster, term, note)
 
         records = (
             record for record in self.log.cycles(cluster, term, note) if self.end is None or record.time < self.end
         )
         replayed = TermReplay(cluster, term, self.changed, self.begin, self.summary, self.findings)
-        yield from replayed.run(records, logged_rates)
+        yield from replayed.run(records, lambda cycle: rates().get(cycle, {}))
 
 
 def _write_text(run: Replay, cluster: str, term: int | None) -> None:
@@ -220,13 +214,10 @@ def _decision(rate: int | None, reason: str) -> str:
 
 def _write_json(run: Replay, cluster: str, term: int | None) -> None:
     differences = [_as_json(difference) for difference in run.run(cluster, term)]
-    summary = run.summary
     document = {
         "differences": differences,
-        "findings": [
-            {"cluster": finding.cluster, "term": finding.term, "sentence": finding.sentence} for finding in run.findings
-        ],
-        "summary": {name: getattr(summary, name) for name in summary.__dataclass_fields__},
+        "findings": [asdict(finding) for finding in run.findings],
+        "summary": asdict(run.summary),
     }
     print(json.dumps(document, indent=2), flush=True)
 

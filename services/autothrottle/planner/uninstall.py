@@ -55,7 +55,7 @@ def _take_back(
     writer: ConfigWriter,
     outcomes: dict[ConfigResource, Outcome],
 ) -> datetime | None:
-    """Restore what is ours, and add the outcomes; return when the last late write settles, None: there is none."""
+    """Restore what is ours, and add the outcomes; return when the last late write settles, None if none is possible."""
     snapshot = snapshots.fetch_snapshot(timeout=_TIMEOUT)
     state, at = quotas.fetch_quota_state((), _TIMEOUT), datetime.now(UTC)
     change_sets = (

@@ -251,7 +251,7 @@ class Compaction:
 
 
 class _UnreadableFile(Exception):
-    """The rows of a file cannot be read; without a problem, the file is no longer there."""
+    """The rows of a file cannot be read; without a problem, another run has removed the file."""
 
     def __init__(self, file: _LogFile, problem: str) -> None:
         super().__init__(problem)

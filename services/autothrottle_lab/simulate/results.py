@@ -41,7 +41,7 @@ class PolicyRun:
     outcome: SimulationOutcome | None
     """None: the reassignment did not end in time."""
     problem: str = ""
-    """Why there is no outcome."""
+    """Why the run has no outcome."""
 
     @property
     def writes(self) -> int:

@@ -266,7 +266,7 @@ class TopicLog:
         return answer
 
     def _leader(self, routing: Routing) -> int | None:
-        """Return the leader now; None: it is unknown, or there is none."""
+        """Return the broker that leads now; None: no broker leads, or none could be asked."""
         try:
             build = partial(messages.describe_topics, [self.name])
             topic = routing.ask_any(build, time.monotonic() + _LOOK_UP_SECONDS).topics[0]

@@ -38,7 +38,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 _NOTHING: Any = object()
-"""The earlier value if there is none."""
+"""The earlier value of a record that is packed as a whole."""
 
 _LONG_TEXT = 40
 """From this length on, a text is packed as the difference from the earlier one, entry by entry."""

@@ -226,9 +226,8 @@ class _Text(_Codec):
         if isinstance(earlier, str) and len(text) > _LONG_TEXT < len(earlier):
             integers.append(2)
             entries = text.split(",")
-            new = _write_difference(integers, entries, str(earlier).split(","))
-            for entry in new:
-                self._write_text(writer, entry)
+            for number in _write_difference(integers, entries, str(earlier).split(",")):
+                self._write_text(writer, entries[number])
             return
         integers.append(1)
         self._write_text(writer, text)
@@ -251,13 +250,13 @@ class _Text(_Codec):
         return reader.bytes(self._texts, reader.count(self.column)).decode("utf-8", "surrogatepass")
 
 
-def _write_difference(integers: list[int], values: Sequence[_T], earlier: Sequence[_T]) -> list[_T]:
-    """Write which runs of the earlier values stay, and how many new ones follow each; return the new values.
+def _write_difference(integers: list[int], values: Sequence[Any], earlier: Sequence[Any]) -> list[int]:
+    """Write which runs of the earlier values stay, and how many new ones follow each; return the indices of new values.
 
     It writes the number of runs, and for each run: earlier values to skip, values that stay, and new ones.
     """
     runs: list[int] = []
-    new: list[_T] = []
+    new: list[int] = []
     places = _Places(values, earlier)
     index = position = 0
     while index < len(values):
@@ -265,14 +264,14 @@ def _write_difference(integers: list[int], values: Sequence[_T], earlier: Sequen
         place = places.of(index, position)
         if place is not None:
             position = place
-        kept = index
+        unchanged = index
         while index < len(values) and position < len(earlier) and values[index] == earlier[position]:
             index, position = index + 1, position + 1
         added = index
         while index < len(values) and places.of(index, position) is None:
             index += 1
-        new += values[added:index]
-        runs += position - (added - kept) - start, added - kept, index - added
+        new += range(added, index)
+        runs += position - (added - unchanged) - start, added - unchanged, index - added
     integers += (len(runs) // 3, *runs)
     return new
 
@@ -313,23 +312,22 @@ class _Places:
         return ()
 
 
-def _read_runs(reader: _Reader, column: int) -> list[tuple[int, int, int]]:
-    """Read the runs that `_write_difference` has written."""
-    return [(reader.count(column), reader.count(column), reader.count(column)) for _ in range(reader.count(column))]
-
-
-def _read_difference(reader: _Reader, column: int, earlier: Sequence[Any], read: Callable[[Any], Any]) -> list[Any]:
-    """Read what `_write_difference` has written; `read` reads a new value, given the value before it."""
+def _read_difference(
+    reader: _Reader, column: int, earlier: Sequence[Any], read: Callable[[Sequence[Any]], Any]
+) -> list[Any]:
+    """Read what `_write_difference` has written; `read` reads a new value, given the values before it."""
     values: list[Any] = []
     position = 0
-    for skipped, kept, added in _read_runs(reader, column):
+    # All runs precede the new values, which may be in the same column.
+    runs = [(reader.count(column), reader.count(column), reader.count(column)) for _ in range(reader.count(column))]
+    for skipped, unchanged, added in runs:
         position += skipped
-        if position + kept > len(earlier):
+        if position + unchanged > len(earlier):
             raise Incomplete("a packed cycle keeps values that the earlier one lacks; it is damaged")
-        values += earlier[position : position + kept]
-        position += kept
+        values += earlier[position : position + unchanged]
+        position += unchanged
         for _ in range(added):
-            values.append(read(values[-1] if values else _NOTHING))
+            values.append(read(values))
     return values
 
 
@@ -353,13 +351,8 @@ class _Sequence(_Codec):
 
     def write_values(self, writer: _Writer, values: Sequence[Any], earlier: Sequence[Any]) -> None:
         integers = writer.integers[self.column]
-        places = len(integers)
-        _write_difference(integers, values, earlier)
-        runs, index = integers[places + 1 :], 0
-        for _, kept, added in zip(*[iter(runs)] * 3, strict=True):
-            for number in range(index + kept, index + kept + added):
-                self._item.write(writer, values[number], values[number - 1] if number else _NOTHING)
-            index += kept + added
+        for number in _write_difference(integers, values, earlier):
+            self._item.write(writer, values[number], values[number - 1] if number else _NOTHING)
 
     def read(self, reader: _Reader, earlier: Any) -> Any:
         if reader.integer(self.column) == _SAME:
@@ -367,7 +360,9 @@ class _Sequence(_Codec):
         return self._kind(self.read_values(reader, self._earlier(earlier)))
 
     def read_values(self, reader: _Reader, earlier: Sequence[Any]) -> list[Any]:
-        return _read_difference(reader, self.column, earlier, lambda last: self._item.read(reader, last))
+        return _read_difference(
+            reader, self.column, earlier, lambda values: self._item.read(reader, values[-1] if values else _NOTHING)
+        )
 
     def _earlier(self, earlier: Any) -> Sequence[Any]:
         return () if earlier is _NOTHING or earlier is None else self._ordered(earlier)
@@ -619,40 +614,31 @@ class _Counts(_Codec):
         self._counts = [columns.add(f"{name}.{count}") for count in counts]
 
     def _write_curve(self, writer: _Writer, curve: Sequence[Any], earlier: Sequence[Any]) -> None:
-        runs = writer.integers[self._runs]
-        start = len(runs)
-        _write_difference(runs, curve, earlier)
-        index, times = 0, writer.integers[self._times]
-        for _, kept, added in zip(*[iter(runs[start + 1 :])] * 3, strict=True):
-            for number in range(index + kept, index + kept + added):
-                time, *counts = curve[number]
-                last = curve[number - 1] if number else (_EPOCH, *[0] * len(counts))
-                second_last = curve[number - 2] if number > 1 else last
-                times.append((time - last[0]) // _MICROSECOND)
-                surplus = 0  # a broker that leads more than before also receives more
-                for column, count, predicted in zip(self._counts, counts, _line(second_last, last, time), strict=True):
-                    writer.integers[column].append(count - predicted - surplus)
-                    surplus = count - predicted
-            index += kept + added
+        for number in _write_difference(writer.integers[self._runs], curve, earlier):
+            time, *counts = curve[number]
+            last, second_last = self._last_two(curve[max(number - 2, 0) : number])
+            writer.integers[self._times].append((time - last[0]) // _MICROSECOND)
+            surplus = 0  # a broker that leads more than before also receives more
+            for column, count, predicted in zip(self._counts, counts, _line(second_last, last, time), strict=True):
+                writer.integers[column].append(count - predicted - surplus)
+                surplus = count - predicted
+
+    def _last_two(self, curve: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the last counts of a curve and those before them; 0 at the beginning."""
+        last = curve[-1] if curve else (_EPOCH, *[0] * len(self._counts))
+        return last, curve[-2] if len(curve) > 1 else last
 
     def _read_curve(self, reader: _Reader, earlier: Sequence[Any], kind: Callable[..., Any]) -> list[Any]:
-        curve: list[Any] = []
-        position = 0
-        for skipped, kept, added in _read_runs(reader, self._runs):
-            position += skipped
-            if position + kept > len(earlier):
-                raise Incomplete("a packed cycle keeps counts that the earlier one lacks; it is damaged")
-            curve += earlier[position : position + kept]
-            position += kept
-            for _ in range(added):
-                last: Sequence[Any] = curve[-1] if curve else (_EPOCH, *[0] * len(self._counts))
-                second_last = curve[-2] if len(curve) > 1 else last
-                time: datetime = last[0] + timedelta(microseconds=reader.integer(self._times))
-                counts, surplus = [], 0
-                for column, predicted in zip(self._counts, _line(second_last, last, time), strict=True):
-                    surplus += reader.integer(column)
-                    counts.append(predicted + surplus)
-                curve.append(kind(time, *counts))
+        def read(curve: Sequence[Any]) -> Any:
+            last, second_last = self._last_two(curve)
+            time: datetime = last[0] + timedelta(microseconds=reader.integer(self._times))
+            counts, surplus = [], 0
+            for column, predicted in zip(self._counts, _line(second_last, last, time), strict=True):
+                surplus += reader.integer(column)
+                counts.append(predicted + surplus)
+            return kind(time, *counts)
+
+        curve = _read_difference(reader, self._runs, earlier, read)
         if not curve:
             raise Incomplete("a packed cycle has counts without a time; it is damaged")
         return curve

@@ -235,7 +235,7 @@ def _repairs(evidence: Evidence) -> Iterator[tuple[int, str, str | None, float]]
 def _by_operator(evidence: Evidence, at: float, change: ConfigWritten) -> bool:
     """Whether an operator edited this key within the longest time of a request before."""
     return any(
-        (entity, key) == (change.entity, change.key) and edited - 0.01 <= at <= edited + 15.0
+        (entity, key) == (change.entity, change.key) and edited - BATCH_SECONDS <= at <= edited + 15.0
         for edited, entity, key in evidence.operators
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from autothrottle.core.errors import AutothrottleError, Invalid
+from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.scoring.score import REFERENCE_RATIO
 from autothrottle.core.texts import escape_unprintable, first_line
 from autothrottle.scorer import report
@@ -137,11 +137,16 @@ def _arrow_files(decisions: str, out: str, catalog: str) -> ArrowFiles | None:
 @contextmanager
 def _session(master: str, remote: str) -> Iterator[SparkSession]:
     # A small log needs neither Spark nor Java.
-    from autothrottle.scorer.session import open_session
+    from autothrottle.scorer.session import OF_SPARK, open_session, reason
 
     spark = open_session(master, remote)
     try:
         yield spark
+    except OF_SPARK as error:
+        raise Unavailable(
+            f"Spark failed while it scored: {reason(error)}. The log is unchanged, and finished dates stay. "
+            "Fix: see the logs of the executors; if one lacked memory, raise spark.executor.memory"
+        ) from None
     finally:
         spark.stop()
 

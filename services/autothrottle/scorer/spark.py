@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -125,7 +126,8 @@ class SparkScorer:
         rows = sources.mapInArrow(_reading(plan, files if isinstance(files, ArrowFiles) else None), _PACKED)
         plans = [_packed(part.part, "plan", pickle.dumps(part)) for part in plan.parts()]
         packed = rows.unionByName(spark.createDataFrame(pa.Table.from_batches(plans))) if plans else rows
-        scored = packed.groupBy("part").applyInArrow(_scoring(ratio), _SCORED).persist()
+        # In memory, the large rows would compete with the sort of the shuffle, and the executor would fail.
+        scored = packed.groupBy("part").applyInArrow(_scoring(ratio), _SCORED).persist(StorageLevel.DISK_ONLY)
         summaries = scored.select("recovery", "part", "summary").toArrow().to_pylist()
         readings = [FileReading(**json.loads(row["summary"])) for row in summaries if row["recovery"] < 0]
         own = [(row["recovery"], row["part"], json.loads(row["summary"])) for row in summaries if row["recovery"] >= 0]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import PySparkException
 
+from autothrottle.core.errors import Unavailable
+from autothrottle.scorer import command, session
 from autothrottle.scorer.command import main
 from autothrottle.scorer.log import FileCounts, FileReading, folder_of, quality
 
@@ -38,3 +41,22 @@ def test_files_without_rows_are_unreadable_for_any_cluster_name() -> None:
         folder: (3, 1, 1, 150, 3, 50, 0.9),
         empty: (1, 1, 0, 0, 0, 0, 0.9),
     }
+
+
+class LosesExecutors:
+    """A session whose job fails."""
+
+    is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def test_a_failed_job_of_spark_is_one_sentence_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor of 1 GB ran out of memory at 50 million rows. The operator read 200 lines of Java's traceback."""
+    failing = LosesExecutors()
+    monkeypatch.setattr(session, "open_session", lambda *_: failing)
+    message = r"^Spark failed while it scored: Job aborted\. The .* raise spark\.executor\.memory$"
+    with pytest.raises(Unavailable, match=message), command._session("local-cluster[1,1,1024]", ""):
+        raise PySparkException("Job aborted\n\tat org.apache.spark")
+    assert failing.is_stopped

@@ -257,6 +257,10 @@ class KafkaStage(StagedServices):
         others = self.expected[f"brokers/{NEW}"][FOLLOWER_RATE]
         return rate not in (None, others, USER_RATE) and f"0:{NEW}" in entries
 
+    def is_copying(self) -> bool:
+        """Whether the partition whose list an operator may edit is in reassignment."""
+        return (BULK, 0) in self.kafka.reassigning()
+
     # Operators
 
     def edit(self, edit: Edit) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -54,7 +55,10 @@ _BROKER_PATIENCE = timedelta(seconds=3)
 _POLL_TIMEOUT = timedelta(seconds=5)
 
 _REST_FACTOR = 10
-"""The poll rests this many times as long as it worked, so that it uses at most a tenth of a broker's time and ours."""
+"""The poll rests this many times as long as it works, so that it uses at most a tenth of a broker's time and ours."""
+
+_POLLS_COMPARED = 5
+"""The shortest of so many polls counts as work. While a broker dies, the others wait for it."""
 
 _LIST_READS = 3
 """Further reads of lists, while a broker may not know a new config."""
@@ -113,6 +117,8 @@ class _Poll:
     rates: _ForeignEdits = field(default_factory=_ForeignEdits)
     silent: frozenset[int] = frozenset()
     """Registered brokers that have a role and did not report their rates."""
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_POLLS_COMPARED))
+    """Durations of the last polls that succeeded."""
     rates_check: Future[None] | None = None
     rates_due: float = 0.0
 
@@ -292,8 +298,10 @@ class AdminSnapshots:
             try:
                 self._poll_once()
                 took = time.monotonic() - began
+                self._poll.seconds.append(took)
                 again = self._poll.lists.suspected or self._poll.rates.suspected
-                pause = max(_RECHECK_SECONDS if again else self._interval - took, _REST_FACTOR * took)
+                rest = _REST_FACTOR * min(self._poll.seconds)
+                pause = max(_RECHECK_SECONDS if again else self._interval - took, rest)
             except AutothrottleError as error:
                 failure = str(error)
             except Exception:  # a bug must not end the poll: nothing else detects new reassignments

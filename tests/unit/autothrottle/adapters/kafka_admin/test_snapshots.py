@@ -352,12 +352,24 @@ def test_poll_rests_ten_times_as_long_as_it_worked() -> None:
     with subjects(timedelta(milliseconds=1)) as subject:
         subject.await_calls("reassignments", 2)
         subject.kafka.after_listing = lambda: time.sleep(0.02)
-        subject.await_calls("reassignments", 1)
+        subject.await_calls("reassignments", 5)
         began, before = time.monotonic(), subject.kafka.calls["reassignments"]
         subject.await_calls("reassignments", 5)
         took = time.monotonic() - began
         # The first of five polls may already be in its rest; a loaded machine is only slower.
         assert took >= 0.2 * (subject.kafka.calls["reassignments"] - before - 2)
+
+
+def test_polls_that_waited_for_a_dying_broker_are_followed_by_no_long_rest() -> None:
+    """A poll of 2.4 s, while a broker was killed, made discovery rest for 24 s and see no change meanwhile."""
+    with subjects(timedelta(milliseconds=1)) as subject:
+        subject.await_calls("reassignments", 5)
+        subject.kafka.after_listing = lambda: time.sleep(0.2)
+        subject.await_calls("reassignments", 3)
+        subject.kafka.after_listing = lambda: None
+        began = time.monotonic()
+        subject.await_calls("reassignments", 3)
+        assert time.monotonic() - began < 1.5, "a rest of ten times as long would take 2 s"
 
 
 def test_awaited_broker_is_reported_without_reassignments(subject: Subject) -> None:

@@ -37,6 +37,7 @@ from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.scorer.compaction import make_parser as make_compact_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
+from autothrottle.wire.common import Metadata
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
 from autothrottle_client.pacing import find_rate_limiter
 from autothrottle_client.throttlectl import (

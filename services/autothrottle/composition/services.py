@@ -251,19 +251,21 @@ class Composition:
     ) -> str:
         # Only these processes need a web framework.
         from autothrottle.adapters.exposition.prometheus import PrometheusText
+        from autothrottle.gateway.recoveries import Recoveries
         from autothrottle.gateway.server import GatewayServer
 
-        tls = self._tls
+        tls, configuration = self._tls, self.configuration
         server = GatewayServer(
             admin,
             listen,
             access=self._access,
-            hosts=self.configuration.api_hosts,
+            hosts=configuration.api_hosts,
             tls=tls.http_context() if tls else None,
             health=self.health,
-            metrics=PrometheusText(partial(self._samples, service), self.configuration.cluster_name).render,
+            metrics=PrometheusText(partial(self._samples, service), configuration.cluster_name).render,
             option=option,
             quotas=self._quotas,
+            recoveries=None if admin is None else Recoveries(configuration.scores, configuration.cluster_name).read,
         )
         return self._started(server)
 

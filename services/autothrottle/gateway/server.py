@@ -88,6 +88,7 @@ class GatewayServer:
         metrics: Callable[[], str] | None = None,
         option: str = "api-listen",
         quotas: RequestQuotas | None = None,
+        recoveries: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Bind to the address.
 
@@ -103,6 +104,7 @@ class GatewayServer:
             metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
             option: name of the option with the address, for errors.
             quotas: the request quotas of the process; None: there are none.
+            recoveries: returns the answer of GET /page/recoveries; None: the route does not exist.
         """
         self._socket = _bind(listen, option)
         self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
@@ -115,7 +117,9 @@ class GatewayServer:
 
         self._server = _LimitedServer(
             uvicorn.Config(
-                application(admin, body_seconds, access or Access(), allowed, health, metrics, is_local, quotas),
+                application(
+                    admin, body_seconds, access or Access(), allowed, health, metrics, is_local, quotas, recoveries
+                ),
                 http=_LimitedProtocol,
                 ws="none",
                 loop="asyncio",

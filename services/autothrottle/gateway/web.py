@@ -171,6 +171,7 @@ def application(
     metrics: Callable[[], str] | None = None,
     is_local: bool = False,
     quotas: RequestQuotas | None = None,
+    recoveries: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Starlette:
     """Return the application.
 
@@ -183,10 +184,14 @@ def application(
         metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
         is_local: whether only this host reaches the server; then /metrics needs no credentials.
         quotas: the request quotas of the process; None: there are none.
+        recoveries: returns the answer of GET /page/recoveries; None: the route does not exist.
     """
     gate = _Gate(access, frozenset(hosts), quotas or RequestQuotas(), Sessions(access.tokens))
     limits = _Limits(body_seconds)
     paths = {} if admin is None else _api(admin) | _page(gate)
+    if recoveries is not None:
+        action = _Action("/page/recoveries", lambda request, body: _document(200, recoveries()), Role.VIEWER)
+        paths["/page/recoveries"] = {"GET": action}
     if metrics is not None:
         paths["/metrics"] = {"GET": _Action("/metrics", _rendered(metrics), Role.VIEWER, is_local)}
     application = Starlette(

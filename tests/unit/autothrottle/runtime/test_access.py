@@ -207,7 +207,9 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         services = ServiceServer("all", all_servicers(), access=AccessInterceptor(access), credentials=credentials)
         stack.enter_context(services)
         context = tls.http_context() if tls else None
-        gateway = GatewayServer(Refusing(), "0.0.0.0:0", access=access, tls=context, metrics=lambda: "")
+        gateway = GatewayServer(
+            Refusing(), "0.0.0.0:0", access=access, tls=context, metrics=lambda: "", recoveries=dict
+        )
         stack.enter_context(gateway)
         yield Deployment(services.address, gateway.address.replace("0.0.0.0", "127.0.0.1"), has_tls)
 
@@ -240,14 +242,14 @@ PUBLIC = (
 def routes() -> Iterator[tuple[str, str, Role | None]]:
     """(Verb, path, needed role) of every route; None: it is public."""
     bindings = {(one.verb, one.path): one.method for service in SERVICES for one in rest.bindings(service)}
-    for route in application(Refusing(), 1, Access(), (), metrics=lambda: "").routes:
+    for route in application(Refusing(), 1, Access(), (), metrics=lambda: "", recoveries=dict).routes:
         assert isinstance(route, Route) and route.methods
         for verb in sorted(route.methods - {"HEAD"}):
             if route.path == "/page/login":
                 continue  # its caller has no credentials yet
             if route.path in PUBLIC:
                 role = None
-            elif route.path == "/metrics":
+            elif route.path in ("/metrics", "/page/recoveries"):
                 role = Role.VIEWER
             elif route.path.startswith("/throttle"):
                 role = Role.VIEWER if verb == "GET" else Role.OPERATOR

@@ -440,7 +440,8 @@ class _Gate:
         return _with_cookie(self._described(session.caller, session.csrf), request, cookie, SESSION_SECONDS)
 
     def logout(self, request: Request, body: bytes) -> Response:
-        """End the session in this browser."""
+        """End the session on this gateway and in this browser."""
+        self.sessions.logout(_cookie(request))
         return _with_cookie(self._described(Caller(), ""), request, "", 0)
 
     def _described(self, caller: Caller, csrf: str) -> Response:
@@ -534,7 +535,8 @@ def _with_cookie(response: Response, request: Request, cookie: str, seconds: int
         cookie: the cookie.
         seconds: after this time, the browser forgets it; None: when it ends.
     """
-    is_https = request.url.scheme == "https"
+    # A proxy may end TLS, which the browser's origin shows.
+    is_https = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
     response.set_cookie(
         _cookie_name(request), cookie, seconds, path="/", secure=is_https, httponly=True, samesite="strict"
     )

@@ -128,6 +128,26 @@ def test_parts_of_two_cookies_are_no_cookie() -> None:
     assert sessions().session(f"0{end}.{number}.{signature}") is None
 
 
+def test_a_logout_ends_one_session_on_one_gateway() -> None:
+    """Users of other products found that a copied cookie worked after the logout."""
+    here, there = sessions(), sessions()
+    (_, cookie), (other, other_cookie) = here.login(ANNAS), here.login(ANNAS)
+    here.logout("x")
+    here.logout(cookie)
+    here.logout(cookie)
+    assert here.session(cookie) is None and here.session(other_cookie) == other
+    assert there.session(cookie) is not None
+
+
+def test_many_logouts_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autothrottle.gateway.sessions._MOST_ENDED", 10)
+    here = sessions()
+    cookies = [here.login(ANNAS)[1] for _ in range(20)]
+    for cookie in cookies:
+        here.logout(cookie)
+    assert [here.session(cookie) is None for cookie in cookies] == [False] * 10 + [True] * 10
+
+
 def test_tabs_of_a_caller_without_a_session_share_a_cookie() -> None:
     """Seven restored tabs would otherwise replace one another's cookie, and six could not change anything."""
     shared = sessions()
@@ -179,11 +199,12 @@ def test_a_success_is_not_counted_and_forgives_no_failure() -> None:
     assert tries == [(True, True)] * 9 + [(True, False), (False, False)]
 
 
-def test_many_hosts_take_limited_memory() -> None:
+def test_many_hosts_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autothrottle.gateway.sessions._MOST_HOSTS", 10)
     logins = FailedLogins(Clock())
-    for host in range(20_000):
-        assert attempt(logins, str(host))
-    assert len(logins._by_host) == 10_000
+    for host in range(20):
+        assert [attempt(logins, str(host)) for _ in range(11)] == [True] * MOST_FAILED_LOGINS + [False]
+    assert [attempt(logins, str(host)) for host in reversed(range(20))] == [False] * 10 + [True] * 10
 
 
 # Over HTTP.
@@ -252,6 +273,13 @@ def test_the_cookie_is_hidden_from_scripts_other_sites_and_other_clusters(front:
     assert cookie.startswith(f"autothrottle-{port}=")
     expected = {"httponly", f"max-age={SESSION_SECONDS}", "path=/", "samesite=strict"}
     assert {text.lower() for text in attributes} == expected
+
+
+def test_the_cookie_is_secure_behind_a_proxy_that_ends_tls(front: Front) -> None:
+    headers = JSON | {"origin": f"https://{front.server.address}"}
+    reply = front.ask("POST", "/page/login", json.dumps({"token": ANNAS}), headers)
+    assert "Secure" in reply.headers["set-cookie"].split("; ")
+    assert front.ask("GET", "/v1/overrides", headers=page_headers(reply)).status == 200
 
 
 def test_a_viewer_reads_and_cannot_act(front: Front) -> None:
@@ -343,12 +371,13 @@ def test_a_role_that_changes_applies_at_once(front: Front, file: Path) -> None:
     assert front.ask("GET", "/page/session", headers=headers).json["role"] == "viewer"
 
 
-def test_logging_out_removes_the_cookie(front: Front) -> None:
+def test_logging_out_ends_the_session_and_removes_the_cookie(front: Front) -> None:
     headers = begun(front, ANNAS)
     reply = front.ask("POST", "/page/logout", headers=headers)
     assert reply.json == {"name": "", "role": "", "login": True, "csrf": ""}
     cookie, *attributes = reply.headers["set-cookie"].split("; ")
     assert cookie.endswith('=""') and "Max-Age=0" in attributes
+    assert front.ask("GET", "/v1/overrides", headers=headers).status == 401, "a copy of the cookie has ended, too"
     assert front.ask("POST", "/page/logout").status == 200, "also without a session"
 
 

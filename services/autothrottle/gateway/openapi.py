@@ -1,4 +1,4 @@
-"""The descriptions of the routes: the OpenAPI document of /v1, and the page at / without scripts or external resources.
+"""The descriptions of the routes: the OpenAPI document of /v1, and the page at /api, which has no scripts.
 
 The document is generated from the same descriptors and annotations as the routes of /v1. Its texts are the comments of
 the protos (`autothrottle/v1/comments.json`, written by `make proto`).

@@ -301,7 +301,7 @@ def test_a_wrong_method_is_405_with_the_allowed_methods(front: Front, verb: str,
 def test_an_unknown_route_is_404(front: Front, target: str) -> None:
     reply = front.ask("GET", target)
     assert (reply.status, reply.json["code"]) == (404, "NOT_FOUND")
-    assert "GET / lists all" in reply.json["message"]
+    assert "GET /api lists all" in reply.json["message"]
 
 
 def test_every_method_with_partitions_accepts_a_large_body(front: Front) -> None:

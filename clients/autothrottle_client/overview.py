@@ -297,8 +297,9 @@ def reason_words(decision: Decision) -> str:
             return f"the policy's rate{share}"
         case Reason.UNCHANGED:
             proposed = decision.headroom_bytes_per_second
-            policy = "" if proposed is None else f" of {about_rate(proposed)}"
-            return f"unchanged{share}: the policy's rate{policy} differs too little to be written"
+            if proposed is None or proposed == decision.rate_bytes_per_second:
+                return f"still the policy's rate{share}"
+            return f"unchanged{share}: the policy's {rate_words(proposed)} differs too little to be written"
         case Reason.KEPT:
             return "kept: the broker has no usable metrics"
         case Reason.MINIMUM:

@@ -287,6 +287,8 @@ def _add_operation(command: _AddCommand) -> None:
     _value(quota, "--client-id", "ID", str, _QUOTA_CLIENT, nargs="?", const="")
 
     command("state", commands.state)
+    _switch(command("top", commands.top), "--once", "print it once, as text (default if the output is not a terminal)")
+    _value(command("explain", commands.explain), "broker", "BROKER", _broker_id, "broker id")
     _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
 
 

@@ -64,6 +64,9 @@ CERTIFICATE_NAMES = "certificate_names"
 CONNECTION = "connection"
 """Key of the request's state with its connection, a `streams.StreamingConnection`."""
 
+EVENTS_PATH = "/page/events"
+"""Path of the event streams."""
+
 MAX_BODY_BYTES = SMALL_REQUEST
 """Largest request body, except for `LARGE_BODIES`."""
 
@@ -190,7 +193,7 @@ def application(
             Route(path, _endpoint(actions, limits, _LARGEST.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
             for path, actions in paths.items()
         ]
-        + ([] if live is None else [Route("/page/events", _events(live, limits, gate), methods=["GET"])])
+        + ([] if live is None else [Route(EVENTS_PATH, _events(live, limits, gate), methods=["GET"])])
         + [Route(path, _probe(health, scope, gate)) for path, scope in _PROBES.items()],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
@@ -251,7 +254,7 @@ def _of_broker(answer: Callable[[Request, int], Response]) -> _Answering:
     return of_broker
 
 
-_EVENTS = _Action("/page/events", lambda request, body: Response(), Role.VIEWER)
+_EVENTS = _Action(EVENTS_PATH, lambda request, body: Response(), Role.VIEWER)
 
 
 def _events(live: LiveView, limits: _Limits, gate: _Gate) -> _Endpoint:

@@ -433,7 +433,7 @@ class Configuration:
 
     PAGE: ClassVar[str] = "Page"
     clusters: str = kinds.file(
-        "Other clusters that the page shows, as contexts of throttlectl with credentials of a viewer; none if empty",
+        "Other clusters that the page shows, as in contexts.toml, with credentials of a viewer; none if empty",
         "/etc/autothrottle/clusters.toml",
         "a readable TOML file with a table for each cluster",
     )

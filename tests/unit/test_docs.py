@@ -40,15 +40,9 @@ from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PRE
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle.wire.common import Metadata
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
+from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.pacing import find_rate_limiter
-from autothrottle_client.throttlectl import (
-    ADDRESS_VARIABLE,
-    CONTEXT_VARIABLE,
-    CONTEXTS_VARIABLE,
-    TOKEN_VARIABLE,
-    make_parser,
-    read_contexts,
-)
+from autothrottle_client.throttlectl import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure, own_flags
 from autothrottle_lab.simulate.command import make_parser as make_simulate_parser

@@ -49,6 +49,7 @@ from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics
+from autothrottle_client.contexts import read_contexts_file
 
 if TYPE_CHECKING:
     from autothrottle.composition.admin_cluster import AdminCluster
@@ -255,6 +256,14 @@ class Composition:
         from autothrottle.gateway.server import GatewayServer
 
         tls, configuration = self._tls, self.configuration
+        live = None
+        if admin is not None:
+            from autothrottle.gateway.clusters import FollowedClusters
+            from autothrottle.gateway.live import LiveView, admin_reader
+
+            path = configuration.clusters
+            clusters = FollowedClusters(read_contexts_file(Path(path))) if path else None
+            live = LiveView(admin_reader(admin), clusters)
         server = GatewayServer(
             admin,
             listen,
@@ -265,6 +274,7 @@ class Composition:
             metrics=PrometheusText(partial(self._samples, service), configuration.cluster_name).render,
             option=option,
             quotas=self._quotas,
+            live=live,
             recoveries=None if admin is None else Recoveries(configuration.scores, configuration.cluster_name).read,
         )
         return self._started(server)

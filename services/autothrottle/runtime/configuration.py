@@ -432,6 +432,11 @@ class Configuration:
     )
 
     PAGE: ClassVar[str] = "Page"
+    clusters: str = kinds.file(
+        "Other clusters that the page shows, as in contexts.toml, with credentials of a viewer; none if empty",
+        "/etc/autothrottle/clusters.toml",
+        "a readable TOML file with a table for each cluster",
+    )
     scores: str = kinds.text(
         "",
         "Local directory in which `autothrottle score` writes, from which the page shows the last recoveries; none if "

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ JSON = {"content-type": "application/json"}
 CALLERS = {ANNAS: Caller("anna", Role.OPERATOR), BERTS: Caller("bert", Role.VIEWER)}
 START = 1_800_000_000.0
 TEXT = "09AZaz_-.=~ \n\x00é٣"
-SIZES = (2, 22, 43)
+SIZES = (2, 43, 22, 43)
 
 
 def sessions(seconds: float = 0, callers: dict[str, Caller] | None = None) -> Sessions:
@@ -102,7 +103,8 @@ def test_a_changed_cookie_is_invalid(index: int, character: str) -> None:
 
 
 @given(
-    st.text(TEXT) | st.builds("18000{:0>5}.{}.{}".format, *(st.text("09AZaz_-", min_size=n, max_size=n) for n in SIZES))
+    st.text(TEXT)
+    | st.builds("18000{:0>5}.{}.{}.{}".format, *(st.text("09AZaz_-", min_size=n, max_size=n) for n in SIZES))
 )
 def test_a_forged_cookie_is_invalid(cookie: str) -> None:
     assert sessions().session(cookie) is None
@@ -121,11 +123,12 @@ def test_parts_of_two_cookies_are_no_cookie() -> None:
     _, second = sessions().login(ANNAS)
     _, other = sessions().login(BERTS)
     for left, right in ((first, second), (first, other)):
-        end, number, _ = left.split(".")
-        assert sessions().session(f"{end}.{number}.{right.split('.')[2]}") is None
-    end, number, signature = first.split(".")
-    assert sessions().session(f"{int(end) + 1}.{number}.{signature}") is None
-    assert sessions().session(f"0{end}.{number}.{signature}") is None
+        for mixed in product(*zip(left.split("."), right.split("."), strict=True)):
+            text = ".".join(mixed)
+            assert text in (left, right) or sessions().session(text) is None
+    end, rest = first.split(".", 1)
+    assert sessions().session(f"{int(end) + 1}.{rest}") is None
+    assert sessions().session(f"0{end}.{rest}") is None
 
 
 def test_a_logout_ends_one_session_on_one_gateway() -> None:
@@ -334,7 +337,7 @@ def test_a_page_of_another_site_cannot_use_a_session_or_begin_one(
     assert front.current() == {}
 
 
-@pytest.mark.parametrize("target", ["/page/session", "/page/static/index.html"])
+@pytest.mark.parametrize("target", ["/page/session", "/page/static/index.html", "/page/events", "/page/history/1"])
 def test_a_page_of_another_site_cannot_read_below_page(front: Front, target: str) -> None:
     for site in ("cross-site", "same-site"):
         assert front.ask("GET", target, headers={"sec-fetch-site": site}).status == 403
@@ -381,6 +384,19 @@ def test_logging_out_ends_the_session_and_removes_the_cookie(front: Front) -> No
     assert front.ask("POST", "/page/logout").status == 200, "also without a session"
 
 
+def test_the_stream_of_a_page_ends_after_its_logout(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autothrottle.gateway.live._CHECK_SECONDS", 0.1)
+    headers = begun(front, BERTS)
+    connection = http.client.HTTPConnection(front.server.address, timeout=SLACK)
+    connection.request("GET", "/page/events", headers=headers)
+    stream = connection.getresponse()
+    assert stream.status == 200 and stream.readline().startswith(b"retry:")
+    assert front.ask("POST", "/page/logout", headers=headers).status == 200
+    stream.read()  # ends
+    connection.close()
+    assert front.ask("GET", "/page/events", headers=headers).status == 401
+
+
 @pytest.mark.parametrize(
     "cookie",
     [
@@ -390,7 +406,7 @@ def test_logging_out_ends_the_session_and_removes_the_cookie(front: Front) -> No
         "autothrottle-{port}",
         "autothrottle-{port}=",
         "autothrottle-{port}=..",
-        "autothrottle-{port}=9999999999.aaaaaaaaaaaaaaaaaaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "autothrottle-{port}=9999999999." + f"{'a' * 43}.{'a' * 22}.{'a' * 43}",
         "autothrottle-{port}=\x80\xff",
         "autothrottle-{port}=" + "a" * 12_000,
         "a=b; " * 2_000,

@@ -50,12 +50,29 @@ def side(broker: int, role: str, clients: float, replication: float, throttle: f
 def recovery() -> dict[str, Json]:
     """Events of the recovery of the demo."""
     flows = [
-        {"leader": 1001 + n, "follower": 1006, "partitions": 5 + n % 3, "bytesLeft": (310 + 60 * n) * MB, "rate": rate * MB}
+        {
+            "leader": 1001 + n,
+            "follower": 1006,
+            "partitions": 5 + n % 3,
+            "bytesLeft": (310 + 60 * n) * MB,
+            "rate": rate * MB,
+        }
         for n, rate in enumerate((9, 7, 6, 8, 4))
     ]
     topics = [
-        {"topic": name, "partitions": 10, "bytesCopied": copied * MB, "bytesLeft": left * MB, "eta": timestamp(40 + left / 30)}
-        for name, copied, left in (("clickstream", 420, 510), ("orders", 380, 560), ("payments", 490, 520), ("telemetry", 460, 560))
+        {
+            "topic": name,
+            "partitions": 10,
+            "bytesCopied": copied * MB,
+            "bytesLeft": left * MB,
+            "eta": timestamp(40 + left / 30),
+        }
+        for name, copied, left in (
+            ("clickstream", 420, 510),
+            ("orders", 380, 560),
+            ("payments", 490, 520),
+            ("telemetry", 460, 560),
+        )
     ]
     return {
         "now": {
@@ -64,9 +81,20 @@ def recovery() -> dict[str, Json]:
             "leader": {"address": "10.0.3.17:8085", "host": "planner-2", "since": timestamp(-1860), "term": 7},
             "cycle": {
                 **{"term": 7, "number": 62, "start": timestamp(-3), "end": timestamp(-2), "reason": "interval"},
-                **{"sentence": "changed 1 of 6 throttles; 4 topics are being reassigned", "error": "", "shadow": False, "findings": []},
+                **{
+                    "sentence": "changed 1 of 6 throttles; 4 topics are being reassigned",
+                    "error": "",
+                    "shadow": False,
+                    "findings": [],
+                },
             },
-            **{"bytesLeft": 2150 * MB, "eta": timestamp(63), "etaLow": timestamp(58), "etaHigh": timestamp(74), "etaIsStatic": False},
+            **{
+                "bytesLeft": 2150 * MB,
+                "eta": timestamp(63),
+                "etaLow": timestamp(58),
+                "etaHigh": timestamp(74),
+                "etaIsStatic": False,
+            },
             "limitedBy": "Broker 1006 [follower] has 2.15GB to receive at a throttle of 34.12MB/s: at least 1m3s",
             **{"pause": None, "overrides": [], "warnings": [], "topics": topics, "problem": ""},
         },
@@ -74,9 +102,18 @@ def recovery() -> dict[str, Json]:
             "sides": [
                 *(
                     side(1001 + n, "leader", clients, copies, throttle)
-                    for n, (clients, copies, throttle) in enumerate(((40, 9, 54), (50, 7, 45), (60, 6, 36), (44, 8, 50), (54, 4, 41)))
+                    for n, (clients, copies, throttle) in enumerate(
+                        ((40, 9, 54), (50, 7, 45), (60, 6, 36), (44, 8, 50), (54, 4, 41))
+                    )
                 ),
-                side(1006, "follower", 62.1, 33.6, 34.12, "the policy's rate (90 % of the 37.91MB/s that clients leave free)"),
+                side(
+                    1006,
+                    "follower",
+                    62.1,
+                    33.6,
+                    34.12,
+                    "the policy's rate (90 % of the 37.91MB/s that clients leave free)",
+                ),
             ]
         },
         "flows": {"flows": flows},
@@ -104,14 +141,29 @@ def large(brokers: int, load: float = 0.0) -> dict[str, Json]:
         broker = 1000 + n
         clients = 20 + (n * 7 + load) % 50
         for role in ("follower", "leader"):
-            sides.append(side(broker, role, clients, (n * 3 + load) % 30, 30 + n % 20, f"the policy's rate, number {n}"))
+            sides.append(
+                side(broker, role, clients, (n * 3 + load) % 30, 30 + n % 20, f"the policy's rate, number {n}")
+            )
         flows += [
-            {"leader": broker, "follower": 1000 + (n + hop) % brokers, "partitions": 3, "bytesLeft": (n + hop) * MB, "rate": round(((n * hop + load) % 9) * MB)}
+            {
+                "leader": broker,
+                "follower": 1000 + (n + hop) % brokers,
+                "partitions": 3,
+                "bytesLeft": (n + hop) * MB,
+                "rate": round(((n * hop + load) % 9) * MB),
+            }
             for hop in (1, 2, 3)
         ]
     events["sides"], events["flows"] = {"sides": sides}, {"flows": flows}
     events["now"]["topics"] = [
-        {"topic": f"topic-{n:04}", "partitions": 12, "bytesCopied": n * MB, "bytesLeft": 2 * n * MB, "eta": timestamp(60 + n)} for n in range(brokers)
+        {
+            "topic": f"topic-{n:04}",
+            "partitions": 12,
+            "bytesCopied": n * MB,
+            "bytesLeft": 2 * n * MB,
+            "eta": timestamp(60 + n),
+        }
+        for n in range(brokers)
     ]
     return events
 
@@ -120,8 +172,13 @@ def lines_of_history() -> Json:
     """An hour of one side, with a rise of clients in the middle."""
     points = range(360)
     clients = [round((20 + 8 * ((n * 37) % 11) / 11 + (38 if n > 250 else 0)) * MB) for n in points]
-    throttle = [None if n < 120 else round(0.9 * (100 * MB - amount)) for n, amount in zip(points, clients, strict=True)]
-    replication = [None if t is None else round(t * (0.9 + 0.09 * ((n * 13) % 7) / 7)) for n, t in zip(points, throttle, strict=True)]
+    throttle = [
+        None if n < 120 else round(0.9 * (100 * MB - amount)) for n, amount in zip(points, clients, strict=True)
+    ]
+    replication = [
+        None if t is None else round(t * (0.9 + 0.09 * ((n * 13) % 7) / 7))
+        for n, t in zip(points, throttle, strict=True)
+    ]
     return {"capacity": [100 * MB] * 360, "clients": clients, "replication": replication, "throttle": throttle}
 
 
@@ -140,7 +197,9 @@ class Stub:
         "The rate rises when clients use less of the link; an override would set it at once.",
     )
     audit: list[Json] = field(default_factory=list)
-    recoveries: Json = field(default_factory=lambda: {"recoveries": [], "problem": "No scores: the gateway has no --scores."})
+    recoveries: Json = field(
+        default_factory=lambda: {"recoveries": [], "problem": "No scores: the gateway has no --scores."}
+    )
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     """Method, path and body of every request."""
     streams: int = 0
@@ -214,7 +273,9 @@ class _Request(BaseHTTPRequestHandler):
         self.stub.requests.append(("POST", self.path, body))
         if path == "/page/login":
             if body["token"] not in _TOKENS:
-                return self.answer(401, {"code": "UNAUTHENTICATED", "message": "the token is not known; see the tokens file"})
+                return self.answer(
+                    401, {"code": "UNAUTHENTICATED", "message": "the token is not known; see the tokens file"}
+                )
             cookie = f"session={body['token']}; HttpOnly; SameSite=Strict; Path=/"
             return self.answer(200, self.session_document(_TOKENS[body["token"]]), {"set-cookie": cookie})
         if path == "/page/logout":
@@ -235,7 +296,9 @@ class _Request(BaseHTTPRequestHandler):
         if self.session is None or self.session[1] != "operator":
             return self.answer(403, {"code": "PERMISSION_DENIED", "message": "SetOverride needs the role operator"})
         if self.headers.get("x-csrf-token") != _CSRF:
-            return self.answer(403, {"code": "PERMISSION_DENIED", "message": "the request lacks the session's CSRF token"})
+            return self.answer(
+                403, {"code": "PERMISSION_DENIED", "message": "the request lacks the session's CSRF token"}
+            )
         now = self.stub.events["now"]
         if path.endswith("/override"):
             broker = int(path.split("/")[3]) if "brokers" in path else None
@@ -247,7 +310,13 @@ class _Request(BaseHTTPRequestHandler):
             if not 1 <= rate <= 10**12:
                 message = f"rate_bytes_per_second {rate} is out of range; give 1 to 1000000000000"
                 return self.answer(400, {"code": "INVALID_ARGUMENT", "message": message})
-            override = {"broker": broker, "rate": rate, "autoremove": False, "expires": body.get("expireTime"), "etag": "e1"}
+            override = {
+                "broker": broker,
+                "rate": rate,
+                "autoremove": False,
+                "expires": body.get("expireTime"),
+                "etag": "e1",
+            }
             self.stub.change_now(overrides=[*others, override])
             return self.answer(200, {"override": {**body, "brokerId": broker, "etag": "e1"}, "warnings": []})
         if path == "/v1/pause":
@@ -258,14 +327,40 @@ class _Request(BaseHTTPRequestHandler):
             return self.answer(200, {})
         if path == "/v1/reassignments":
             rows = len(body["partitions"])
-            return self.answer(200, {"submitted": rows, "alreadyInProgress": 0, "alreadyThere": 0, "refused": [], "warnings": []})
+            return self.answer(
+                200, {"submitted": rows, "alreadyInProgress": 0, "alreadyThere": 0, "refused": [], "warnings": []}
+            )
         if path == "/v1/reassignments/estimate":
-            side = {"brokerId": 1006, "role": "REPLICA_ROLE_FOLLOWER", "bytesToCopy": "3900000000", "rateBytesPerSecond": "80100000", "duration": "48.7s"}
-            return self.answer(200, {"partitions": 2, "totalPartitions": 46, "moveRatio": 0.043, "bytesToCopy": "3900000000", "duration": "48.7s", "linkSides": [side], "warnings": ["Other reassignments share the throttle of broker 1006."]})
+            side = {
+                "brokerId": 1006,
+                "role": "REPLICA_ROLE_FOLLOWER",
+                "bytesToCopy": "3900000000",
+                "rateBytesPerSecond": "80100000",
+                "duration": "48.7s",
+            }
+            return self.answer(
+                200,
+                {
+                    "partitions": 2,
+                    "totalPartitions": 46,
+                    "moveRatio": 0.043,
+                    "bytesToCopy": "3900000000",
+                    "duration": "48.7s",
+                    "linkSides": [side],
+                    "warnings": ["Other reassignments share the throttle of broker 1006."],
+                },
+            )
         if path == "/v1/reassignments/cancel":
             return self.answer(200, {"cancelled": len(body["partitions"]), "refused": []})
         if path == "/v1/placement/decommission":
-            plan = {"partitions": [{"topic": "orders", "partition": 3, "replicas": [1002, 1004]}], "unchangedPartitions": 45, "copiedBytes": "780000000", "warnings": [], "notes": [], "steps": []}
+            plan = {
+                "partitions": [{"topic": "orders", "partition": 3, "replicas": [1002, 1004]}],
+                "unchangedPartitions": 45,
+                "copiedBytes": "780000000",
+                "warnings": [],
+                "notes": [],
+                "steps": [],
+            }
             return self.answer(200, {"plan": plan})
         if path.startswith("/v1/quota"):
             return self.answer(200, {"quota": body, "before": {}, "warnings": []})

@@ -233,13 +233,16 @@ class AdminClient(Client[AdminServiceStub]):
         request = admin_pb2.GetClusterStateRequest()
         return from_message(ClusterState, self._unary(lambda admin: admin.GetClusterState, request))
 
-    def list_reassignments(self) -> Reassignments:
+    def list_reassignments(self, with_paths: bool = False) -> Reassignments:
         """Return all ongoing reassignments, whichever tool submitted them.
+
+        Args:
+            with_paths: also return the data that each leader sends to each follower.
 
         Raises:
             Incomplete: the reassignments cannot be read completely. Do not conclude that none are ongoing.
         """
-        request = admin_pb2.ListReassignmentsRequest()
+        request = admin_pb2.ListReassignmentsRequest(with_paths=with_paths)
         return from_message(Reassignments, self._unary(lambda admin: admin.ListReassignments, request))
 
     def submit_reassignment(

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from autothrottle import rate_limiters
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.web import SERVICES, application
+from autothrottle.gateway.web import EVENTS_PATH, SERVICES, application
 from autothrottle.rate_limiters import BUILT_IN
 from autothrottle.replay import changed_settings
 from autothrottle.replay import make_parser as make_replay_parser
@@ -319,6 +319,9 @@ def check_curl(words: list[str], directory: Path) -> None:
     if parts.path.startswith("/v1"):
         binding, in_path = route(verb, parts.path)
         rest.request(binding, in_path, dict(parse_qsl(parts.query)), body.encode())
+        return
+    if parts.path == EVENTS_PATH:
+        assert verb == "GET"
         return
     assert verb in legacy.allowed(parts.path)
     patterns = [(v, re.sub(r"\{id\}", r"\\d+", path.partition("?")[0])) for v, path, _ in legacy.ROUTES]

@@ -49,6 +49,7 @@ from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics
+from autothrottle_client.contexts import read_contexts_file
 
 if TYPE_CHECKING:
     from autothrottle.composition.admin_cluster import AdminCluster
@@ -253,6 +254,14 @@ class Composition:
         from autothrottle.adapters.exposition.prometheus import PrometheusText
         from autothrottle.gateway.server import GatewayServer
 
+        live = None
+        if admin is not None:
+            from autothrottle.gateway.clusters import FollowedClusters
+            from autothrottle.gateway.live import LiveView, admin_reader
+
+            path = self.configuration.clusters
+            clusters = FollowedClusters(read_contexts_file(Path(path))) if path else None
+            live = LiveView(admin_reader(admin), clusters)
         tls = self._tls
         server = GatewayServer(
             admin,
@@ -264,6 +273,7 @@ class Composition:
             metrics=PrometheusText(partial(self._samples, service), self.configuration.cluster_name).render,
             option=option,
             quotas=self._quotas,
+            live=live,
         )
         return self._started(server)
 

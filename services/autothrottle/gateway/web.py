@@ -27,11 +27,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from autothrottle.core.access import Caller, Role
+from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
 from autothrottle.core.errors import AutothrottleError, Forbidden, Invalid, Unauthenticated
 from autothrottle.core.texts import ip_address_of
 from autothrottle.gateway import legacy, page_files, rest
+from autothrottle.gateway.live import LiveView
 from autothrottle.gateway.openapi import PAGE_POLICY, comments, openapi, page
 from autothrottle.gateway.sessions import CSRF_HEADER, SESSION_SECONDS, FailedLogins, Sessions, csrf_of
+from autothrottle.gateway.streams import EventStreams
 from autothrottle.runtime.access import AUTHORIZATION, Access, method_role, require_role
 from autothrottle.runtime.call_limits import (
     CLIENT_ID,
@@ -60,6 +63,12 @@ SERVICES = (
 
 CERTIFICATE_NAMES = "certificate_names"
 """Key of the request's state with the names in the verified client certificate; empty: none was given."""
+
+CONNECTION = "connection"
+"""Key of the request's state with its connection, a `streams.StreamingConnection`."""
+
+EVENTS_PATH = "/page/events"
+"""Path of the event streams."""
 
 MAX_BODY_BYTES = SMALL_REQUEST
 """Largest request body, except for `LARGE_BODIES`."""
@@ -171,6 +180,7 @@ def application(
     metrics: Callable[[], str] | None = None,
     is_local: bool = False,
     quotas: RequestQuotas | None = None,
+    live: LiveView | None = None,
 ) -> Starlette:
     """Return the application.
 
@@ -183,10 +193,13 @@ def application(
         metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
         is_local: whether only this host reaches the server; then /metrics needs no credentials.
         quotas: the request quotas of the process; None: there are none.
+        live: the live state for the page; None: its routes do not exist.
     """
     gate = _Gate(access, frozenset(hosts), quotas or RequestQuotas(), Sessions(access.tokens))
     limits = _Limits(body_seconds)
     paths = {} if admin is None else _api(admin) | _page(gate)
+    if live is not None:
+        paths |= _live(live)
     if metrics is not None:
         paths["/metrics"] = {"GET": _Action("/metrics", _rendered(metrics), Role.VIEWER, is_local)}
     application = Starlette(
@@ -194,6 +207,7 @@ def application(
             Route(path, _endpoint(actions, limits, _LARGEST.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
             for path, actions in paths.items()
         ]
+        + ([] if live is None else [Route(EVENTS_PATH, _events(live, limits, gate), methods=["GET"])])
         + [Route(path, _probe(health, scope, gate)) for path, scope in _PROBES.items()],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
@@ -251,6 +265,62 @@ def _file(request: Request, files: Mapping[str, page_files.PageFile], name: str)
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+def _live(live: LiveView) -> dict[str, dict[str, _Action]]:
+    """Path -> verb -> action of what the page reads beside its events."""
+
+    def explained(request: Request, broker_id: int) -> Response:
+        return _document(200, {"lines": live.explanation(broker_id)})
+
+    def past(request: Request, broker_id: int) -> Response:
+        return _document(200, live.history(broker_id))
+
+    return {
+        "/page/explain/{broker}": {"GET": _Action("/page/explain", _of_broker(explained), Role.VIEWER)},
+        "/page/history/{broker}": {"GET": _Action("/page/history", _of_broker(past), Role.VIEWER)},
+    }
+
+
+def _of_broker(answer: Callable[[Request, int], Response]) -> _Answering:
+    """Let a route have the id of a broker in its path, and errors as JSON."""
+
+    def of_broker(request: Request, body: bytes) -> Response:
+        try:
+            text = str(request.path_params["broker"])
+            broker_id = broker_id_of(text)
+            if broker_id is None:
+                raise Invalid(f"{text[:60]!r} is not a broker id; give an integer, 0 to {MAX_BROKER_ID}")
+            return answer(request, broker_id)
+        except AutothrottleError as error:
+            return _document(HTTP_STATUS[code_of(error)], {"code": code_of(error).name, "message": str(error)})
+
+    return of_broker
+
+
+_EVENTS = _Action(EVENTS_PATH, lambda request, body: Response(), Role.VIEWER)
+
+
+def _events(live: LiveView, limits: _Limits, gate: _Gate) -> _Endpoint:
+    """Answer with the event stream of the page, which counts as a request only until it begins."""
+    streams = EventStreams()
+
+    async def answer(request: Request) -> Response:
+        with limits.slot(request, 0), ExitStack() as counted:
+            caller = gate.admitted(request, _EVENTS)
+            throttle = gate.counted(request, caller, counted)
+            if throttle is not None:
+                await asyncio.sleep(throttle.seconds_left)
+        host = host_of(request.client.host) if request.client else ""
+        response = streams.response(
+            live.stream(lambda: gate.is_still_admitted(request, _EVENTS)),
+            host,
+            getattr(request.state, CONNECTION, None),
+            lambda refused: _secured(_refusal(429, refused, {"retry-after": "1"})),
+        )
+        return _secured(response)
+
+    return answer
 
 
 def _rendered(metrics: Callable[[], str]) -> _Answering:
@@ -399,8 +469,12 @@ class _Gate:
 
     def may_see_addresses(self, request: Request) -> bool:
         """Whether the caller of a probe has a role."""
+        return self.is_still_admitted(request, _ADDRESSES)
+
+    def is_still_admitted(self, request: Request, action: _Action) -> bool:
+        """Whether the caller may do the action now; nothing is logged."""
         try:
-            self._caller(request, _ADDRESSES)
+            self._caller(request, action)
         except (HTTPException, Unauthenticated, Forbidden):
             return False
         return True

@@ -62,6 +62,8 @@ COMMANDS = (
     "resume",
     "request-quota",
     "state",
+    "top",
+    "explain",
     "watch",
     "context",
     "completion",

@@ -207,6 +207,7 @@ class Stub:
     _version: int = 0
     _changed: threading.Condition = field(default_factory=threading.Condition)
     is_stopping: bool = False
+    ended: int = 0
 
     def publish(self, **events: Json) -> None:
         """Send new versions of events to all streams."""
@@ -224,6 +225,11 @@ class Stub:
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or self.is_stopping, 5)
             return self._version
+
+    def end_streams(self) -> None:
+        """End all streams, as a restart of the gateway does."""
+        self.ended += 1
+        self.publish()
 
     def stop(self) -> None:
         self.is_stopping = True
@@ -393,9 +399,10 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("connection", "close")
         self.end_headers()
         stub, sent, version = self.stub, {}, -1
+        ended = stub.ended
         stub.streams += 1
         try:
-            while not stub.is_stopping:
+            while not stub.is_stopping and ended == stub.ended:
                 for name, value in list(stub.events.items()):
                     data = json.dumps(value)
                     if sent.get(name) != data:

@@ -7,6 +7,7 @@ const unique = (values) => [...new Set(values)].sort((a, b) => a - b);
 /** What moves, in one sentence. */
 export function headline(now, flows) {
   if (!now) return "Loading";
+  if (!now.at) return "Nothing is known yet";
   const names = now.topics.map(({ topic }) => topic);
   if (names.length === 0 && !now.bytesLeft) return "Nothing moves";
   const what = names.length ? listed(names, "topic") : bytes(now.bytesLeft);
@@ -60,7 +61,7 @@ export function problems(now, status) {
   if (status !== "open") bad("The page has no connection to the gateway and shows the last data that it received. It tries again by itself.");
   bad(now.problem);
   if (now.cycle?.error) bad(`The last cycle failed: ${now.cycle.error}`);
-  if (!now.leader && !now.problem) bad("No planner leads: throttles keep their values. If this lasts longer than a minute, see whether a planner runs.");
+  if (now.at && !now.leader && !now.problem) bad("No planner leads: throttles keep their values. If this lasts longer than a minute, see whether a planner runs.");
   for (const text of now.cycle?.findings ?? []) warn(text);
   for (const text of now.warnings) warn(text);
   if (now.cycle?.shadow) warn("Shadow mode: the planner writes nothing to Kafka.");
@@ -78,7 +79,7 @@ export function cycleText(now) {
   if (leader) {
     const since = leader.since ? ` since ${clock(leader.since)}` : "";
     const host = leader.host && !leader.address.startsWith(`${leader.host}:`) ? ` on ${leader.host}` : "";
-    sentences.push(`The planner at ${leader.address}${host} leads${since}, in term ${leader.term}.`);
+    sentences.push(`The planner at ${leader.address}${host} leads${since}.`);
   }
   return sentences.join(" ");
 }

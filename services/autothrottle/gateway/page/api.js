@@ -11,6 +11,19 @@ export class Refusal extends Error {
 }
 
 async function call(method, path, body, headers = {}) {
+  try {
+    return await send(method, path, body, headers);
+  } catch (refusal) {
+    if (refusal.status !== 403 || method === "GET") throw refusal;
+    // Another tab may have logged in, and its session has another CSRF token.
+    const previous = csrf;
+    await readSession();
+    if (csrf === previous) throw refusal;
+    return send(method, path, body, headers);
+  }
+}
+
+async function send(method, path, body, headers) {
   let response;
   const sent = { ...headers };
   if (body !== undefined) sent["content-type"] = "application/json";

@@ -287,16 +287,15 @@ function show() {
 function showSession() {
   const { name, role, login } = session;
   setText(byId("who"), role ? (name && name !== role ? `${name} (${role})` : role) : "");
-  const button = byId("log");
-  button.hidden = !login && !session.canLogOut;
-  setText(button, session.canLogOut ? "Log out" : "Log in");
+  byId("log-in").hidden = !login || context.canAct();
+  byId("log-out").hidden = !session.canLogOut;
   showActions();
   if (state.now) showNow();
   updatePanel();
 }
 
 function useSession(value) {
-  // With a name, somebody has logged in or has a certificate; only a login has a CSRF token to end it with.
+  // A caller with a name has logged in, or has a certificate and may log in with a token instead.
   session = { ...value, canLogOut: Boolean(value.name && value.csrf && value.login) };
   showSession();
   if (session.role) {
@@ -351,8 +350,8 @@ function askToken() {
   });
 }
 
-byId("log").addEventListener("click", async () => {
-  if (!session.canLogOut) return askToken();
+byId("log-in").addEventListener("click", askToken);
+byId("log-out").addEventListener("click", async () => {
   await logOut().catch(() => null);
   if (send) send("forget");
   location.reload();

@@ -3,7 +3,7 @@
 import { Refusal, post, put, remove } from "./api.js";
 import { ask } from "./dialogs.js";
 import { h } from "./dom.js";
-import { MEGABYTE, age, brokers, bytes, clock, count, currentTime, duration, rate, until } from "./format.js";
+import { MEGABYTE, age, brokers, bytes, clock, count, currentTime, duration, rate, until, whole } from "./format.js";
 
 const MOST_PARTITIONS = 10_000;
 
@@ -264,13 +264,13 @@ async function planEffect(partitions, lines = [], warnings = [], details = []) {
     const checked = await post("/v1/reassignments", { partitions: part, validateOnly: true });
     submitted += checked.submitted;
   }
-  const all = [`${count(submitted, "partition")} of ${partitions.length.toLocaleString("en")} would be submitted.`, ...lines];
+  const all = [`${count(submitted, "partition")} of ${whole(partitions.length)} would be submitted.`, ...lines];
   let notes = [...warnings];
   try {
     const estimate = await post("/v1/reassignments/estimate", { partitions: partitions.slice(0, MOST_PARTITIONS) });
     all.push(...estimateLines(estimate));
     notes = [...notes, ...estimate.warnings];
-    if (partitions.length > MOST_PARTITIONS) notes.push(`The estimate counts the first ${MOST_PARTITIONS.toLocaleString("en")} partitions only.`);
+    if (partitions.length > MOST_PARTITIONS) notes.push(`The estimate counts the first ${whole(MOST_PARTITIONS)} partitions only.`);
   } catch (refusal) {
     if (refusal.status === 401 || refusal.status === 403) throw refusal;
     notes.push(`No estimate of bytes and time: ${refusal.message}`);
@@ -360,7 +360,7 @@ export function decommission() {
 async function decommissionEffect(plan, ids) {
   const steps = plan.steps.length ? plan.steps.map((step) => step.partitions) : [plan.partitions];
   if (plan.partitions.length === 0) return { lines: [`${capital(brokers(ids))}: no replica of these topics is left there.`], warnings: plan.warnings, isClosed: true };
-  const lines = [`The plan moves replicas of ${count(plan.partitions.length, "partition")}, ${bytes(Number(plan.copiedBytes))}, and leaves ${plan.unchangedPartitions.toLocaleString("en")} as they are.`];
+  const lines = [`The plan moves replicas of ${count(plan.partitions.length, "partition")}, ${bytes(Number(plan.copiedBytes))}, and leaves ${whole(plan.unchangedPartitions)} as they are.`];
   if (steps.length > 1) lines.push(`It has ${steps.length} steps. This submits the first; compute the plan again after its end.`);
   return planEffect(steps[0], lines, [...plan.warnings, ...plan.notes], [planRows(steps[0])]);
 }

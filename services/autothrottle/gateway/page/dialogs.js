@@ -6,7 +6,7 @@ import { byId, h, setText } from "./dom.js";
  * Asks for values, shows their effect, and acts on confirmation.
  *
  * @param title of the dialog
- * @param fields [{name, label, kind, value, options, unit, hint}]; kind: text, number, select, checkbox, file
+ * @param fields [{name, label, kind, value, options, unit, hint}]; kind: text, number, select, password, file
  * @param effect (values) => {lines, warnings, verb, error, ...} or a promise of it. `verb` labels the button.
  * @param isChecked the effect comes from the gateway, so that a button asks for it
  * @param act (values, effect) => promise of {text, undo}: the sentence for the list, and what undoes the action
@@ -101,22 +101,26 @@ function control({ kind = "text", value, options = [], placeholder, accept, list
   if (kind === "select") {
     return h("select", {}, options.map(([key, label]) => h("option", { value: key, selected: key === value }, label)));
   }
-  if (kind === "checkbox") return h("input", { type: "checkbox", checked: Boolean(value) });
   if (kind === "file") return h("input", { type: "file", accept });
   if (kind === "password") return h("input", { type: "password", autocomplete: "off", spellcheck: "false" });
   return h("input", { type: "text", inputmode: kind === "number" ? "decimal" : "text", value: value ?? "", placeholder, list, autocomplete: "off", spellcheck: "false" });
 }
 
 function read(input) {
-  if (input.type === "checkbox") return input.checked;
   if (input.type === "file") return input.files[0] ?? null;
   return input.value.trim();
 }
 
-function labelled({ label, unit, hint, kind }, input) {
-  const note = hint && h("span", { class: "hint" }, hint);
-  if (kind === "checkbox") return h("label", { class: "field check" }, input, h("span", {}, label, note));
-  return h("label", { class: "field" }, h("span", { class: "label" }, label), h("span", { class: "input" }, input, unit && h("span", { class: "unit" }, unit)), note);
+function labelled({ name, label, unit, hint }, input) {
+  input.id = `field-${name}`;
+  if (hint) input.setAttribute("aria-describedby", `hint-${name}`);
+  return h(
+    "div",
+    { class: "field" },
+    h("label", { class: "label", for: input.id }, label, unit && h("span", { class: "unseen" }, `, ${unit}`)),
+    h("span", { class: "input" }, input, unit && h("span", { class: "unit", "aria-hidden": true }, unit)),
+    hint && h("span", { class: "hint", id: `hint-${name}` }, hint),
+  );
 }
 
 /** Adds a sentence to the list of actions, with a button that undoes the action. */

@@ -25,7 +25,10 @@ export function megabytes(rate) {
 }
 
 /** A rate: `34.0 MB/s`. */
-export const rate = (value) => (value === null || value === undefined ? "unknown" : `${megabytes(value)} MB/s`);
+export const rate = (value) => {
+  if (value === null || value === undefined) return "unknown";
+  return value < 10_000 * MEGABYTE ? `${megabytes(value)} MB/s` : `${bytes(value)}/s`;
+};
 
 /** A duration in seconds: `4 min 10 s`. */
 export function duration(seconds) {
@@ -67,15 +70,15 @@ export function clock(time) {
 }
 
 /** The browser's time zone: `UTC`, `CET`. */
-export function zone() {
-  const part = new Intl.DateTimeFormat("en", { timeZoneName: "short" })
-    .formatToParts(new Date())
-    .find(({ type }) => type === "timeZoneName");
-  return part ? part.value : "local time";
-}
+export const zone =
+  new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts(new Date()).find(({ type }) => type === "timeZoneName")
+    ?.value ?? "local time";
+
+/** A whole number with commas: `12,345`. */
+export const whole = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 
 /** `1 topic`, `3 topics`. */
-export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+export const count = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 /** `a, b and c`; many items are counted instead: `12 topics`. */
 export function listed(items, noun, most = 4) {

@@ -6,7 +6,7 @@ import { logIn, logOut, readSession } from "./api.js";
 import { bar, flowMap, legend } from "./charts.js";
 import { ask } from "./dialogs.js";
 import { byId, h, render, setText } from "./dom.js";
-import { age, bytes, clock, duration, listed, megabytes, rate, setClock, until, zone } from "./format.js";
+import { age, bytes, clock, duration, listed, megabytes, rate, setClock, until, whole, zone } from "./format.js";
 import { closePanel, openPanel, updatePanel } from "./panel.js";
 import { past } from "./past.js";
 import { openStream } from "./stream.js";
@@ -88,7 +88,7 @@ function showLive() {
   live.dataset.state = status === "open" && !isOld ? "open" : "waiting";
   const text = seconds === null ? (status === "open" ? "connected" : "connecting") : isOld || status !== "open" ? `data of ${duration(seconds)} ago` : "live";
   setText(live, text);
-  live.title = `Times in ${zone()}`;
+  live.title = `Times in ${zone}`;
 }
 
 function showProblems() {
@@ -166,7 +166,7 @@ const topicTable = new Table({
   noun: "topic",
   columns: [
     { title: "Topic", width: "minmax(160px, 1.5fr)", sort: (topic) => topic.topic, cell: (topic) => clamp(topic.topic), isFixed: true, isHeader: true },
-    { title: "Partitions", width: "110px", isNumber: true, sort: (topic) => topic.partitions, cell: (topic) => topic.partitions.toLocaleString("en") },
+    { title: "Partitions", width: "110px", isNumber: true, sort: (topic) => topic.partitions, cell: (topic) => whole(topic.partitions) },
     { title: "Copied", width: "120px", isNumber: true, sort: (topic) => topic.bytesCopied, cell: (topic) => bytes(topic.bytesCopied) },
     { title: "Left", width: "120px", isNumber: true, sort: (topic) => topic.bytesLeft, cell: (topic) => bytes(topic.bytesLeft) },
     { title: "Done", width: "150px", isNumber: true, sort: (topic) => topic.eta && Date.parse(topic.eta), cell: (topic) => moment(topic.eta) },
@@ -185,7 +185,7 @@ const flowTable = new Table({
     { title: "To", width: "76px", sort: (flow) => flow.follower, cell: (flow) => panelButton(flow.follower), isFixed: true },
     { title: "Rate", width: "minmax(70px, 1fr)", isNumber: true, sort: (flow) => flow.rate, cell: (flow) => number(flow.rate) },
     { title: "Left", width: "minmax(80px, 1fr)", isNumber: true, sort: (flow) => flow.bytesLeft, cell: (flow) => bytes(flow.bytesLeft) },
-    { title: "Partitions", width: "minmax(90px, 1fr)", isNumber: true, sort: (flow) => flow.partitions, cell: (flow) => flow.partitions.toLocaleString("en") },
+    { title: "Partitions", width: "minmax(90px, 1fr)", isNumber: true, sort: (flow) => flow.partitions, cell: (flow) => whole(flow.partitions) },
   ],
   keyOf: (flow) => `${flow.leader} ${flow.follower}`,
   textOf: (flow) => `${flow.leader} ${flow.follower}`,
@@ -234,24 +234,18 @@ function refreshAudit() {
   audited = key;
 }
 
+/** Name of an event -> what it draws, each in a task of its own. */
 const SHOW = {
-  now: () => {
-    showNow();
-    showActions();
-    topicTable.show(state.now.topics);
-    refreshAudit();
-  },
-  sides: () => sideTable.show(state.sides.map((side) => (isLimit(side) ? { ...side, isLimit: true } : side))),
-  flows: () => {
-    showNow();
-    showMap();
-    flowTable.show(state.flows);
-  },
-  events: () => pastView.showEvents(state.events),
-  clusters: () => {
-    byId("clusters").hidden = false;
-    clusterTable.show(state.clusters);
-  },
+  now: [showNow, showActions, () => topicTable.show(state.now.topics), refreshAudit],
+  sides: [() => sideTable.show(state.sides.map((side) => (isLimit(side) ? { ...side, isLimit: true } : side)))],
+  flows: [showNow, showMap, () => flowTable.show(state.flows)],
+  events: [() => pastView.showEvents(state.events)],
+  clusters: [
+    () => {
+      byId("clusters").hidden = false;
+      clusterTable.show(state.clusters);
+    },
+  ],
 };
 
 // --- Events ----------------------------------------------------------------------------------------------------------
@@ -271,13 +265,11 @@ function receive(name, value) {
 
 /** Draws what has changed, one part per task, so that no task is long. A hidden page draws nothing until it is seen. */
 function show() {
-  const names = [...changed];
+  const parts = [...new Set([...changed].flatMap((name) => SHOW[name])), updatePanel];
   changed.clear();
   const next = () => {
-    const name = names.shift();
-    if (!name) return updatePanel();
-    SHOW[name]?.();
-    setTimeout(next);
+    parts.shift()();
+    if (parts.length) setTimeout(next);
   };
   next();
 }

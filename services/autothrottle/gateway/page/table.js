@@ -1,10 +1,11 @@
 // A table that sorts, filters and draws only the rows in view, so that 10,000 rows cost as much as 20.
 
 import { h, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, whole } from "./format.js";
 
 const MARGIN_ROWS = 4;
 const REORDER_MS = 5000;
+const UNSEEN_MS = 5000;
 
 export class Table {
   /**
@@ -40,6 +41,11 @@ export class Table {
     this.element = h("div", { class: "table" }, h("div", { class: "tools" }, this.filter, this.sorting, this.shown), this.note, this.scroll);
     this.scroll.style.setProperty("--columns", template);
     new ResizeObserver(() => this.draw()).observe(this.scroll);
+    const seen = new IntersectionObserver(([{ isIntersecting }]) => {
+      this.isSeen = isIntersecting;
+      if (isIntersecting && this.isStale) this.arrange(true);
+    });
+    seen.observe(this.element);
   }
 
   heading({ title, sort, isNumber }, n) {
@@ -53,14 +59,20 @@ export class Table {
     this.arrange();
   }
 
-  /** Shows these rows. */
+  /** Shows these rows; if the table is out of sight, every 5 s only. */
   show(rows) {
+    const isNew = this.rows.length === 0 || rows.length === 0;
     this.rows = rows;
-    this.arrange(true);
+    this.isStale = true;
+    if (isNew || this.isSeen) return this.arrange(true);
+    this.timer ??= setTimeout(() => this.isStale && this.arrange(true), UNSEEN_MS);
   }
 
   /** Filters and sorts. While values change, the order stays for 5 s, and as long as the pointer or focus is inside. */
   arrange(isUpdate = false) {
+    this.isStale = false;
+    clearTimeout(this.timer);
+    this.timer = undefined;
     const isBusy = isUpdate && (performance.now() - this.orderedAt < REORDER_MS || this.scroll.matches(":hover, :focus-within"));
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const matching = words.length
@@ -79,7 +91,7 @@ export class Table {
     this.element.classList.toggle("single", this.rows.length < 2);
     this.element.classList.toggle("few", this.visible.length <= 12);
     const { length } = this.visible;
-    setText(this.shown, length === this.rows.length ? count(length, this.noun) : `${length.toLocaleString("en")} of ${count(this.rows.length, this.noun)}`);
+    setText(this.shown, length === this.rows.length ? count(length, this.noun) : `${whole(length)} of ${count(this.rows.length, this.noun)}`);
     this.note.hidden = this.rows.length > 0;
     this.scroll.hidden = this.rows.length === 0;
     this.grid.setAttribute("aria-rowcount", length + 1);

@@ -34,7 +34,7 @@ export function facts(now, flows) {
   return [
     ["Done", whenDone(now), interval(now)],
     ["Left", bytes(now.bytesLeft), left.filter(Boolean).join(", ")],
-    ["Copies", rate(speed), `${count(flows.length, "flow")} from leader to follower`],
+    ["Copies", flows.some((flow) => flow.rate !== null) ? rate(speed) : "unknown", `${count(flows.length, "flow")} from leader to follower`],
     ["Limited by", now.limitedBy || "unknown", ""],
   ];
 }
@@ -46,7 +46,8 @@ function whenDone(now) {
 }
 
 function interval(now) {
-  if (!now.eta) return now.bytesLeft === 0 ? "Kafka ends the reassignment" : "no rate has been measured yet";
+  if (!now.eta && now.bytesLeft === 0) return "Kafka ends the reassignment";
+  if (!now.eta) return now.bytesLeft === null ? "log sizes are unknown; in ZooKeeper mode they need --bootstrap-servers" : "no rate is measured yet";
   const at = clock(now.eta);
   if (now.etaIsStatic) return `at ${at}, forecast from the throttles`;
   if (!now.etaLow || !now.etaHigh || clock(now.etaLow) === clock(now.etaHigh)) return `at ${at}`;

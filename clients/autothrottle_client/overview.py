@@ -176,7 +176,7 @@ def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -
         pause=_pause(state.pause),
         overrides=tuple(map(_override, state.overrides)),
         warnings=(*state.warnings, *failure_sentences(state.failures)),
-        catch_ups=tuple(f"{catch_up_words(c).capitalize()}, catches up under a throttle" for c in state.catch_ups),
+        catch_ups=tuple(f"B{catch_up_words(c)[1:]}, catches up under a throttle" for c in state.catch_ups),
         topics=tuple(
             TopicOverview(t.topic, len(t.partitions), t.bytes_copied, t.bytes_left, t.eta) for t in reassignments.topics
         ),

@@ -61,7 +61,7 @@ def _leader(current: Overview) -> str:
     leader = current.leader
     assert leader is not None
     host = f" on {leader.host}" if leader.host else ""
-    since = f", for {duration(current.at - leader.since)}" if leader.since else ""
+    since = f", since {time_words(leader.since)}" if leader.since else ""
     return f"{leader.address}{host}, term {leader.term}{since}"
 
 

@@ -24,6 +24,7 @@ from starlette.routing import Route
 from autothrottle import rate_limiters
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
+from autothrottle.gateway.live import LiveView, admin_reader
 from autothrottle.gateway.web import EVENTS_PATH, SERVICES, application
 from autothrottle.rate_limiters import BUILT_IN
 from autothrottle.replay import changed_settings
@@ -39,15 +40,9 @@ from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PRE
 from autothrottle.v1 import admin_pb2, planner_pb2
 from autothrottle.wire.common import Metadata
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
+from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.pacing import find_rate_limiter
-from autothrottle_client.throttlectl import (
-    ADDRESS_VARIABLE,
-    CONTEXT_VARIABLE,
-    CONTEXTS_VARIABLE,
-    TOKEN_VARIABLE,
-    make_parser,
-    read_contexts,
-)
+from autothrottle_client.throttlectl import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure, own_flags
 from autothrottle_lab.simulate.command import make_parser as make_simulate_parser
@@ -485,7 +480,8 @@ def test_http_page_has_every_route() -> None:
     table = {name.strip("`") for name, _ in rows(PAGES["docs/http-api.md"])}
     json_routes = {f"{one.verb} {one.path}" for service in SERVICES for one in rest.bindings(service)}
     text_routes = {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
-    routes = [route for route in application(Silent(), 1, Access(), ()).routes if isinstance(route, Route)]
+    live = LiveView(admin_reader(Silent()))
+    routes = [route for route in application(Silent(), 1, Access(), (), live=live).routes if isinstance(route, Route)]
     page_routes = {
         f"{verb} {route.path}" for route in routes for verb in route.methods or () if route.path.startswith("/page/")
     }

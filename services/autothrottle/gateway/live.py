@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -112,6 +112,7 @@ class LiveView:
         read: Callable[[], Reading],
         clusters: FollowedClusters | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start nothing yet.
 
@@ -119,8 +120,9 @@ class LiveView:
             read: reads the state of the cluster and its reassignments with their paths from admin.
             clusters: other clusters; None: there are none.
             clock: returns the time in UTC.
+            monotonic: returns monotonic seconds.
         """
-        self._read, self._clusters, self._clock = read, clusters, clock
+        self._read, self._clusters, self._clock, self._monotonic = read, clusters, clock, monotonic
         self._history = LinkHistory()
         self._events: deque[LogEvent] = deque(maxlen=_MOST_EVENTS)
         self._state: ClusterState | None = None
@@ -153,7 +155,7 @@ class LiveView:
         if self._thread.is_alive():
             self._thread.join(2 * READ_TIMEOUT.total_seconds())
 
-    async def stream(self, is_allowed: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
+    async def stream(self, is_allowed: Callable[[], bool] = lambda: True) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events until `close`: the newest version of each kind, as soon as there is one.
 
         Args:
@@ -220,9 +222,9 @@ class LiveView:
 
     def _run(self) -> None:
         while not self._end.is_set():
-            begin = time.monotonic()
+            begin = self._monotonic()
             self._poll()
-            took = time.monotonic() - begin
+            took = self._monotonic() - begin
             if self._opened.is_set():
                 # After an error, a new leader shall be seen soon.
                 rest = 0.0 if self._problem else min(_REST * took, _IDLE_SECONDS)
@@ -256,7 +258,7 @@ class LiveView:
 
     def _publish(self) -> None:
         """Build the messages that have changed, and wake the streams."""
-        messages, at = dict(self._messages), time.monotonic()
+        messages, at = dict(self._messages), self._monotonic()
         for kind, document in self._documents():
             last = messages.get(kind)
             if last is not None and at - last.sent_at < len(last.data) / _BYTES_PER_SECOND - _OPEN_SECONDS / 2:

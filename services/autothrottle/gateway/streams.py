@@ -40,9 +40,9 @@ class StreamingConnection(Protocol):
 class EventStreams:
     """The event streams of a server, which count separately from its requests and connections."""
 
-    def __init__(self, most: int = MOST_STREAMS, send_seconds: float = SEND_SECONDS) -> None:
-        self.slots = Slots("gateway", "open event streams", share_of_descriptors(most, 8))
-        self.send_seconds = send_seconds
+    def __init__(self) -> None:
+        self.slots = Slots("gateway", "open event streams", share_of_descriptors(MOST_STREAMS, 8))
+        self.send_seconds = SEND_SECONDS
 
     def response(
         self,

@@ -238,35 +238,6 @@ def _api(admin: AdminService) -> dict[str, dict[str, _Action]]:
     return paths | {"/throttle": text_api, "/throttle/{rest:path}": text_api}
 
 
-def _page(gate: _Gate) -> dict[str, dict[str, _Action]]:
-    """Path -> verb -> action of the page's files and sessions."""
-    files = page_files.page_files()
-    return {
-        "/": {"GET": _Action("/", lambda request, body: _file(request, files, page_files.INDEX), is_public=True)},
-        "/page/static/{name}": {
-            "GET": _Action(
-                "/page/static",
-                lambda request, body: _file(request, files, request.path_params["name"]),
-                is_public=True,
-            )
-        },
-        "/page/session": {"GET": _Action("/page/session", gate.session, is_public=True)},
-        "/page/login": {"POST": _Action(_LOGIN, gate.login, is_public=True)},
-        "/page/logout": {"POST": _Action("/page/logout", gate.logout, is_public=True)},
-    }
-
-
-def _file(request: Request, files: Mapping[str, page_files.PageFile], name: str) -> Response:
-    """Return a file of the page, or 304 if the browser has it."""
-    file = files.get(name)
-    if file is None:
-        raise HTTPException(404)
-    headers = {**page_files.HEADERS, "etag": file.etag}
-    if request.headers.get("if-none-match") == file.etag:
-        return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.media_type)
-
-
 def _live(live: LiveView) -> dict[str, dict[str, _Action]]:
     """Path -> verb -> action of what the page reads beside its events."""
 
@@ -321,6 +292,35 @@ def _events(live: LiveView, limits: _Limits, gate: _Gate) -> _Endpoint:
         return _secured(response)
 
     return answer
+
+
+def _page(gate: _Gate) -> dict[str, dict[str, _Action]]:
+    """Path -> verb -> action of the page's files and sessions."""
+    files = page_files.page_files()
+    return {
+        "/": {"GET": _Action("/", lambda request, body: _file(request, files, page_files.INDEX), is_public=True)},
+        "/page/static/{name}": {
+            "GET": _Action(
+                "/page/static",
+                lambda request, body: _file(request, files, request.path_params["name"]),
+                is_public=True,
+            )
+        },
+        "/page/session": {"GET": _Action("/page/session", gate.session, is_public=True)},
+        "/page/login": {"POST": _Action(_LOGIN, gate.login, is_public=True)},
+        "/page/logout": {"POST": _Action("/page/logout", gate.logout, is_public=True)},
+    }
+
+
+def _file(request: Request, files: Mapping[str, page_files.PageFile], name: str) -> Response:
+    """Return a file of the page, or 304 if the browser has it."""
+    file = files.get(name)
+    if file is None:
+        raise HTTPException(404)
+    headers = {**page_files.HEADERS, "etag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
 
 
 def _rendered(metrics: Callable[[], str]) -> _Answering:

@@ -52,10 +52,11 @@ class Front:
         access: Access | None = None,
         hosts: Collection[str] = (),
         health: Health | None = None,
+        planners: int = 1,
     ) -> None:
         self._stack = ExitStack()
         metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
-        self.services = self._stack.enter_context(InProcessServices(metrics, metrics))
+        self.services = self._stack.enter_context(InProcessServices(metrics, metrics, planners))
         admin = AdminServiceClient([self.services.address("admin")])
         self._stack.callback(admin.close)
         self.server = GatewayServer(

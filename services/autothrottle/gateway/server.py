@@ -90,6 +90,7 @@ class GatewayServer:
         option: str = "api-listen",
         quotas: RequestQuotas | None = None,
         live: LiveView | None = None,
+        recoveries: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Bind to the address.
 
@@ -106,6 +107,7 @@ class GatewayServer:
             option: name of the option with the address, for errors.
             quotas: the request quotas of the process; None: there are none.
             live: the live state for the page, which runs while the server does; None: its routes do not exist.
+            recoveries: returns the answer of GET /page/recoveries; None: the route does not exist.
         """
         self._live = live
         self._socket = _bind(listen, option)
@@ -119,7 +121,18 @@ class GatewayServer:
 
         self._server = _LimitedServer(
             uvicorn.Config(
-                application(admin, body_seconds, access or Access(), allowed, health, metrics, is_local, quotas, live),
+                application(
+                    admin,
+                    body_seconds,
+                    access or Access(),
+                    allowed,
+                    health,
+                    metrics,
+                    is_local,
+                    quotas,
+                    live,
+                    recoveries,
+                ),
                 http=_LimitedProtocol,
                 ws="none",
                 loop="asyncio",

@@ -1,8 +1,8 @@
 """Sessions of the page: signed cookies, the tokens against requests of other sites, and the limit of failed logins.
 
-The gateway stores no session. The key of a session's signature is derived from its token in the file of tokens: every
-gateway with that file accepts the cookie, and none does after the token has left the file. The types to know are
-`Sessions` and `FailedLogins`.
+The gateway stores no session, only those that were ended here before their time. The key of a session's signature is
+derived from its token in the file of tokens: every gateway with that file accepts the cookie, and none does after the
+token has left the file. The types to know are `Sessions` and `FailedLogins`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ _CLOCK_SKEW_SECONDS = 300
 
 _MOST_HOSTS = 10_000
 
+_MOST_ENDED = 10_000
+"""Number of sessions that a gateway remembers after their logout."""
+
 _SIGNED = re.compile(r"(([0-9]{1,12})\.[\w-]{22})\.([\w-]{43})", re.ASCII)
 """End in seconds since 1970, a random number, and the signature of both."""
 
@@ -65,6 +68,9 @@ class Sessions:
         """
         self._tokens, self._clock = tokens, clock
         self._key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """The signed parts of the cookies of ended sessions; guarded by `_lock`."""
 
     @property
     def has_login(self) -> bool:
@@ -91,11 +97,23 @@ class Sessions:
         match = _SIGNED.fullmatch(cookie)
         if match is None or not 0 < int(match[2]) - self._clock() <= SESSION_SECONDS + _CLOCK_SKEW_SECONDS:
             return None
+        with self._lock:
+            if match[1] in self._ended:
+                return None
         session = None
         for token, caller in self._callers():  # all of them: the duration reveals nothing about a token
             if hmac.compare_digest(_signature(token, match[1]), match[3]):
                 session = _session(token, caller, match[1])
         return session
+
+    def logout(self, cookie: str) -> None:
+        """End a session on this gateway. Other gateways accept a copy of its cookie until the session's own end."""
+        if self.session(cookie) is None:
+            return
+        with self._lock:
+            self._ended[cookie.rpartition(".")[0]] = None
+            if len(self._ended) > _MOST_ENDED:
+                self._ended.popitem(last=False)
 
     def new_cookie(self, caller: Caller) -> str:
         """Return the cookie of a caller without a session, the same for each of its tabs."""

@@ -161,7 +161,7 @@ def serving(content: str) -> Iterator[int]:
         server.server_close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("localhost", marks=pytest.mark.repeat)])
 @pytest.mark.parametrize("has_tokens", [True, False], ids=["tokens", "open"])
 def test_a_hostile_page_in_the_same_browser_changes_and_reads_nothing(
     context: BrowserContext, file: Path, host: str, has_tokens: bool

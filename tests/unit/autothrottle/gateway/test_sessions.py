@@ -122,10 +122,10 @@ def test_parts_of_two_cookies_are_no_cookie() -> None:
     _, first = sessions().login(ANNAS)
     _, second = sessions().login(ANNAS)
     _, other = sessions().login(BERTS)
-    for left, right in ((first, second), (first, other)):
-        for mixed in product(*zip(left.split("."), right.split("."), strict=True)):
-            text = ".".join(mixed)
-            assert text in (left, right) or sessions().session(text) is None
+    for another in (second, other):
+        for parts in product(*zip(first.split("."), another.split("."), strict=True)):
+            text = ".".join(parts)
+            assert text in (first, another) or sessions().session(text) is None
     end, rest = first.split(".", 1)
     assert sessions().session(f"{int(end) + 1}.{rest}") is None
     assert sessions().session(f"0{end}.{rest}") is None
@@ -133,22 +133,22 @@ def test_parts_of_two_cookies_are_no_cookie() -> None:
 
 def test_a_logout_ends_one_session_on_one_gateway() -> None:
     """Users of other products found that a copied cookie worked after the logout."""
-    here, there = sessions(), sessions()
-    (_, cookie), (other, other_cookie) = here.login(ANNAS), here.login(ANNAS)
-    here.logout("x")
-    here.logout(cookie)
-    here.logout(cookie)
-    assert here.session(cookie) is None and here.session(other_cookie) == other
-    assert there.session(cookie) is not None
+    gateway, other_gateway = sessions(), sessions()
+    (_, cookie), (other, other_cookie) = gateway.login(ANNAS), gateway.login(ANNAS)
+    gateway.logout("x")
+    gateway.logout(cookie)
+    gateway.logout(cookie)
+    assert gateway.session(cookie) is None and gateway.session(other_cookie) == other
+    assert other_gateway.session(cookie) is not None
 
 
 def test_many_logouts_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autothrottle.gateway.sessions._MOST_ENDED", 10)
-    here = sessions()
-    cookies = [here.login(ANNAS)[1] for _ in range(20)]
+    gateway = sessions()
+    cookies = [gateway.login(ANNAS)[1] for _ in range(20)]
     for cookie in cookies:
-        here.logout(cookie)
-    assert [here.session(cookie) is None for cookie in cookies] == [False] * 10 + [True] * 10
+        gateway.logout(cookie)
+    assert [gateway.session(cookie) is None for cookie in cookies] == [False] * 10 + [True] * 10
 
 
 def test_tabs_of_a_caller_without_a_session_share_a_cookie() -> None:
@@ -353,18 +353,16 @@ def test_a_program_with_a_token_needs_no_csrf_token(front: Front) -> None:
 def test_a_session_ends_with_its_token_on_every_gateway(front: Front, file: Path) -> None:
     with Front(access=Access(tokens=Tokens(str(file)))) as other:
         headers = begun(front, ANNAS)
-        own_port, other_port = (one.server.address.rpartition(":")[2] for one in (front, other))
-        there = headers | {"cookie": headers["cookie"].replace(own_port, other_port, 1)}
-        assert [one.ask("GET", "/v1/overrides", headers=h).status for one, h in ((front, headers), (other, there))] == [
-            200,
-            200,
-        ]
-        assert other.ask("POST", "/throttle/1001?rate=5", headers=there).status == 200
+        port, other_port = (gateway.server.address.rpartition(":")[2] for gateway in (front, other))
+        on_other = headers | {"cookie": headers["cookie"].replace(port, other_port, 1)}
+        for gateway, cookies in ((front, headers), (other, on_other)):
+            assert gateway.ask("GET", "/v1/overrides", headers=cookies).status == 200
+        assert other.ask("POST", "/throttle/1001?rate=5", headers=on_other).status == 200
         file.write_text(f"anna {'n' * 32}\nbert {BERTS} viewer\n")
-        for one, own in ((front, headers), (other, there)):
-            reply = one.ask("GET", "/v1/overrides", headers=own)
+        for gateway, cookies in ((front, headers), (other, on_other)):
+            reply = gateway.ask("GET", "/v1/overrides", headers=cookies)
             assert (reply.status, "the session has ended" in reply.text) == (401, True)
-            assert one.ask("GET", "/page/session", headers=own).json["role"] == ""
+            assert gateway.ask("GET", "/page/session", headers=cookies).json["role"] == ""
 
 
 def test_a_role_that_changes_applies_at_once(front: Front, file: Path) -> None:

@@ -257,11 +257,11 @@ class Composition:
         live = None
         if admin is not None:
             from autothrottle.gateway.clusters import FollowedClusters
-            from autothrottle.gateway.live import LiveView, admin_reader
+            from autothrottle.gateway.live import AdminReading, LiveView
 
             path = self.configuration.clusters
             clusters = FollowedClusters(read_contexts_file(Path(path))) if path else None
-            live = LiveView(admin_reader(admin), clusters)
+            live = LiveView(AdminReading(admin), clusters)
         tls = self._tls
         server = GatewayServer(
             admin,

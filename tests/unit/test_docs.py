@@ -481,7 +481,8 @@ def test_http_page_has_every_route() -> None:
     json_routes = {f"{one.verb} {one.path}" for service in SERVICES for one in rest.bindings(service)}
     text_routes = {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
     live = LiveView(AdminReading(Silent()))
-    routes = [route for route in application(Silent(), 1, Access(), (), live=live).routes if isinstance(route, Route)]
+    gateway = application(Silent(), 1, Access(), (), live=live, recoveries=dict)
+    routes = [route for route in gateway.routes if isinstance(route, Route)]
     page_routes = {
         f"{verb} {route.path}" for route in routes for verb in route.methods or () if route.path.startswith("/page/")
     }

@@ -181,6 +181,7 @@ def application(
     is_local: bool = False,
     quotas: RequestQuotas | None = None,
     live: LiveView | None = None,
+    recoveries: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Starlette:
     """Return the application.
 
@@ -194,12 +195,16 @@ def application(
         is_local: whether only this host reaches the server; then /metrics needs no credentials.
         quotas: the request quotas of the process; None: there are none.
         live: the live state for the page; None: its routes do not exist.
+        recoveries: returns the answer of GET /page/recoveries; None: the route does not exist.
     """
     gate = _Gate(access, frozenset(hosts), quotas or RequestQuotas(), Sessions(access.tokens))
     limits = _Limits(body_seconds)
     paths = {} if admin is None else _api(admin) | _page(gate)
     if live is not None:
         paths |= _live(live)
+    if recoveries is not None:
+        action = _Action("/page/recoveries", lambda request, body: _document(200, recoveries()), Role.VIEWER)
+        paths["/page/recoveries"] = {"GET": action}
     if metrics is not None:
         paths["/metrics"] = {"GET": _Action("/metrics", _rendered(metrics), Role.VIEWER, is_local)}
     application = Starlette(
@@ -509,7 +514,8 @@ class _Gate:
         return _with_cookie(self._described(session.caller, session.csrf), request, cookie, SESSION_SECONDS)
 
     def logout(self, request: Request, body: bytes) -> Response:
-        """End the session in this browser."""
+        """End the session on this gateway and in this browser."""
+        self.sessions.logout(_cookie(request))
         return _with_cookie(self._described(Caller(), ""), request, "", 0)
 
     def _described(self, caller: Caller, csrf: str) -> Response:
@@ -603,7 +609,8 @@ def _with_cookie(response: Response, request: Request, cookie: str, seconds: int
         cookie: the cookie.
         seconds: after this time, the browser forgets it; None: when it ends.
     """
-    is_https = request.url.scheme == "https"
+    # A proxy may end TLS, which the browser's origin shows.
+    is_https = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
     response.set_cookie(
         _cookie_name(request), cookie, seconds, path="/", secure=is_https, httponly=True, samesite="strict"
     )

@@ -437,6 +437,13 @@ class Configuration:
         "/etc/autothrottle/clusters.toml",
         "a readable TOML file with a table for each cluster",
     )
+    scores: str = kinds.text(
+        "",
+        "Local directory in which `autothrottle score` writes, from which the page shows the last recoveries; none if "
+        "empty",
+        "a directory",
+        example="/var/lib/autothrottle/scores",
+    )
 
     ADDRESSES: ClassVar[str] = "Addresses"
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)

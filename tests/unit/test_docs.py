@@ -132,7 +132,7 @@ def test_pictures_are_well_formed_and_shown_in_a_page(name: str) -> None:
     assert f"images/{name})" in ALL_TEXT
 
 
-@pytest.mark.parametrize("name", pictures.SCREENSHOTS)
+@pytest.mark.parametrize("name", [*pictures.SCREENSHOTS, *pictures.PAGE_SCREENSHOTS])
 def test_screenshots_are_images_shown_in_a_page(name: str) -> None:
     assert (ROOT / "docs" / "images" / name).read_bytes().startswith(b"\x89PNG")
     assert f"images/{name})" in ALL_TEXT

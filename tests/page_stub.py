@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,9 +29,9 @@ _CSRF = "csrf-of-the-session"
 Json = dict[str, Any]
 
 
-def timestamp(seconds: float = 0) -> str:
-    """The time in some seconds, as the gateway writes it."""
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def timestamp(seconds: float = 0, now: datetime | None = None) -> str:
+    """The time some seconds after `now`, as the gateway writes it; None: the current time."""
+    return ((now or datetime.now(UTC)) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def side(broker: int, role: str, clients: float, replication: float, throttle: float | None, reason: str = "") -> Json:
@@ -47,8 +48,9 @@ def side(broker: int, role: str, clients: float, replication: float, throttle: f
     }
 
 
-def recovery() -> dict[str, Json]:
-    """Events of the recovery of the demo."""
+def recovery(now: datetime | None = None) -> dict[str, Json]:
+    """Events of a recovery like that of the demo; `now` None: the current time."""
+    at = partial(timestamp, now=now)
     flows = [
         {
             "leader": 1001 + n,
@@ -65,7 +67,7 @@ def recovery() -> dict[str, Json]:
             "partitions": 10,
             "bytesCopied": copied * MB,
             "bytesLeft": left * MB,
-            "eta": timestamp(40 + left / 30),
+            "eta": at(40 + left / 30),
         }
         for name, copied, left in (
             ("clickstream", 420, 510),
@@ -77,10 +79,10 @@ def recovery() -> dict[str, Json]:
     return {
         "now": {
             "cluster": "prod-eu",
-            "at": timestamp(),
-            "leader": {"address": "10.0.3.17:8085", "host": "planner-2", "since": timestamp(-1860), "term": 7},
+            "at": at(),
+            "leader": {"address": "10.0.3.17:8085", "host": "planner-2", "since": at(-1860), "term": 7},
             "cycle": {
-                **{"term": 7, "number": 62, "start": timestamp(-3), "end": timestamp(-2), "reason": "interval"},
+                **{"term": 7, "number": 62, "start": at(-3), "end": at(-2), "reason": "interval"},
                 **{
                     "sentence": "changed 1 of 6 throttles; 4 topics are being reassigned",
                     "error": "",
@@ -90,9 +92,9 @@ def recovery() -> dict[str, Json]:
             },
             **{
                 "bytesLeft": 2150 * MB,
-                "eta": timestamp(63),
-                "etaLow": timestamp(58),
-                "etaHigh": timestamp(74),
+                "eta": at(63),
+                "etaLow": at(58),
+                "etaHigh": at(74),
                 "etaIsStatic": False,
             },
             "limitedBy": "Broker 1006 [follower] has 2.15GB to receive at a throttle of 34.12MB/s: at least 1m3s",
@@ -119,7 +121,7 @@ def recovery() -> dict[str, Json]:
         "flows": {"flows": flows},
         "events": {
             "events": [
-                {"time": timestamp(-30 * n - 2), "text": text}
+                {"time": at(-30 * n - 2), "text": text}
                 for n, text in enumerate(
                     (
                         "Cycle 62 (interval): changed 1 of 6 throttles",
@@ -190,11 +192,13 @@ class Stub:
     is_open: bool = True
     """Whether callers need no token."""
     explanation: tuple[str, ...] = (
-        "Broker 1006 [follower] may receive 34.12MB/s.",
-        "Its link has 100MB/s. Clients use 62.09MB/s, measured from the growth of logs, 3 s old.",
-        "That leaves 37.91MB/s, of which the policy gives replication 90 %.",
-        "No override and no pause is set, and the broker has not failed to report metrics.",
-        "The rate rises when clients use less of the link; an override would set it at once.",
+        "Broker 1006 [follower] may receive 34.12MB/s of replication: the policy's rate (90 % of the 37.91MB/s that "
+        "clients leave free).",
+        "Broker 1006 [follower] had a throttle of 36.02MB/s before the cycle.",
+        "Broker 1006 [follower]: the link has a capacity of 100MB/s, and clients use 62.09MB/s.",
+        "Broker 1006 [follower]: the client load is measured from the growth of logs; it is current.",
+        "What would change it: another client load or another amount of bytes left changes the policy's rate; set a "
+        "fixed rate (throttlectl set RATE --broker 1006).",
     )
     audit: list[Json] = field(default_factory=list)
     recoveries: Json = field(
@@ -208,6 +212,8 @@ class Stub:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     is_stopping: bool = False
     ended: int = 0
+    now: datetime | None = None
+    """The time of the history's end; None: the current one."""
 
     def publish(self, **events: Json) -> None:
         """Send new versions of events to all streams."""
@@ -265,8 +271,8 @@ class _Request(BaseHTTPRequestHandler):
         elif path.startswith("/page/explain/"):
             self.answer(200, {"lines": self.stub.explanation})
         elif path.startswith("/page/history/"):
-            empty = {name: [] for name in ("capacity", "clients", "replication", "throttle")}
-            self.answer(200, {"from": timestamp(-3590), "seconds": 10, "follower": lines_of_history(), "leader": empty})
+            empty: Json = {name: [] for name in ("capacity", "clients", "replication", "throttle")}
+            self.answer(200, {"from": timestamp(-3590, self.stub.now), "seconds": 10, "follower": lines_of_history(), "leader": empty})
         elif path == "/page/recoveries":
             self.answer(200, self.stub.recoveries)
         elif path == "/v1/auditRecords":
@@ -398,7 +404,8 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
         self.end_headers()
-        stub, sent, version = self.stub, {}, -1
+        stub, version = self.stub, -1
+        sent: dict[str, str] = {}
         ended = stub.ended
         stub.streams += 1
         try:

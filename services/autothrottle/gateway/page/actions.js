@@ -178,7 +178,7 @@ export function pause(state) {
       const lines = isKept
         ? [`${count(throttled.length, "throttle")} keep their values, also when the load of clients changes. ${left}.`]
         : [`${count(throttled.length, "throttle")} are removed. ${left}${state.now.bytesLeft ? ", as fast as the links allow" : ""}.`];
-      lines.push("No rate is decided and no plan is accepted until someone resumes, also after a change of leader.");
+      lines.push("No rate is decided and no plan is accepted until an operator resumes, also after a change of leader.");
       const warnings = !isKept && state.now.bytesLeft ? ["Replication can take whole links, and clients may have to wait."] : [];
       return { lines, warnings, verb: isKept ? "Pause and keep throttles" : "Pause and remove throttles", wish: { mode, reason } };
     },

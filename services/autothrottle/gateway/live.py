@@ -153,6 +153,8 @@ class LiveView:
         self._problem = ""
         self._messages: Mapping[str, _Message] = {}
         """Kind -> its newest version. Each publication replaces the mapping."""
+        self._unencodable: set[str] = set()
+        """Kinds whose newest document cannot be encoded."""
         self._thread = threading.Thread(target=self._run, name="gateway-live", daemon=True)
         self._end, self._opened = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -286,7 +288,15 @@ class LiveView:
             last = messages.get(kind)
             if last is not None and at - last.sent_at < len(last.data) / _BYTES_PER_SECOND - _OPEN_SECONDS / 2:
                 continue
-            data = b"event: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), orjson.dumps(document, option=_ENCODING))
+            try:
+                encoded = orjson.dumps(document, option=_ENCODING)
+            except TypeError as error:  # a number beyond 64 bits or a text that is not UTF-8: the thread must survive
+                if kind not in self._unencodable:
+                    log.warning("Cannot encode %s for the page: %s. The page keeps its last version", kind, error)
+                self._unencodable.add(kind)
+                continue
+            self._unencodable.discard(kind)
+            data = b"event: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), encoded)
             if last is None or data != last.data:
                 messages[kind] = _Message(last.version + 1 if last else 1, data, at)
         self._messages = messages

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from autothrottle import rate_limiters
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.live import LiveView, admin_reader
+from autothrottle.gateway.live import AdminReading, LiveView
 from autothrottle.gateway.web import EVENTS_PATH, SERVICES, application
 from autothrottle.rate_limiters import BUILT_IN
 from autothrottle.replay import changed_settings
@@ -480,7 +480,7 @@ def test_http_page_has_every_route() -> None:
     table = {name.strip("`") for name, _ in rows(PAGES["docs/http-api.md"])}
     json_routes = {f"{one.verb} {one.path}" for service in SERVICES for one in rest.bindings(service)}
     text_routes = {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
-    live = LiveView(admin_reader(Silent()))
+    live = LiveView(AdminReading(Silent()))
     gateway = application(Silent(), 1, Access(), (), live=live, recoveries=dict)
     routes = [route for route in gateway.routes if isinstance(route, Route)]
     page_routes = {

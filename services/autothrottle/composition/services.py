@@ -259,11 +259,11 @@ class Composition:
         live = None
         if admin is not None:
             from autothrottle.gateway.clusters import FollowedClusters
-            from autothrottle.gateway.live import LiveView, admin_reader
+            from autothrottle.gateway.live import AdminReading, LiveView
 
             path = configuration.clusters
             clusters = FollowedClusters(read_contexts_file(Path(path))) if path else None
-            live = LiveView(admin_reader(admin), clusters)
+            live = LiveView(AdminReading(admin), clusters)
         server = GatewayServer(
             admin,
             listen,

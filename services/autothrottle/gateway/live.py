@@ -21,7 +21,7 @@ import orjson
 from google.protobuf.message import Message
 
 from autothrottle.core.errors import AutothrottleError, Unavailable
-from autothrottle.core.records import OutcomeStatus
+from autothrottle.core.records import Cycle, OutcomeStatus
 from autothrottle.gateway.clusters import FollowedClusters
 from autothrottle.gateway.history import LinkHistory
 from autothrottle.v1 import admin_pb2
@@ -62,16 +62,39 @@ Reading = tuple[ClusterState, Reassignments]
 _ENCODING = orjson.OPT_UTC_Z | orjson.OPT_OMIT_MICROSECONDS
 
 
-def admin_reader(admin: AdminReader) -> Callable[[], Reading]:
-    """Return a function that reads the state and the reassignments from admin."""
+class AdminReading:
+    """Reads the state and the reassignments from admin. Not thread-safe.
 
-    def read() -> Reading:
-        state = admin.call("GetClusterState", admin_pb2.GetClusterStateRequest(), READ_TIMEOUT, ())
+    The last cycle of a large cluster has hundreds of kilobytes, so it is fetched only when there is a new one.
+    """
+
+    def __init__(self, admin: AdminReader) -> None:
+        self._admin = admin
+        self._cycle: Cycle | None = None
+
+    def __call__(self) -> Reading:
+        """Return the current state and reassignments.
+
+        Raises:
+            AutothrottleError: admin answered with an error, or did not answer.
+        """
         request = admin_pb2.ListReassignmentsRequest(with_paths=True)
-        reassignments = admin.call("ListReassignments", request, READ_TIMEOUT, ())
-        return from_message(ClusterState, state), from_message(Reassignments, reassignments)
+        state = self._state()
+        return state, from_message(Reassignments, self._admin.call("ListReassignments", request, READ_TIMEOUT, ()))
 
-    return read
+    def _state(self) -> ClusterState:
+        message = self._fetch_state(without_cycle=True)
+        end = message.last_cycle_end.ToDatetime(tzinfo=UTC) if message.HasField("last_cycle_end") else None
+        if end is None or self._cycle is None or self._cycle.end_time != end:
+            message = self._fetch_state(without_cycle=False)
+            self._cycle = from_message(Cycle, message.last_cycle) if message.HasField("last_cycle") else None
+        return from_message(ClusterState, message, last_cycle=self._cycle)
+
+    def _fetch_state(self, without_cycle: bool) -> admin_pb2.GetClusterStateResponse:
+        request = admin_pb2.GetClusterStateRequest(without_cycle=without_cycle)
+        message = self._admin.call("GetClusterState", request, READ_TIMEOUT, ())
+        assert isinstance(message, admin_pb2.GetClusterStateResponse)
+        return message
 
 
 class AdminReader(Protocol):
@@ -130,6 +153,8 @@ class LiveView:
         self._problem = ""
         self._messages: Mapping[str, _Message] = {}
         """Kind -> its newest version. Each publication replaces the mapping."""
+        self._unencodable: set[str] = set()
+        """Kinds whose newest document cannot be encoded."""
         self._thread = threading.Thread(target=self._run, name="gateway-live", daemon=True)
         self._end, self._opened = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -263,7 +288,15 @@ class LiveView:
             last = messages.get(kind)
             if last is not None and at - last.sent_at < len(last.data) / _BYTES_PER_SECOND - _OPEN_SECONDS / 2:
                 continue
-            data = b"event: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), orjson.dumps(document, option=_ENCODING))
+            try:
+                encoded = orjson.dumps(document, option=_ENCODING)
+            except TypeError as error:  # a number beyond 64 bits or a text that is not UTF-8: the thread must survive
+                if kind not in self._unencodable:
+                    log.warning("Cannot encode %s for the page: %s. The page keeps its last version", kind, error)
+                self._unencodable.add(kind)
+                continue
+            self._unencodable.discard(kind)
+            data = b"event: %b\r\ndata: %b\r\n\r\n" % (kind.encode(), encoded)
             if last is None or data != last.data:
                 messages[kind] = _Message(last.version + 1 if last else 1, data, at)
         self._messages = messages

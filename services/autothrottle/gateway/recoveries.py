@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -75,8 +76,12 @@ class Recoveries:
 
     def _in_process(self) -> Json:
         command = [sys.executable, "-m", "autothrottle.gateway.recoveries", self._directory, self._cluster]
+        # numpy, which pandas needs, otherwise reserves memory for each core.
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
         try:
-            ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_SECONDS)
+            ended = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_SECONDS, env=environment
+            )
         except subprocess.TimeoutExpired:
             return _nothing(f"the scores were not read within {_TIMEOUT_SECONDS:g} s. Fix: move old dates elsewhere")
         except OSError as error:

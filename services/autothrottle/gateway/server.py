@@ -58,6 +58,9 @@ _TLS_SHUTDOWN_SECONDS = 2.0
 _MOST_REQUEST_SECONDS = 120.0
 """Time limit of a request until its client has read the response, after which the connection is dropped."""
 
+_STREAM_END_SECONDS = 2.0
+"""Time for the rest of an event stream that has ended to reach its client."""
+
 _BACKLOG = 4096
 """Connections that wait for their accept. The kernel drops others, and their clients try again after a second."""
 
@@ -428,6 +431,8 @@ class _LimitedProtocol(H11Protocol):
         super().on_response_complete()
         if self._is_stream:  # it no longer counts as a connection, so it must not wait for another request
             self.transport.close()
+            # A client that does not read would otherwise keep its descriptor, which no limit counts.
+            self.loop.call_later(_STREAM_END_SECONDS, self.transport.abort)
             return
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._unset_keepalive_if_required()

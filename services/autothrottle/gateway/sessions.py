@@ -41,8 +41,8 @@ _MOST_HOSTS = 10_000
 _MOST_ENDED = 10_000
 """Number of sessions that a gateway remembers after their logout."""
 
-_SIGNED = re.compile(r"(([0-9]{1,12})\.[\w-]{22})\.([\w-]{43})", re.ASCII)
-"""End in seconds since 1970, a random number, and the signature of both."""
+_SIGNED = re.compile(r"(([0-9]{1,12})\.([\w-]{43})\.[\w-]{22})\.([\w-]{43})", re.ASCII)
+"""End in seconds since 1970, the id of the token, a random number, and the signature of all three."""
 
 _UNSIGNED = re.compile(r"[\w-]{43}", re.ASCII)
 """The cookie of a caller whose credentials are not a session."""
@@ -68,6 +68,8 @@ class Sessions:
         """
         self._tokens, self._clock = tokens, clock
         self._key = secrets.token_bytes(32)
+        self._index: tuple[Mapping[str, Caller], Mapping[str, str]] = ({}, {})
+        """Token -> its caller, and id -> token for the same tokens."""
         self._lock = threading.Lock()
         self._ended: OrderedDict[str, None] = OrderedDict()
         """The signed parts of the cookies of ended sessions; guarded by `_lock`."""
@@ -83,14 +85,14 @@ class Sessions:
         Raises:
             Unauthenticated: the token is unknown.
         """
-        given, content = token.encode("utf-8", "replace"), f"{self._end()}.{secrets.token_urlsafe(16)}"
-        session, signature = None, ""
-        for candidate, caller in self._callers():
-            if hmac.compare_digest(candidate.encode(), given):
-                session, signature = _session(candidate, caller, content), _signature(candidate, content)
-        if session is None:
+        given, end = token.encode("utf-8", "replace"), int(self._clock()) + SESSION_SECONDS
+        tokens, _ = self._current()
+        # Compare with all tokens in constant time: the duration reveals nothing about a token.
+        matches = [candidate for candidate in tokens if hmac.compare_digest(candidate.encode(), given)]
+        if not matches:
             raise Unauthenticated("the token is unknown; give a token of the file api-tokens-file")
-        return session, f"{content}.{signature}"
+        content = f"{end}.{_id(matches[0])}.{secrets.token_urlsafe(16)}"
+        return _session(matches[0], tokens[matches[0]], content), f"{content}.{_signature(matches[0], content)}"
 
     def session(self, cookie: str) -> Session | None:
         """Return the session of a cookie; None: it is not a session, has ended, or its token is not in the file."""
@@ -100,11 +102,11 @@ class Sessions:
         with self._lock:
             if match[1] in self._ended:
                 return None
-        session = None
-        for token, caller in self._callers():  # all of them: the duration reveals nothing about a token
-            if hmac.compare_digest(_signature(token, match[1]), match[3]):
-                session = _session(token, caller, match[1])
-        return session
+        tokens, by_id = self._current()
+        token = by_id.get(match[3])
+        if token is None or not hmac.compare_digest(_signature(token, match[1]), match[4]):
+            return None
+        return _session(token, tokens[token], match[1])
 
     def logout(self, cookie: str) -> None:
         """End a session on this gateway. Other gateways accept a copy of its cookie until the session's own end."""
@@ -119,11 +121,12 @@ class Sessions:
         """Return the cookie of a caller without a session, the same for each of its tabs."""
         return _text(self._key, "cookie", caller.name)
 
-    def _end(self) -> int:
-        return int(self._clock()) + SESSION_SECONDS
-
-    def _callers(self) -> Iterator[tuple[str, Caller]]:
-        yield from self._tokens().items() if self._tokens else ()
+    def _current(self) -> tuple[Mapping[str, Caller], Mapping[str, str]]:
+        """Return token -> its caller, and id -> token, as the file has them now."""
+        tokens = self._tokens() if self._tokens else {}
+        if tokens is not self._index[0]:
+            self._index = (tokens, {_id(token): token for token in tokens})
+        return self._index
 
 
 def csrf_of(cookie: str) -> str:
@@ -135,6 +138,11 @@ def _session(token: str, caller: Caller, content: str) -> Session:
     """Return a session. The page needs no more than the role operator, so a session has no more."""
     role = None if caller.role is None else min(caller.role, Role.OPERATOR)
     return Session(replace(caller, role=role), _text(token.encode(), "csrf", content))
+
+
+def _id(token: str) -> str:
+    """Return by what a cookie names its token; the token cannot be computed from it."""
+    return _text(token.encode(), "id", "")
 
 
 def _signature(token: str, content: str) -> str:

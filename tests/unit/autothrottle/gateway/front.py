@@ -14,7 +14,7 @@ from autothrottle.adapters.exposition.prometheus import PrometheusText
 from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.adapters.memory import MemoryMetrics, MemoryOverrides
 from autothrottle.core.exported_metrics import BUILD_INFO
-from autothrottle.gateway.live import LiveView, admin_reader
+from autothrottle.gateway.live import AdminReading, LiveView
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.health import Health
@@ -69,7 +69,7 @@ class Front:
             health=health,
             metrics=PrometheusText(lambda: [BUILD_INFO.sample(1, "gateway", "1.2")], "kafka").render,
             quotas=self.services.enforced_request_quotas,
-            live=LiveView(admin_reader(admin)),
+            live=LiveView(AdminReading(admin)),
         )
         self._stack.enter_context(self.server)
 

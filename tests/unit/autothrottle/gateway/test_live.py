@@ -254,6 +254,21 @@ def test_large_events_are_sent_less_often() -> None:
     assert sides.version == 1 + 12 // 4
 
 
+def test_a_value_that_cannot_be_encoded_keeps_the_other_events(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread would end, and every page would show its last state for ever, without a problem."""
+    strange = replace(STATE, last_cycle=replace(CYCLE, sentence="\ud800"), pause=None)
+    states = iter([STATE, strange, strange, replace(STATE, term=4)])
+    live = LiveView(lambda: (next(states), Reassignments()), clock=lambda: NOON)
+    live._poll()
+    first = live._messages["now"]
+    for _ in range(2):
+        live._poll()
+        assert live._messages["now"] is first
+    assert caplog.text.count("Cannot encode now for the page") == 1
+    live._poll()
+    assert b'"term":4' in live._messages["now"].data
+
+
 def large_reader() -> Iterator[Reading]:
     """States with a sentence of 50 kB, all different."""
     for number in range(1, 10_000):

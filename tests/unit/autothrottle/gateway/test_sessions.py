@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ JSON = {"content-type": "application/json"}
 CALLERS = {ANNAS: Caller("anna", Role.OPERATOR), BERTS: Caller("bert", Role.VIEWER)}
 START = 1_800_000_000.0
 TEXT = "09AZaz_-.=~ \n\x00é٣"
-SIZES = (2, 22, 43)
+SIZES = (2, 43, 22, 43)
 
 
 def sessions(seconds: float = 0, callers: dict[str, Caller] | None = None) -> Sessions:
@@ -102,7 +103,8 @@ def test_a_changed_cookie_is_invalid(index: int, character: str) -> None:
 
 
 @given(
-    st.text(TEXT) | st.builds("18000{:0>5}.{}.{}".format, *(st.text("09AZaz_-", min_size=n, max_size=n) for n in SIZES))
+    st.text(TEXT)
+    | st.builds("18000{:0>5}.{}.{}.{}".format, *(st.text("09AZaz_-", min_size=n, max_size=n) for n in SIZES))
 )
 def test_a_forged_cookie_is_invalid(cookie: str) -> None:
     assert sessions().session(cookie) is None
@@ -120,32 +122,33 @@ def test_parts_of_two_cookies_are_no_cookie() -> None:
     _, first = sessions().login(ANNAS)
     _, second = sessions().login(ANNAS)
     _, other = sessions().login(BERTS)
-    for left, right in ((first, second), (first, other)):
-        end, number, _ = left.split(".")
-        assert sessions().session(f"{end}.{number}.{right.split('.')[2]}") is None
-    end, number, signature = first.split(".")
-    assert sessions().session(f"{int(end) + 1}.{number}.{signature}") is None
-    assert sessions().session(f"0{end}.{number}.{signature}") is None
+    for another in (second, other):
+        for parts in product(*zip(first.split("."), another.split("."), strict=True)):
+            text = ".".join(parts)
+            assert text in (first, another) or sessions().session(text) is None
+    end, rest = first.split(".", 1)
+    assert sessions().session(f"{int(end) + 1}.{rest}") is None
+    assert sessions().session(f"0{end}.{rest}") is None
 
 
 def test_a_logout_ends_one_session_on_one_gateway() -> None:
     """Users of other products found that a copied cookie worked after the logout."""
-    here, there = sessions(), sessions()
-    (_, cookie), (other, other_cookie) = here.login(ANNAS), here.login(ANNAS)
-    here.logout("x")
-    here.logout(cookie)
-    here.logout(cookie)
-    assert here.session(cookie) is None and here.session(other_cookie) == other
-    assert there.session(cookie) is not None
+    gateway, other_gateway = sessions(), sessions()
+    (_, cookie), (other, other_cookie) = gateway.login(ANNAS), gateway.login(ANNAS)
+    gateway.logout("x")
+    gateway.logout(cookie)
+    gateway.logout(cookie)
+    assert gateway.session(cookie) is None and gateway.session(other_cookie) == other
+    assert other_gateway.session(cookie) is not None
 
 
 def test_many_logouts_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autothrottle.gateway.sessions._MOST_ENDED", 10)
-    here = sessions()
-    cookies = [here.login(ANNAS)[1] for _ in range(20)]
+    gateway = sessions()
+    cookies = [gateway.login(ANNAS)[1] for _ in range(20)]
     for cookie in cookies:
-        here.logout(cookie)
-    assert [here.session(cookie) is None for cookie in cookies] == [False] * 10 + [True] * 10
+        gateway.logout(cookie)
+    assert [gateway.session(cookie) is None for cookie in cookies] == [False] * 10 + [True] * 10
 
 
 def test_tabs_of_a_caller_without_a_session_share_a_cookie() -> None:
@@ -334,7 +337,7 @@ def test_a_page_of_another_site_cannot_use_a_session_or_begin_one(
     assert front.current() == {}
 
 
-@pytest.mark.parametrize("target", ["/page/session", "/page/static/index.html"])
+@pytest.mark.parametrize("target", ["/page/session", "/page/static/index.html", "/page/events", "/page/history/1"])
 def test_a_page_of_another_site_cannot_read_below_page(front: Front, target: str) -> None:
     for site in ("cross-site", "same-site"):
         assert front.ask("GET", target, headers={"sec-fetch-site": site}).status == 403
@@ -350,18 +353,16 @@ def test_a_program_with_a_token_needs_no_csrf_token(front: Front) -> None:
 def test_a_session_ends_with_its_token_on_every_gateway(front: Front, file: Path) -> None:
     with Front(access=Access(tokens=Tokens(str(file)))) as other:
         headers = begun(front, ANNAS)
-        own_port, other_port = (one.server.address.rpartition(":")[2] for one in (front, other))
-        there = headers | {"cookie": headers["cookie"].replace(own_port, other_port, 1)}
-        assert [one.ask("GET", "/v1/overrides", headers=h).status for one, h in ((front, headers), (other, there))] == [
-            200,
-            200,
-        ]
-        assert other.ask("POST", "/throttle/1001?rate=5", headers=there).status == 200
+        port, other_port = (gateway.server.address.rpartition(":")[2] for gateway in (front, other))
+        on_other = headers | {"cookie": headers["cookie"].replace(port, other_port, 1)}
+        for gateway, cookies in ((front, headers), (other, on_other)):
+            assert gateway.ask("GET", "/v1/overrides", headers=cookies).status == 200
+        assert other.ask("POST", "/throttle/1001?rate=5", headers=on_other).status == 200
         file.write_text(f"anna {'n' * 32}\nbert {BERTS} viewer\n")
-        for one, own in ((front, headers), (other, there)):
-            reply = one.ask("GET", "/v1/overrides", headers=own)
+        for gateway, cookies in ((front, headers), (other, on_other)):
+            reply = gateway.ask("GET", "/v1/overrides", headers=cookies)
             assert (reply.status, "the session has ended" in reply.text) == (401, True)
-            assert one.ask("GET", "/page/session", headers=own).json["role"] == ""
+            assert gateway.ask("GET", "/page/session", headers=cookies).json["role"] == ""
 
 
 def test_a_role_that_changes_applies_at_once(front: Front, file: Path) -> None:
@@ -381,6 +382,19 @@ def test_logging_out_ends_the_session_and_removes_the_cookie(front: Front) -> No
     assert front.ask("POST", "/page/logout").status == 200, "also without a session"
 
 
+def test_the_stream_of_a_page_ends_after_its_logout(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autothrottle.gateway.live._CHECK_SECONDS", 0.1)
+    headers = begun(front, BERTS)
+    connection = http.client.HTTPConnection(front.server.address, timeout=SLACK)
+    connection.request("GET", "/page/events", headers=headers)
+    stream = connection.getresponse()
+    assert stream.status == 200 and stream.readline().startswith(b"retry:")
+    assert front.ask("POST", "/page/logout", headers=headers).status == 200
+    stream.read()  # ends
+    connection.close()
+    assert front.ask("GET", "/page/events", headers=headers).status == 401
+
+
 @pytest.mark.parametrize(
     "cookie",
     [
@@ -390,7 +404,7 @@ def test_logging_out_ends_the_session_and_removes_the_cookie(front: Front) -> No
         "autothrottle-{port}",
         "autothrottle-{port}=",
         "autothrottle-{port}=..",
-        "autothrottle-{port}=9999999999.aaaaaaaaaaaaaaaaaaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "autothrottle-{port}=9999999999." + f"{'a' * 43}.{'a' * 22}.{'a' * 43}",
         "autothrottle-{port}=\x80\xff",
         "autothrottle-{port}=" + "a" * 12_000,
         "a=b; " * 2_000,

@@ -29,7 +29,7 @@ from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles, Tok
 from autothrottle.core.access import Caller, Role, parse_certificate_roles
 from autothrottle.core.errors import Conflict, Forbidden, Invalid, Unauthenticated
 from autothrottle.gateway import rest
-from autothrottle.gateway.live import LiveView, admin_reader
+from autothrottle.gateway.live import AdminReading, LiveView
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.gateway.web import EVENTS_PATH, SERVICE, SERVICES, application
 from autothrottle.runtime.access import (
@@ -214,7 +214,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
             access=access,
             tls=context,
             metrics=lambda: "",
-            live=LiveView(admin_reader(Refusing())),
+            live=LiveView(AdminReading(Refusing())),
             recoveries=dict,
         )
         stack.enter_context(gateway)
@@ -249,7 +249,7 @@ PUBLIC = (
 def routes() -> Iterator[tuple[str, str, Role | None]]:
     """(Verb, path, needed role) of every route; None: it is public."""
     bindings = {(one.verb, one.path): one.method for service in SERVICES for one in rest.bindings(service)}
-    live = LiveView(admin_reader(Refusing()))
+    live = LiveView(AdminReading(Refusing()))
     for route in application(Refusing(), 1, Access(), (), metrics=lambda: "", live=live, recoveries=dict).routes:
         assert isinstance(route, Route) and route.methods
         for verb in sorted(route.methods - {"HEAD"}):

@@ -31,7 +31,11 @@ Json = dict[str, Any]
 
 def timestamp(seconds: float = 0, now: datetime | None = None) -> str:
     """The time some seconds after `now`, as the gateway writes it; None: the current time."""
-    return ((now or datetime.now(UTC)) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        ((now or datetime.now(UTC)) + timedelta(seconds=seconds))
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def side(broker: int, role: str, clients: float, replication: float, throttle: float | None, reason: str = "") -> Json:
@@ -272,7 +276,15 @@ class _Request(BaseHTTPRequestHandler):
             self.answer(200, {"lines": self.stub.explanation})
         elif path.startswith("/page/history/"):
             empty: Json = {name: [] for name in ("capacity", "clients", "replication", "throttle")}
-            self.answer(200, {"from": timestamp(-3590, self.stub.now), "seconds": 10, "follower": lines_of_history(), "leader": empty})
+            self.answer(
+                200,
+                {
+                    "from": timestamp(-3590, self.stub.now),
+                    "seconds": 10,
+                    "follower": lines_of_history(),
+                    "leader": empty,
+                },
+            )
         elif path == "/page/recoveries":
             self.answer(200, self.stub.recoveries)
         elif path == "/v1/auditRecords":

@@ -4,8 +4,8 @@
 - `throttle.svg`: the same reassignment under the original's formula and under `adaptive`, in virtual time.
 - `policies.svg`: makespan against deferred client bytes, from `results/control.csv`.
 - `simulate.svg`: what `autothrottle simulate deploy/scenario.toml --plot` draws.
-- `report*.png`, `simulate-compare*.png` and `page*.png`: screenshots of pages, in a headless Chromium. Without one, they
-  are skipped. The gateway's page shows the data of `tests/page_stub.py`.
+- `report*.png`, `simulate-compare*.png` and `page*.png`: screenshots of pages, in a headless Chromium. Without one,
+  they are skipped. The gateway's page shows the data of `tests/page_stub.py`.
 
 A second run writes the same bytes; those of screenshots depend on the browser and its fonts. Each picture has a
 background of its own, so it is readable on a light page and on a dark one.

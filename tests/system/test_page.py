@@ -211,6 +211,26 @@ def test_the_panel_of_a_broker_says_why_and_shows_the_last_hour(tab: Tab) -> Non
     tab.require_clean()
 
 
+def test_an_address_opens_the_panel_of_a_broker(tab: Tab) -> None:
+    tab.page.goto(f"{tab.stub.address}/#broker-1006")
+    expect(tab.page.get_by_role("dialog", name="Broker 1006: 34.1 MB/s in")).to_be_visible()
+    tab.require_clean()
+
+
+def test_a_link_survives_a_change_of_the_numbers_around_it(tab: Tab) -> None:
+    """A click missed: each second a new text replaced the link, also between the press and the release of a button."""
+    page = tab.open()
+    link = page.locator("#facts").get_by_role("button", name="Broker 1006")
+    link.hover()
+    page.mouse.down()
+    tab.stub.change_now(
+        limitedBy="Broker 1006 [follower] has 2.11GB to receive at a throttle of 34.12MB/s: at least 1m1s"
+    )
+    expect(page.locator("#facts")).to_contain_text("2.11GB")
+    page.mouse.up()
+    expect(page.get_by_role("dialog", name="Broker 1006")).to_be_visible()
+
+
 def test_scores_audit_and_events_are_in_tabs(tab: Tab) -> None:
     recoveries = [
         {
@@ -339,7 +359,9 @@ def test_a_removed_override_can_be_brought_back(tab: Tab) -> None:
 
 def test_a_bad_override_is_refused_with_the_reason(tab: Tab) -> None:
     page = tab.open()
-    set_rate(page, "2000000")
+    set_rate(page, "")
+    expect(page.get_by_role("button", name="Confirm")).to_be_disabled()
+    page.get_by_label("Rate in each direction").fill("2000000")
     expect(page.get_by_role("dialog")).to_contain_text("A higher rate does not limit replication")
     page.get_by_role("button", name=re.compile("^Set broker 1006 to")).click()
     expect(page.get_by_role("alert")).to_have_text(
@@ -571,8 +593,14 @@ def test_markup_in_names_is_shown_as_text(new_tab: Callable[..., Tab]) -> None:
 # --- Accessibility --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (1280, True),
+        (390, False),
+        *(pytest.param(*one, marks=pytest.mark.repeat) for one in ((1280, False), (390, True))),
+    ],
+)
 def test_axe_finds_nothing_serious(new_tab: Callable[..., Tab], width: int, dark: bool) -> None:
     tab = new_tab(width=width, dark=dark)
     tab.stub.events["now"]["warnings"] = ["Broker 1004 has no usable metrics, 2 cycles in a row"]
@@ -640,42 +668,47 @@ def test_updates_that_change_only_numbers_are_not_announced(tab: Tab) -> None:
         tab.stub.change_now(bytesLeft=2_000_000_000 - n * 10_000_000)
         expect(page.locator("#facts")).to_contain_text(f"{2 - n / 100:.2f} GB")
     assert page.evaluate("window.announced") == 0
+    tab.stub.change_now(topics=tab.stub.events["now"]["topics"][:3])
+    expect(page.locator("h1")).to_have_text("clickstream, orders and payments move to broker 1006")
+    assert page.evaluate("window.announced") == 0
     tab.stub.change_now(problem="admin is unavailable")
     expect(page.locator("#announcement")).to_contain_text("admin is unavailable")
 
 
 # --- 1,000 brokers --------------------------------------------------------------------------------------------------
 
-LONG_TASKS = """
-window.longTasks = [];
-new PerformanceObserver((list) => list.getEntries().forEach((entry) => window.longTasks.push(entry.duration)))
-  .observe({type: 'longtask', buffered: true});
-"""
-
 
 @pytest.mark.measures
-def test_1000_brokers_are_shown_within_a_second_and_update_without_a_long_task(new_tab: Callable[..., Tab]) -> None:
-    tab = new_tab(init=LONG_TASKS)
+def test_1000_brokers_are_shown_within_a_second_and_update_without_a_long_task(tab: Tab, chromium: Browser) -> None:
     tab.stub.events = large(1000)
-    starts, updates = [], []
-    # What else runs on the machine only makes it slower, so the best of some attempts is the page's own cost.
-    for attempt in range(3):
+    starts = []
+    for _ in range(3):  # what else runs on the machine only makes it slower
         started = time.monotonic()
         page = tab.open("#brokers .rows .row")
         starts.append(time.monotonic() - started)
         page.wait_for_timeout(500)
-        page.evaluate("window.longTasks.length = 0")
-        for n in range(5):
-            tab.stub.publish(**large(1000, load=attempt * 10 + n + 1))
-            page.wait_for_timeout(400)
-        updates.append(max(page.evaluate("window.longTasks"), default=0))
-        if starts[-1] <= 1 and updates[-1] <= MOST_MS:
-            break
-    print(f"first content after {min(starts):.2f} s, longest task of an update {min(updates)} ms")
-    assert min(starts) <= 1
-    assert min(updates) <= MOST_MS
+    chromium.start_tracing(page=page, categories=["toplevel"])
+    for n in range(5):
+        tab.stub.publish(**large(1000, load=n + 1))
+        page.wait_for_timeout(400)
+    milliseconds = task_milliseconds(json.loads(chromium.stop_tracing())["traceEvents"])
     assert page.locator(".row").count() < 120
+    assert len(milliseconds) > 50
+    print(f"first content after {min(starts):.2f} s, longest task {max(milliseconds):.1f} ms of CPU time")
+    assert min(starts) <= 1
+    assert max(milliseconds) <= MOST_MS
     tab.require_clean()
+
+
+def task_milliseconds(trace: list[Json]) -> list[float]:
+    """CPU time of each task of the pages' main threads."""
+    threads = {(event["pid"], event["tid"]): event["args"]["name"] for event in trace if event["name"] == "thread_name"}
+    return [
+        event["tdur"] / 1000
+        for event in trace
+        if "RunTask" in event["name"] and threads.get((event["pid"], event["tid"])) == "CrRendererMain"
+        if "tdur" in event
+    ]
 
 
 def test_1000_brokers_sort_and_filter(tab: Tab) -> None:

@@ -94,9 +94,17 @@ export function title(now) {
   return `${parts.join("")}autothrottle${now.cluster ? ` ${now.cluster}` : ""}`;
 }
 
-/** What a screen reader says when it changes: only a start, an end, a pause, a problem or a new leader. */
+let announced = "";
+let sentence = "";
+
+/** What a screen reader says: only a start, an end, a pause or another number of problems, not every topic and number. */
 export function announcement(now, flows, status) {
-  const [problem] = problems(now, status);
-  const pause = now.pause ? "The planner is paused. " : "";
-  return `${problem ? `${problem.text} ` : ""}${pause}${headline(now, flows)}.`;
+  const all = problems(now, status);
+  const moment = JSON.stringify([now.topics.length > 0, Boolean(now.pause), all.length, all[0]?.level]);
+  if (moment !== announced) {
+    announced = moment;
+    const pause = now.pause ? "The planner is paused. " : "";
+    sentence = `${all.length ? `${all[0].text} ` : ""}${pause}${headline(now, flows)}.`;
+  }
+  return sentence;
 }

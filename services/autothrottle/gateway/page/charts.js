@@ -198,7 +198,7 @@ export function flowMap(flows, width, onPick) {
     root.append(s("rect", { class: "node", x: isLeft ? x : x - 5, y: node.y - size / 2, width: 5, height: size, rx: 1 }));
     const text = s("text", { x: isLeft ? x - 8 : x + 8, y: node.y + 5, "text-anchor": anchor }, s("tspan", { class: "id" }, cut(String(node.name), 12)));
     text.append(s("tspan", { class: "faint", dx: 6 }, width < 480 ? megabytes(node.rate) : rate(node.rate)));
-    if (Number.isInteger(node.name)) text.addEventListener("click", () => onPick(node.name));
+    if (Number.isInteger(node.name)) text.addEventListener("pointerup", () => onPick(node.name));
     root.append(text);
   };
   for (const node of leaders.values()) draw(node, left, "end");

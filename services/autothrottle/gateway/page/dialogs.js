@@ -32,7 +32,7 @@ export function ask({ title, fields = [], effect, isChecked = false, act, checkV
   const values = () => Object.fromEntries([...inputs].map(([name, input]) => [name, read(input)]));
 
   const showEffect = (shown) => {
-    result = shown && !shown.error ? shown : null;
+    result = shown && !("error" in shown) ? shown : null;
     effects.replaceChildren(
       ...(shown?.lines ?? []).map((line) => h("p", {}, line)),
       ...(shown?.warnings ?? []).map((line) => h("p", { class: "warning" }, line)),
@@ -80,6 +80,7 @@ export function ask({ title, fields = [], effect, isChecked = false, act, checkV
       dialog.close();
       reportDone(done);
     } catch (refusal) {
+      if (!dialog.open) reportDone({ text: `${confirmed.verb}: failed. ${refusal.message}` });
       setText(error, refusal.message);
       setText(confirm, confirmed.verb);
       confirm.disabled = false;

@@ -31,10 +31,13 @@ export function setText(element, text) {
 
 const shown = new WeakMap();
 
-/** Replaces the children of an element if `value` differs from the last one, so that the focus stays where it is. */
+/** Replaces the children of an element if `value` differs from the last one; the control with the focus keeps it. */
 export function render(element, value, build) {
   const key = JSON.stringify(value);
   if (shown.get(element) === key) return;
   shown.set(element, key);
+  const controls = () => [...element.querySelectorAll("button, input")];
+  const focused = controls().indexOf(document.activeElement);
   element.replaceChildren(...[build()].flat(Infinity).filter(Boolean));
+  if (focused >= 0) controls()[focused]?.focus({ preventScroll: true });
 }

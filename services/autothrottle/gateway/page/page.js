@@ -19,6 +19,7 @@ const state = { now: null, sides: [], flows: [], events: [], clusters: null };
 let session = { name: "", role: "", login: false };
 let status = "waiting";
 let send = null;
+let linkedBroker = location.hash.match(/^#broker-(\d{1,10})$/);
 const changed = new Set();
 
 const context = {
@@ -38,13 +39,21 @@ function linked(text) {
   });
 }
 
+/** Shows such a text. Its buttons stay while only numbers change, so that a click never misses them. */
+function showLinked(element, text) {
+  const parts = linked(text);
+  const isSame = parts.length === element.childNodes.length && parts.every((part, n) => typeof part === "string" || part.textContent === element.childNodes[n].textContent);
+  if (!isSame) return element.replaceChildren(...parts.map((part) => (typeof part === "string" ? document.createTextNode(part) : part)));
+  parts.forEach((part, n) => typeof part === "string" && setText(element.childNodes[n], part));
+}
+
 // --- Now -------------------------------------------------------------------------------------------------------------
 
 function showNow() {
   const { now, flows } = state;
   if (!now) return;
   setText(byId("cluster"), now.cluster);
-  render(byId("headline"), headline(now, flows), () => linked(headline(now, flows)));
+  showLinked(byId("headline"), headline(now, flows));
   const all = progress(now);
   const bar = byId("progress");
   bar.hidden = !all;
@@ -71,13 +80,12 @@ function showTimes() {
   values.forEach(([label, value, detail], n) => {
     const [dt, dd, small] = box.children[n].children;
     setText(dt, label);
-    if (label === "Limited by") render(dd, value, () => linked(value));
+    if (label === "Limited by") showLinked(dd, value);
     else setText(dd, value);
     setText(small, detail);
     box.children[n].classList.toggle("long", label === "Limited by");
   });
   setText(byId("cycle"), cycleText(now));
-  document.title = title(now);
   showLive();
 }
 
@@ -259,8 +267,18 @@ function receive(name, value) {
   } else if (name in SHOW) {
     state[name] = value[name];
   }
+  if (name === "now") {
+    document.title = title(state.now); // also of a hidden page
+    openLinkedPanel();
+  }
   if (changed.size === 0) requestAnimationFrame(show);
   changed.add(name);
+}
+
+/** Opens the panel that the address names, once: `/#broker-1006`. */
+function openLinkedPanel() {
+  if (linkedBroker) openPanel(Number(linkedBroker[1]), context);
+  linkedBroker = null;
 }
 
 /** Draws what has changed, one part per task, so that no task is long. A hidden page draws nothing until it is seen. */

@@ -1,4 +1,4 @@
-"""A headless Chromium: screenshots of pages, and what a page's layout is."""
+"""A headless Chromium: screenshots of pages, what a page's layout is, and a driver for pages with scripts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ABSENT = f"none of {', '.join(NAMES)} is installed (Debian: apt-get install chromium)"
@@ -20,6 +25,23 @@ _SMALLEST_WINDOW = 500
 def find() -> str | None:
     """Path of the browser; None: none is installed."""
     return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextmanager
+def driven() -> Iterator[Browser]:
+    """Yield the installed browser under Playwright, which then downloads none of its own."""
+    from playwright.sync_api import sync_playwright
+
+    path = find()
+    assert path, ABSENT
+    # Small machines and containers have a small /dev/shm, and no sandbox for root.
+    flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=flags)
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 def screenshot(page: Path, image: Path, width: int, height: int, dark: bool = False) -> None:

@@ -228,18 +228,26 @@ class AdminClient(Client[AdminServiceStub]):
         request = admin_pb2.RemoveRequestQuotaRequest(user=user, client_id=client_id)
         self._unary(lambda admin: admin.RemoveRequestQuota, request, probe=_list_overrides)
 
-    def state(self) -> ClusterState:
-        """Return the leader, its last cycle and all overrides."""
-        request = admin_pb2.GetClusterStateRequest()
+    def state(self, with_cycle: bool = True) -> ClusterState:
+        """Return the leader, its last cycle and all overrides.
+
+        Args:
+            with_cycle: whether to include the last cycle, which has hundreds of kilobytes on a large cluster. A caller
+                that polls needs it only when `last_cycle_end` has changed.
+        """
+        request = admin_pb2.GetClusterStateRequest(without_cycle=not with_cycle)
         return from_message(ClusterState, self._unary(lambda admin: admin.GetClusterState, request))
 
-    def list_reassignments(self) -> Reassignments:
+    def list_reassignments(self, with_paths: bool = False) -> Reassignments:
         """Return all ongoing reassignments, whichever tool submitted them.
+
+        Args:
+            with_paths: also return the data that each leader sends to each follower.
 
         Raises:
             Incomplete: the reassignments cannot be read completely. Do not conclude that none are ongoing.
         """
-        request = admin_pb2.ListReassignmentsRequest()
+        request = admin_pb2.ListReassignmentsRequest(with_paths=with_paths)
         return from_message(Reassignments, self._unary(lambda admin: admin.ListReassignments, request))
 
     def submit_reassignment(

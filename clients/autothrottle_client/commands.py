@@ -23,13 +23,16 @@ from autothrottle_client import tables
 from autothrottle_client.admin import ESTIMATE_TIMEOUT, PLAN_TIMEOUT, SUBMIT_TIMEOUT, AdminClient
 from autothrottle_client.client import PlannerClient
 from autothrottle_client.errors import Incomplete, Invalid, Missing, Unavailable
+from autothrottle_client.explanation import explanation
 from autothrottle_client.files import write_text
+from autothrottle_client.overview import Overview, overview
 from autothrottle_client.placement import PlacementRequest, ProposedPlacement, format_targets, plan_text
 from autothrottle_client.pools import capacity_text, difference_text, forecast_text, status_text
 from autothrottle_client.progress import ProgressTracker, ReassignmentProgress, progress_line
 from autothrottle_client.quotas import QuotaChange, QuotaEntity, QuotaValues
 from autothrottle_client.reassignments import Partition, ReassignmentFile, Targets, parse_reassignment_file
 from autothrottle_client.tls import Tls
+from autothrottle_client.top import overview_text, run_top
 
 if TYPE_CHECKING:
     from autothrottle.core.capacity.sizing import InstanceType
@@ -537,6 +540,36 @@ def state(call: CommandCall) -> None:
     """
     cluster_state = call.admin.state()
     call.show(cluster_state, tables.state_text(cluster_state), cluster_state.warnings)
+
+
+def explain(call: CommandCall) -> None:
+    """Explain the throttles of a broker.
+
+    throttlectl explain 1006
+    throttlectl explain 1006 -o json
+    """
+    cluster_state = call.admin.state()
+    lines = explanation(cluster_state, call.arguments.broker)
+    call.show({"lines": lines}, "\n".join(lines), cluster_state.warnings)
+
+
+def top(call: CommandCall) -> None:
+    """Show what moves, how fast and why, refreshed every second.
+
+    throttlectl top
+    throttlectl top --once
+    throttlectl top -o json
+    """
+
+    def fetch() -> Overview:
+        cluster_state, reassignments = call.admin.state(), call.admin.list_reassignments(with_paths=True)
+        return overview(cluster_state, reassignments, datetime.now(UTC))
+
+    if call.arguments.once or call.json or not sys.stdout.isatty():
+        current = fetch()
+        call.show(current, overview_text(current))
+    else:
+        run_top(fetch)
 
 
 def watch(call: CommandCall) -> None:

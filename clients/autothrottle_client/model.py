@@ -107,6 +107,8 @@ class ClusterState:
     """Name of the Kafka cluster; empty if unknown."""
     warnings: tuple[str, ...] = ()
     """One sentence for each override and catch-up that cannot be read."""
+    last_cycle_end: datetime | None = None
+    """End of the leader's last cycle, UTC; None: none yet, or the planner has an earlier version."""
 
 
 from_message = Conversion(has_newer_peers=True).from_message

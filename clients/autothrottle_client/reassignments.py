@@ -91,6 +91,24 @@ class ReassigningTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentPath:
+    """The data that one leader sends to one follower."""
+
+    leader: int
+    """Id of the broker that leads the partitions."""
+    follower: int
+    """Id of the broker that copies them."""
+    partitions: int
+    """Partitions still to copy."""
+    bytes_left: int | None = None
+    """Bytes still to copy, some seconds old; None: unknown."""
+    copied_bytes_per_second: int | None = None
+    """Recent copy rate; None: unknown."""
+    produced_bytes_per_second: int | None = None
+    """Mean produce rate of these partitions; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reassignments:
     """All ongoing reassignments."""
 
@@ -102,6 +120,8 @@ class Reassignments:
     """Earliest expected end, from the variation of the last minutes' rates; None: unknown."""
     eta_high: datetime | None = None
     """Latest expected end, likewise."""
+    paths: tuple[ReassignmentPath, ...] = ()
+    """By leader and follower; empty unless the call asked for them."""
 
     def partitions(self) -> frozenset[Partition]:
         """Return all partitions in reassignment."""

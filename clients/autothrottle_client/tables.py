@@ -55,7 +55,7 @@ def overrides_table(overrides: Sequence[Override]) -> str:
             "BROKER": _target(o.broker_id),
             "RATE": format_rate(o.rate_bytes_per_second),
             "AUTOREMOVE": "true" if o.autoremove else "false",
-            "EXPIRES": "never" if o.expire_time is None else _time(o.expire_time),
+            "EXPIRES": "never" if o.expire_time is None else time_words(o.expire_time),
             "ETAG": o.etag or "-",
         }
         for o in overrides
@@ -86,7 +86,7 @@ def audit_table(records: Sequence[AuditRecord]) -> str:
     """Return audit records as a table, one row each."""
     rows = (
         {
-            "TIME": _time(r.time),
+            "TIME": time_words(r.time),
             "BROKER": "-" if r.pause or (r.result and r.broker_id is None) else _target(r.broker_id),
             "ACTION": r.action.value,
             "BEFORE": _value(r.before, r.pause if r.action is AuditAction.RESUME else None),
@@ -130,7 +130,7 @@ def _quota_value(value: float) -> str:
 
 
 def _quota_end(quota: Quota) -> str:
-    ends = [] if quota.expire_time is None else [_time(quota.expire_time)]
+    ends = [] if quota.expire_time is None else [time_words(quota.expire_time)]
     return " or ".join([*ends, *["with the recovery"] * quota.until_recovered]) or "never"
 
 
@@ -148,7 +148,7 @@ def yield_rules_table(rules: Sequence[YieldRule]) -> str:
     rows = (
         {
             "NAME": rule.name,
-            "TIME": "-" if rule.time is None else _time(rule.time),
+            "TIME": "-" if rule.time is None else time_words(rule.time),
             "AUTHOR": rule.author,
             "RULE": rule.sentence,
         }
@@ -165,7 +165,7 @@ def quota_words(values: QuotaValues) -> str:
 
 def override_words(override: Override) -> str:
     """Return the rate of an override and when it ends, on one line."""
-    ends = [] if override.expire_time is None else [f"until {_time(override.expire_time)}"]
+    ends = [] if override.expire_time is None else [f"until {time_words(override.expire_time)}"]
     return ", ".join([format_rate(override.rate_bytes_per_second), *ends, *["autoremove"] * override.autoremove])
 
 
@@ -173,14 +173,14 @@ def state_text(state: ClusterState) -> str:
     """Return the leader, its last cycle with its decisions, the overrides and the running processes."""
     rows = [*_leader(state), *_last_cycle(state.last_cycle), *_failures(state.failures)]
     decisions = state.last_cycle.decisions if state.last_cycle else ()
-    parts = [_aligned(rows), _decisions_table(decisions), overrides_table(state.overrides)]
+    parts = [aligned(rows), _decisions_table(decisions), overrides_table(state.overrides)]
     return "\n\n".join(filter(None, [*parts, _members_table(state.members)]))
 
 
 def cycle_line(cycle: Cycle) -> str:
     """Return a cycle as one line."""
     what = f"failed: {cycle.error}" if cycle.error else cycle.sentence
-    return printable(f"{_time(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
+    return printable(f"{time_words(cycle.end_time)}  {cycle.term}/{cycle.number}  {cycle.reason}: {what}")
 
 
 def submission_line(submission: Submission, dry_run: bool) -> str:
@@ -226,12 +226,12 @@ def reassignments_table(listing: Reassignments) -> str:
             "TO BROKERS": _ids(topic.adding_replicas),
             "FROM BROKERS": _ids(topic.removing_replicas),
             "LEFT": "unknown" if topic.bytes_left is None else format_size(topic.bytes_left),
-            "ETA": "unknown" if topic.eta is None else _about(topic.eta, topic.eta_low, topic.eta_high),
+            "ETA": "unknown" if topic.eta is None else eta_interval(topic.eta, topic.eta_low, topic.eta_high),
         }
         for topic in listing.topics
     )
     return table + (
-        f"\n\nall done about {_about(listing.eta, listing.eta_low, listing.eta_high)}" if listing.eta else ""
+        f"\n\nall done about {eta_interval(listing.eta, listing.eta_low, listing.eta_high)}" if listing.eta else ""
     )
 
 
@@ -240,7 +240,7 @@ def _ids(broker_ids: Iterable[int]) -> str:
 
 
 def _leader(state: ClusterState) -> list[tuple[str, str]]:
-    since = [] if state.leader_since is None else [("since", _time(state.leader_since))]
+    since = [] if state.leader_since is None else [("since", time_words(state.leader_since))]
     paused = [] if state.pause is None else [("paused", printable(str(state.pause)))]
     catch_ups = [("catches up", catch_up_words(catch_up)) for catch_up in state.catch_ups]
     cluster = [("cluster", state.cluster_name)] if state.cluster_name else []
@@ -250,7 +250,7 @@ def _leader(state: ClusterState) -> list[tuple[str, str]]:
 
 def catch_up_words(catch_up: CatchUp) -> str:
     """Return the broker, start and author of a throttled catch-up, on one line."""
-    since = "" if catch_up.time is None else f", since {_time(catch_up.time)}"
+    since = "" if catch_up.time is None else f", since {time_words(catch_up.time)}"
     return f"broker {catch_up.broker_id}{since}" + (f", by {catch_up.author}" if catch_up.author else "")
 
 
@@ -270,7 +270,7 @@ def _members_table(members: Iterable[Member]) -> str:
             "HOST": m.host,
             "PID": str(m.pid),
             "VERSION": m.version,
-            "STARTED": _time(m.start_time),
+            "STARTED": time_words(m.start_time),
         }
         for m in members
     )
@@ -281,7 +281,7 @@ def _last_cycle(cycle: Cycle | None) -> list[tuple[str, str]]:
         return [("last cycle", "none yet")]
     took = (cycle.end_time - cycle.start_time).total_seconds()
     rows = [
-        ("last cycle", f"{cycle.number}, {_time(cycle.end_time)}, took {took:.2f} s"),
+        ("last cycle", f"{cycle.number}, {time_words(cycle.end_time)}, took {took:.2f} s"),
         ("started by", cycle.reason),
         ("did", f"failed: {cycle.error}" if cycle.error else cycle.sentence),
         ("topics", " ".join(cycle.topics) or "none in reassignment"),
@@ -303,22 +303,22 @@ def _eta(cycle: Cycle) -> str:
     if cycle.eta is None:
         return ""
     if cycle.eta_is_static:
-        return f", done about {_time(cycle.eta)} at these throttles"
-    return f", done about {_about(cycle.eta, cycle.eta_low, cycle.eta_high)}"
+        return f", done about {time_words(cycle.eta)} at these throttles"
+    return f", done about {eta_interval(cycle.eta, cycle.eta_low, cycle.eta_high)}"
 
 
-def _about(eta: datetime, low: datetime | None, high: datetime | None) -> str:
+def eta_interval(eta: datetime, low: datetime | None, high: datetime | None) -> str:
     """Return a time and its interval; interval ends on the same day show the clock time only."""
     if low is None:
-        return _time(eta)
+        return time_words(eta)
     first, last = (_end(end, eta) for end in (low, high))
-    return f"{_time(eta)} ({first} to {last})"
+    return f"{time_words(eta)} ({first} to {last})"
 
 
 def _end(time: datetime | None, eta: datetime) -> str:
     if time is None:
         return "unknown"
-    return time.strftime("%H:%M:%S") if time.date() == eta.date() else _time(time)
+    return time.strftime("%H:%M:%S") if time.date() == eta.date() else time_words(time)
 
 
 def _decisions_table(decisions: Iterable[Decision]) -> str:
@@ -360,17 +360,19 @@ def _rate_or_dash(rate: int | None) -> str:
     return "-" if rate is None else about_rate(rate)
 
 
-def _time(time: datetime) -> str:
+def time_words(time: datetime) -> str:
+    """Return a time in UTC to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rows_table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
     """Return a table whose header is the keys of the first row; without rows, the text that says so."""
     lines = list(rows)
-    return _aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else no_rows
+    return aligned([list(lines[0]), *(list(row.values()) for row in lines)]) if lines else no_rows
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows with their columns aligned; unprintable characters are replaced."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)

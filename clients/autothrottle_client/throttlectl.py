@@ -15,12 +15,9 @@ import json
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NoReturn
 
 import shtab
@@ -32,6 +29,7 @@ from autothrottle.core.units import parse_quantity
 from autothrottle_client import commands
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.commands import EXIT_FAILED
+from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts, read_token_file, tls_of
 from autothrottle_client.errors import AutothrottleError, Invalid, Missing, NotLeader, Unavailable
 from autothrottle_client.model import MAX_AUDIT_RECORDS
 from autothrottle_client.quotas import UNLIMITED
@@ -49,63 +47,6 @@ _STATUSES: dict[type[AutothrottleError], int] = {
     Unavailable: EXIT_UNAVAILABLE,
     NotLeader: EXIT_UNAVAILABLE,
 }
-
-CONTEXTS_VARIABLE = "AUTOTHROTTLE_CONTEXTS"
-"""Path of another file."""
-
-KEYS = ("addr", "tls-cert", "tls-key", "tls-ca", "tls-server-name", "token-file")
-
-
-@dataclass(frozen=True, slots=True)
-class Contexts:
-    """The contexts of one file."""
-
-    path: Path
-    values: Mapping[str, Mapping[str, str]]
-    """Name of the context -> option -> value."""
-
-    def of(self, name: str) -> Mapping[str, str]:
-        """Return the options of a context.
-
-        Raises:
-            Missing: it has no such context.
-        """
-        if name not in self.values:
-            names = f"it has {', '.join(sorted(self.values))}" if self.values else "it has none"
-            raise Missing(f"{self.path} has no context {name[:60]!r}: {names}; add a table [{name[:60]}] with addr")
-        return self.values[name]
-
-
-def read_contexts() -> Contexts:
-    """Return the contexts of $AUTOTHROTTLE_CONTEXTS or ~/.config/autothrottle/contexts.toml; no file: none.
-
-    Raises:
-        Invalid: the file is not TOML, a table has no addr, or a key is not one of `KEYS` with a text.
-    """
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    given = os.environ.get(CONTEXTS_VARIABLE) or f"{base}/autothrottle/contexts.toml"
-    path = Path(given).expanduser()
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return Contexts(path, {})
-    except (OSError, ValueError) as error:
-        raise Invalid(f"the contexts in {path} cannot be read: {error}; give a TOML file with tables") from None
-    return Contexts(path, {name: _options(path, name, table) for name, table in tables.items()})
-
-
-def _options(path: Path, name: str, table: object) -> Mapping[str, str]:
-    if not isinstance(table, dict) or "addr" not in table:
-        raise Invalid(f"context {name!r} in {path} has no addr; give a table with addr")
-    for key, value in table.items():
-        if key not in KEYS or not isinstance(value, str):
-            raise Invalid(f"{key!r} of context {name!r} in {path} is not valid; give texts for {', '.join(KEYS)}")
-    try:
-        parse_addresses(table["addr"])
-    except Invalid as error:
-        raise Invalid(f"context {name!r} in {path}: {error}") from None
-    return table
-
 
 ADDRESS_VARIABLE = "AUTOTHROTTLE_ADMIN_ADDR"
 TOKEN_VARIABLE = "AUTOTHROTTLE_TOKEN"
@@ -346,6 +287,8 @@ def _add_operation(command: _AddCommand) -> None:
     _value(quota, "--client-id", "ID", str, _QUOTA_CLIENT, nargs="?", const="")
 
     command("state", commands.state)
+    _switch(command("top", commands.top), "--once", "print it once, as text (default if the output is not a terminal)")
+    _value(command("explain", commands.explain), "broker", "BROKER", _broker_id, "broker id")
     _value(command("watch", commands.watch), "--planner-addr", "ADDR[,ADDR]", parse_addresses, _PLANNERS)
 
 
@@ -518,25 +461,17 @@ def call_of(arguments: argparse.Namespace) -> commands.CommandCall:
 
 
 def _tls(given: Mapping[str, Any], variables: Mapping[str, str]) -> Tls | None:
-    values = {name: given.get(_destination(name)) or variables.get(_variable(name)) or "" for name in _TLS}
-    absent = [name for name in ("--tls-cert", "--tls-key", "--tls-ca") if not values[name]]
-    if not any(values.values()):
-        return None
-    if absent:
-        raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; also give {' and '.join(absent)}")
-    return Tls(*values.values())
+    return tls_of(
+        {
+            name.removeprefix("--"): given.get(_destination(name)) or variables.get(_variable(name)) or ""
+            for name in _TLS
+        }
+    )
 
 
 def _token(given: Mapping[str, Any], variables: Mapping[str, str]) -> str:
     path = given.get("token_file")
-    if path is None:
-        return variables.get(TOKEN_VARIABLE, "").strip()
-    try:
-        return Path(path).read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise Invalid(
-            f"token-file {path!r} cannot be read: {error}; give a file with a token and nothing else"
-        ) from None
+    return variables.get(TOKEN_VARIABLE, "").strip() if path is None else read_token_file(path)
 
 
 def _destination(option: str) -> str:

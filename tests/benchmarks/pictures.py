@@ -4,7 +4,8 @@
 - `throttle.svg`: the same reassignment under the original's formula and under `adaptive`, in virtual time.
 - `policies.svg`: makespan against deferred client bytes, from `results/control.csv`.
 - `simulate.svg`: what `autothrottle simulate deploy/scenario.toml --plot` draws.
-- `report*.png` and `simulate-compare.png`: screenshots of pages, in a headless Chromium. Without one, they are skipped.
+- `report*.png`, `simulate-compare*.png` and `page*.png`: screenshots of pages, in a headless Chromium. Without one,
+  they are skipped. The gateway's page shows the data of `tests/page_stub.py`.
 
 A second run writes the same bytes; those of screenshots depend on the browser and its fonts. Each picture has a
 background of its own, so it is readable on a light page and on a dark one.
@@ -20,11 +21,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import escape
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from autothrottle.adapters.decision_log.writer import DecisionLog, LogLimits
 from autothrottle.core.cluster.configs import ReplicaRole
@@ -42,12 +43,15 @@ from autothrottle_lab.simulate.virtual_time import (
     VirtualScenario,
 )
 from autothrottle_lab.simulation.link import ClientTraffic, TrafficStep
-from tests import browser
+from tests import browser, page_stub
 from tests.benchmarks.control.contest import RESULTS
 from tests.benchmarks.control.contestants import OriginalPolicy
 from tests.benchmarks.result_files import read_rows
 from tests.paths import ROOT
 from tests.system.scorer import golden
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ViewportSize
 
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 880
@@ -402,6 +406,31 @@ SCREENSHOTS = {
 }
 
 
+class PageScreenshot(NamedTuple):
+    """The gateway's page."""
+
+    width: int
+    height: int | None = None
+    """None: the whole page."""
+    dark: bool = False
+    broker: int | None = None
+    """Broker whose panel is open."""
+    rate: str = ""
+    """Rate whose effect a dialog shows."""
+
+
+PAGE_SCREENSHOTS = {
+    "page.png": PageScreenshot(1280),
+    "page-dark.png": PageScreenshot(1280, dark=True),
+    "page-explain.png": PageScreenshot(1280, 900, dark=True, broker=1006),
+    "page-effect.png": PageScreenshot(1280, 900, broker=1006, rate="20"),
+    "page-phone.png": PageScreenshot(390, 1500),
+    "page-phone-dark.png": PageScreenshot(390, 1500, dark=True),
+}
+
+_PAGE_TIME = datetime(2026, 11, 27, 3, 12, 45, tzinfo=UTC)
+
+
 def run_autothrottle(*arguments: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTHROTTLE_")}
     command = [sys.executable, "-m", "autothrottle", *arguments]
@@ -444,7 +473,7 @@ def write_pages(directory: Path) -> None:
 
 def take_screenshots(directory: Path) -> None:
     if browser.find() is None:
-        print(f"skipped {', '.join(SCREENSHOTS)}: {browser.ABSENT}")
+        print(f"skipped {', '.join([*SCREENSHOTS, *PAGE_SCREENSHOTS])}: {browser.ABSENT}")
         return
     with tempfile.TemporaryDirectory() as scratch:
         write_pages(Path(scratch))
@@ -452,6 +481,29 @@ def take_screenshots(directory: Path) -> None:
             image = Path(scratch, name)
             browser.screenshot(Path(scratch, shot.page), image, shot.width, shot.height, shot.dark)
             (directory / name).write_bytes(image.read_bytes())
+            print(f"wrote {directory / name}")
+    take_page_screenshots(directory)
+
+
+def take_page_screenshots(directory: Path) -> None:
+    stub = page_stub.Stub(page_stub.recovery(_PAGE_TIME), now=_PAGE_TIME)
+    with page_stub.serving(stub), browser.driven() as chromium:
+        for name, shot in PAGE_SCREENSHOTS.items():
+            scheme: Literal["dark", "light"] = "dark" if shot.dark else "light"
+            size: ViewportSize = {"width": shot.width, "height": shot.height or 900}
+            page = chromium.new_page(viewport=size, color_scheme=scheme, timezone_id="UTC", reduced_motion="reduce")
+            page.clock.set_fixed_time(_PAGE_TIME)
+            page.goto(stub.address)
+            page.wait_for_selector("#past-events .row time")
+            if shot.broker is not None:
+                page.locator("h1 button").click()
+                page.wait_for_selector(".chart")
+            if shot.rate:
+                page.locator(".inline input").fill(shot.rate)
+                page.locator(".inline button").click()
+            page.wait_for_timeout(500)
+            page.screenshot(path=directory / name, full_page=shot.height is None)
+            page.close()
             print(f"wrote {directory / name}")
 
 

@@ -39,6 +39,9 @@ HEADERS = (
     "x-forwarded-for",
     "host",
     "origin",
+    "sec-fetch-site",
+    "cookie",
+    "x-csrf-token",
 )
 
 
@@ -177,8 +180,10 @@ def _json_name(name: str) -> str:
 def _text_routes() -> Iterator[_Route]:
     for verb, path, _ in legacy.ROUTES:
         yield _Route(verb, path.partition("?")[0].replace("{id}", "{brokerId}"), ("rate", "autoremove"), ())
-    for path in ("/", "/openapi.json", "/healthz", "/readyz"):
+    for path in ("/", "/api", "/openapi.json", "/healthz", "/readyz", "/page/session", "/page/static/{name}"):
         yield _Route("GET", path, (), ())
+    yield _Route("POST", "/page/login", (), [{"token": "t" * 32}])
+    yield _Route("POST", "/page/logout", (), ())
 
 
 def _path(route: _Route, choices: Choices) -> str:

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from itertools import dropwhile
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +19,17 @@ import pytest
 from docs.generate import configuration_page
 from google.protobuf import json_format
 from google.protobuf.message import Message
+from starlette.routing import Route
 
 from autothrottle import rate_limiters
 from autothrottle.__main__ import main
 from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.web import SERVICES
+from autothrottle.gateway.live import AdminReading, LiveView
+from autothrottle.gateway.web import EVENTS_PATH, SERVICES, application
 from autothrottle.rate_limiters import BUILT_IN
 from autothrottle.replay import changed_settings
 from autothrottle.replay import make_parser as make_replay_parser
+from autothrottle.runtime.access import Access
 from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration import OPTIONS
 from autothrottle.runtime.configuration_reader import parse, parse_command
@@ -34,16 +38,11 @@ from autothrottle.scorer.command import make_parser as make_score_parser
 from autothrottle.scorer.compaction import make_parser as make_compact_parser
 from autothrottle.topicmappr.options import COMMAND_OPTIONS, FETCHER_PREFIX, PREFIX, FetcherOptions
 from autothrottle.v1 import admin_pb2, planner_pb2
+from autothrottle.wire.common import Metadata
 from autothrottle_client import AdminClient, Cycle, control_plane, kafka_pacing, pacing
+from autothrottle_client.contexts import CONTEXTS_VARIABLE, read_contexts
 from autothrottle_client.pacing import find_rate_limiter
-from autothrottle_client.throttlectl import (
-    ADDRESS_VARIABLE,
-    CONTEXT_VARIABLE,
-    CONTEXTS_VARIABLE,
-    TOKEN_VARIABLE,
-    make_parser,
-    read_contexts,
-)
+from autothrottle_client.throttlectl import ADDRESS_VARIABLE, CONTEXT_VARIABLE, TOKEN_VARIABLE, make_parser
 from autothrottle_lab.servers.jars import REPOSITORY_VARIABLE
 from autothrottle_lab.simulate.command import configure, own_flags
 from autothrottle_lab.simulate.command import make_parser as make_simulate_parser
@@ -133,7 +132,7 @@ def test_pictures_are_well_formed_and_shown_in_a_page(name: str) -> None:
     assert f"images/{name})" in ALL_TEXT
 
 
-@pytest.mark.parametrize("name", pictures.SCREENSHOTS)
+@pytest.mark.parametrize("name", [*pictures.SCREENSHOTS, *pictures.PAGE_SCREENSHOTS])
 def test_screenshots_are_images_shown_in_a_page(name: str) -> None:
     assert (ROOT / "docs" / "images" / name).read_bytes().startswith(b"\x89PNG")
     assert f"images/{name})" in ALL_TEXT
@@ -316,6 +315,9 @@ def check_curl(words: list[str], directory: Path) -> None:
         binding, in_path = route(verb, parts.path)
         rest.request(binding, in_path, dict(parse_qsl(parts.query)), body.encode())
         return
+    if parts.path == EVENTS_PATH:
+        assert verb == "GET"
+        return
     assert verb in legacy.allowed(parts.path)
     patterns = [(v, re.sub(r"\{id\}", r"\\d+", path.partition("?")[0])) for v, path, _ in legacy.ROUTES]
     assert any(v == verb and re.fullmatch(pattern, parts.path) for v, pattern in patterns)
@@ -477,7 +479,21 @@ def test_throttlectl_page_has_every_command_and_option() -> None:
 def test_http_page_has_every_route() -> None:
     table = {name.strip("`") for name, _ in rows(PAGES["docs/http-api.md"])}
     json_routes = {f"{one.verb} {one.path}" for service in SERVICES for one in rest.bindings(service)}
-    assert table == json_routes | {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
+    text_routes = {f"{verb} {path}" for verb, path, _ in legacy.ROUTES}
+    live = LiveView(AdminReading(Silent()))
+    gateway = application(Silent(), 1, Access(), (), live=live, recoveries=dict)
+    routes = [route for route in gateway.routes if isinstance(route, Route)]
+    page_routes = {
+        f"{verb} {route.path}" for route in routes for verb in route.methods or () if route.path.startswith("/page/")
+    }
+    assert table == json_routes | text_routes | {route for route in page_routes if not route.startswith("HEAD ")}
+
+
+class Silent:
+    """An admin service that nobody calls."""
+
+    def call(self, method: str, request: Message, timeout: timedelta, metadata: Metadata) -> Message:
+        raise AssertionError(method)
 
 
 def test_python_example_uses_existing_names() -> None:

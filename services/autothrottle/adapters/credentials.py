@@ -97,6 +97,11 @@ class Tokens:
         tokens, _ = self._tokens.current()
         return next((token for token, caller in tokens.items() if caller.role is Role.SERVICE), "")
 
+    def current(self) -> Mapping[str, Caller]:
+        """Return token -> its caller, as the file has them now."""
+        tokens, _ = self._tokens.current()
+        return tokens
+
     def caller_of(self, authorization: str) -> Caller | None:
         """Return the caller with the token in an `Authorization` header; None: unknown or absent token."""
         scheme, _, given = authorization.partition(" ")

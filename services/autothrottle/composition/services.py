@@ -49,6 +49,7 @@ from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.runtime.tracing import Tracing, export_metrics
+from autothrottle_client.contexts import read_contexts_file
 
 if TYPE_CHECKING:
     from autothrottle.composition.admin_cluster import AdminCluster
@@ -251,19 +252,30 @@ class Composition:
     ) -> str:
         # Only these processes need a web framework.
         from autothrottle.adapters.exposition.prometheus import PrometheusText
+        from autothrottle.gateway.recoveries import Recoveries
         from autothrottle.gateway.server import GatewayServer
 
-        tls = self._tls
+        tls, configuration = self._tls, self.configuration
+        live = None
+        if admin is not None:
+            from autothrottle.gateway.clusters import FollowedClusters
+            from autothrottle.gateway.live import AdminReading, LiveView
+
+            path = configuration.clusters
+            clusters = FollowedClusters(read_contexts_file(Path(path))) if path else None
+            live = LiveView(AdminReading(admin), clusters)
         server = GatewayServer(
             admin,
             listen,
             access=self._access,
-            hosts=self.configuration.api_hosts,
+            hosts=configuration.api_hosts,
             tls=tls.http_context() if tls else None,
             health=self.health,
-            metrics=PrometheusText(partial(self._samples, service), self.configuration.cluster_name).render,
+            metrics=PrometheusText(partial(self._samples, service), configuration.cluster_name).render,
             option=option,
             quotas=self._quotas,
+            live=live,
+            recoveries=None if admin is None else Recoveries(configuration.scores, configuration.cluster_name).read,
         )
         return self._started(server)
 

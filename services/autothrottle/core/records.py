@@ -237,6 +237,8 @@ class PlannerState:
     """Name of the leader's host; "": unknown."""
     cluster_name: str = ""
     """Name of the Kafka cluster; "": unknown."""
+    last_cycle_end: datetime | None = None
+    """When the last cycle that this planner ran ended, UTC, also if it is not included; None: none yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def answer(call: Call, verb: str, path: str, parameters: Mapping[str, str]) -> l
     """
     below = path.split("/")[2:]
     if len(below) > (2 if below[:1] == ["remove"] else 1):
-        raise Missing("no such route; GET / lists all")
+        raise Missing("no such route; GET /api lists all")
     if verb == "GET":
         _refuse_unknown(parameters)
         return [_show(call, broker_id(below[0]) if below else None)]

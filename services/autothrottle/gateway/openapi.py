@@ -1,4 +1,4 @@
-"""The descriptions of the routes: the OpenAPI document of /v1, and the page at / without scripts or external resources.
+"""The descriptions of the routes: the OpenAPI document of /v1, and the page at /api without scripts.
 
 The document is generated from the same descriptors and annotations as the routes of /v1. Its texts are the comments of
 the protos (`autothrottle/v1/comments.json`, written by `make proto`).
@@ -7,7 +7,9 @@ the protos (`autothrottle/v1/comments.json`, written by `make proto`).
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from html import escape
 from importlib import resources
 from typing import Any
@@ -57,6 +59,14 @@ _STYLE = (
     "table{border-collapse:collapse;width:100%}td{border-top:1px solid #8886;padding:.4rem .8rem .4rem 0;"
     "vertical-align:top}code{white-space:nowrap}:root{color-scheme:light dark}"
 )
+
+PAGE_POLICY: Mapping[str, str] = {
+    "content-security-policy": (
+        f"default-src 'none'; style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+}
+"""Header of the page: only its own styles are allowed."""
 
 
 def comments() -> Mapping[str, str]:
@@ -227,6 +237,7 @@ def page(routes: Sequence[Binding], descriptions: Mapping[str, str]) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>autothrottle</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
         f"<h1>autothrottle {escape(__version__)}</h1>"
+        f'<p><a href="/">What moves now</a></p>'
         f"<p>Replication throttles for Kafka reassignments. Rates under <code>/v1</code> are bytes per second as "
         f"strings; rates of the text routes are whole MB/s. An error has a status, a code and a message.</p>"
         f'<h2>JSON</h2><p>Machine-readable: <a href="/openapi.json">/openapi.json</a>.</p>{_html_table(json_routes)}'

@@ -28,7 +28,8 @@ from uvicorn.server import ServerState
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.retries import ACCEPT
-from autothrottle.gateway.web import CERTIFICATE_NAMES, AdminService, application
+from autothrottle.gateway.live import LiveView
+from autothrottle.gateway.web import CERTIFICATE_NAMES, CONNECTION, AdminService, application
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.call_limits import RequestQuotas
 from autothrottle.runtime.connections import (
@@ -56,6 +57,9 @@ MOST_CONNECTIONS_OF_HOST = 100
 _TLS_SHUTDOWN_SECONDS = 2.0
 _MOST_REQUEST_SECONDS = 120.0
 """Time limit of a request until its client has read the response, after which the connection is dropped."""
+
+_STREAM_END_SECONDS = 2.0
+"""Time for the rest of an event stream that has ended to reach its client."""
 
 _BACKLOG = 4096
 """Connections that wait for their accept. The kernel drops others, and their clients try again after a second."""
@@ -88,6 +92,8 @@ class GatewayServer:
         metrics: Callable[[], str] | None = None,
         option: str = "api-listen",
         quotas: RequestQuotas | None = None,
+        live: LiveView | None = None,
+        recoveries: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Bind to the address.
 
@@ -103,7 +109,10 @@ class GatewayServer:
             metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
             option: name of the option with the address, for errors.
             quotas: the request quotas of the process; None: there are none.
+            live: the live state for the page, which runs while the server does; None: its routes do not exist.
+            recoveries: returns the answer of GET /page/recoveries; None: the route does not exist.
         """
+        self._live = live
         self._socket = _bind(listen, option)
         self.address = f"{listen.rpartition(':')[0]}:{self._socket.getsockname()[1]}"
         """Listening address, `host:port` with the actual port."""
@@ -115,7 +124,18 @@ class GatewayServer:
 
         self._server = _LimitedServer(
             uvicorn.Config(
-                application(admin, body_seconds, access or Access(), allowed, health, metrics, is_local, quotas),
+                application(
+                    admin,
+                    body_seconds,
+                    access or Access(),
+                    allowed,
+                    health,
+                    metrics,
+                    is_local,
+                    quotas,
+                    live,
+                    recoveries,
+                ),
                 http=_LimitedProtocol,
                 ws="none",
                 loop="asyncio",
@@ -138,6 +158,8 @@ class GatewayServer:
 
     def start(self) -> None:
         """Start serving. Earlier requests wait in the socket's backlog."""
+        if self._live is not None:
+            self._live.start()
         self._thread.start()
 
     def __enter__(self) -> GatewayServer:
@@ -148,7 +170,9 @@ class GatewayServer:
         self.stop()
 
     def stop(self, grace: timedelta = _GRACE) -> None:
-        """Refuse new requests, let requests in progress finish within `grace`, and return. Idempotent."""
+        """End event streams, refuse new requests, let others finish within `grace`, and return. Idempotent."""
+        if self._live is not None:
+            self._live.close()
         self._server.config.timeout_graceful_shutdown = grace.total_seconds()  # type: ignore[assignment]
         self._server.should_exit = True
         self._thread.join()
@@ -345,7 +369,7 @@ class _LimitedProtocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, {})
         self.host, self._connections, self._seconds = host, connections, header_seconds
-        self._is_dropped = False
+        self._is_dropped = self._is_stream = False
         self._timer: asyncio.TimerHandle | None = None
         self._busy: tuple[object, float] = (None, 0.0)
         """The last request, and when `busy_seconds` has noticed it."""
@@ -369,6 +393,11 @@ class _LimitedProtocol(H11Protocol):
             self._busy = (request, now)
         return now - self._busy[1]
 
+    def become_stream(self) -> None:
+        """Let the current response be an event stream: streams have a limit of their own, and no time limit."""
+        self._is_stream = True
+        self._connections.remove(self)
+
     def drop(self) -> None:
         """Close at once. The connection no longer counts."""
         self._is_dropped = True
@@ -381,7 +410,8 @@ class _LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer with the connection, and keep the names in the client's certificate for its requests."""
-        self.app_state = {CERTIFICATE_NAMES: _names(transport.get_extra_info("peercert") or {})}
+        names = _names(transport.get_extra_info("peercert") or {})
+        self.app_state = {CERTIFICATE_NAMES: names, CONNECTION: self}
         super().connection_made(transport)
         self._watch()
 
@@ -399,6 +429,11 @@ class _LimitedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Start the timer if part of another request has arrived; otherwise the connection is idle."""
         super().on_response_complete()
+        if self._is_stream:  # it no longer counts as a connection, so it must not wait for another request
+            self.transport.close()
+            # A client that does not read would otherwise keep its descriptor, which no limit counts.
+            self.loop.call_later(_STREAM_END_SECONDS, self.transport.abort)
+            return
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._unset_keepalive_if_required()
             self._watch()

@@ -6,11 +6,13 @@ This is the only asynchronous code: it reads the body, calls the admin service i
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -25,10 +27,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from autothrottle.core.access import Caller, Role
+from autothrottle.core.cluster.configs import MAX_BROKER_ID, broker_id_of
 from autothrottle.core.errors import AutothrottleError, Forbidden, Invalid, Unauthenticated
 from autothrottle.core.texts import ip_address_of
-from autothrottle.gateway import legacy, rest
-from autothrottle.gateway.openapi import comments, openapi, page
+from autothrottle.gateway import legacy, page_files, rest
+from autothrottle.gateway.live import LiveView
+from autothrottle.gateway.openapi import PAGE_POLICY, comments, openapi, page
+from autothrottle.gateway.sessions import CSRF_HEADER, SESSION_SECONDS, FailedLogins, Sessions, csrf_of
+from autothrottle.gateway.streams import EventStreams
 from autothrottle.runtime.access import AUTHORIZATION, Access, method_role, require_role
 from autothrottle.runtime.call_limits import (
     CLIENT_ID,
@@ -58,6 +64,12 @@ SERVICES = (
 CERTIFICATE_NAMES = "certificate_names"
 """Key of the request's state with the names in the verified client certificate; empty: none was given."""
 
+CONNECTION = "connection"
+"""Key of the request's state with its connection, a `streams.StreamingConnection`."""
+
+EVENTS_PATH = "/page/events"
+"""Path of the event streams."""
+
 MAX_BODY_BYTES = SMALL_REQUEST
 """Largest request body, except for `LARGE_BODIES`."""
 
@@ -80,8 +92,11 @@ _MOST_DISCARDED_BYTES = 16 * 1024 * 1024
 _HEADERS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
 }
+"""Headers of each response that does not have its own."""
 
 ADMIN_TIMEOUT = timedelta(seconds=8)
 """Timeout of one call of the admin service, which itself waits for a planner at most 5 s."""
@@ -118,11 +133,17 @@ _CODES: Mapping[int, str] = {
 
 _MOST_PARAMETERS = 32
 
+_READING = ("GET", "HEAD")
+
+_LOGIN = "/page/login"
+
 _PROBES: Mapping[str, Scope] = {"/healthz": Scope.LIVENESS, "/readyz": Scope.READINESS}
 """Path -> the checks that it reports, without a token and outside the API."""
 
 _Answering = Callable[[Request, bytes], Response]
 _Endpoint = Callable[[Request], Awaitable[Response]]
+
+log = logging.getLogger(__name__)
 
 
 class AdminService(Protocol):
@@ -146,7 +167,8 @@ class _Action:
     role: Role | None = None
     """The least role of its caller; None: every caller is refused."""
     is_public: bool = False
-    """True: it needs no caller and no role, since the answer is the same for every cluster."""
+    """True: it needs no caller and no role, since the answer is the same for every cluster, or it is about the caller
+    itself."""
 
 
 def application(
@@ -158,21 +180,31 @@ def application(
     metrics: Callable[[], str] | None = None,
     is_local: bool = False,
     quotas: RequestQuotas | None = None,
+    live: LiveView | None = None,
+    recoveries: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Starlette:
     """Return the application.
 
     Args:
         admin: the service that executes requests; None: only /metrics and the probes are served.
         body_seconds: time limit for receiving a request body.
-        access: the known credentials. The page, the OpenAPI document and the probes are public.
+        access: the known credentials. The page's files, the descriptions of the API and the probes are public.
         hosts: allowed names in the `Host` header, in lower case; IP addresses are always allowed.
         health: the checks of the process; None: there are no checks.
         metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
         is_local: whether only this host reaches the server; then /metrics needs no credentials.
         quotas: the request quotas of the process; None: there are none.
+        live: the live state for the page; None: its routes do not exist.
+        recoveries: returns the answer of GET /page/recoveries; None: the route does not exist.
     """
-    limits, gate = _Limits(body_seconds), _Gate(access, frozenset(hosts), quotas or RequestQuotas())
-    paths = {} if admin is None else _api(admin)
+    gate = _Gate(access, frozenset(hosts), quotas or RequestQuotas(), Sessions(access.tokens))
+    limits = _Limits(body_seconds)
+    paths = {} if admin is None else _api(admin) | _page(gate)
+    if live is not None:
+        paths |= _live(live)
+    if recoveries is not None:
+        action = _Action("/page/recoveries", lambda request, body: _document(200, recoveries()), Role.VIEWER)
+        paths["/page/recoveries"] = {"GET": action}
     if metrics is not None:
         paths["/metrics"] = {"GET": _Action("/metrics", _rendered(metrics), Role.VIEWER, is_local)}
     application = Starlette(
@@ -180,6 +212,7 @@ def application(
             Route(path, _endpoint(actions, limits, _LARGEST.get(path, MAX_BODY_BYTES), gate), methods=[*actions])
             for path, actions in paths.items()
         ]
+        + ([] if live is None else [Route(EVENTS_PATH, _events(live, limits, gate), methods=["GET"])])
         + [Route(path, _probe(health, scope, gate)) for path, scope in _PROBES.items()],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
@@ -192,7 +225,9 @@ def _api(admin: AdminService) -> dict[str, dict[str, _Action]]:
     routes, descriptions = [binding for service in SERVICES for binding in rest.bindings(service)], comments()
     described, shown = openapi(routes, descriptions), page(routes, descriptions)
     paths: dict[str, dict[str, _Action]] = {
-        "/": {"GET": _Action("/", lambda request, body: HTMLResponse(shown), is_public=True)},
+        "/api": {
+            "GET": _Action("/api", lambda request, body: HTMLResponse(shown, headers=PAGE_POLICY), is_public=True)
+        },
         "/openapi.json": {
             "GET": _Action("/openapi.json", lambda request, body: _document(200, described), is_public=True)
         },
@@ -206,6 +241,91 @@ def _api(admin: AdminService) -> dict[str, dict[str, _Action]]:
         for verb, method in legacy.METHODS.items()
     }
     return paths | {"/throttle": text_api, "/throttle/{rest:path}": text_api}
+
+
+def _live(live: LiveView) -> dict[str, dict[str, _Action]]:
+    """Path -> verb -> action of what the page reads beside its events."""
+
+    def explained(request: Request, broker_id: int) -> Response:
+        return _document(200, {"lines": live.explanation(broker_id)})
+
+    def past(request: Request, broker_id: int) -> Response:
+        return _document(200, live.history(broker_id))
+
+    return {
+        "/page/explain/{broker}": {"GET": _Action("/page/explain", _of_broker(explained), Role.VIEWER)},
+        "/page/history/{broker}": {"GET": _Action("/page/history", _of_broker(past), Role.VIEWER)},
+    }
+
+
+def _of_broker(answer: Callable[[Request, int], Response]) -> _Answering:
+    """Let a route have the id of a broker in its path, and errors as JSON."""
+
+    def of_broker(request: Request, body: bytes) -> Response:
+        try:
+            text = str(request.path_params["broker"])
+            broker_id = broker_id_of(text)
+            if broker_id is None:
+                raise Invalid(f"{text[:60]!r} is not a broker id; give an integer, 0 to {MAX_BROKER_ID}")
+            return answer(request, broker_id)
+        except AutothrottleError as error:
+            return _document(HTTP_STATUS[code_of(error)], {"code": code_of(error).name, "message": str(error)})
+
+    return of_broker
+
+
+_EVENTS = _Action(EVENTS_PATH, lambda request, body: Response(), Role.VIEWER)
+
+
+def _events(live: LiveView, limits: _Limits, gate: _Gate) -> _Endpoint:
+    """Answer with the event stream of the page, which counts as a request only until it begins."""
+    streams = EventStreams()
+
+    async def answer(request: Request) -> Response:
+        with limits.slot(request, 0), ExitStack() as counted:
+            caller = gate.admitted(request, _EVENTS)
+            throttle = gate.counted(request, caller, counted)
+            if throttle is not None:
+                await asyncio.sleep(throttle.seconds_left)
+        host = host_of(request.client.host) if request.client else ""
+        response = streams.response(
+            live.stream(lambda: gate.is_still_admitted(request, _EVENTS)),
+            host,
+            getattr(request.state, CONNECTION, None),
+            lambda refused: _secured(_refusal(429, refused, {"retry-after": "1"})),
+        )
+        return _secured(response)
+
+    return answer
+
+
+def _page(gate: _Gate) -> dict[str, dict[str, _Action]]:
+    """Path -> verb -> action of the page's files and sessions."""
+    files = page_files.page_files()
+    return {
+        "/": {"GET": _Action("/", lambda request, body: _file(request, files, page_files.INDEX), is_public=True)},
+        "/page/static/{name}": {
+            "GET": _Action(
+                "/page/static",
+                lambda request, body: _file(request, files, request.path_params["name"]),
+                is_public=True,
+            )
+        },
+        "/page/session": {"GET": _Action("/page/session", gate.session, is_public=True)},
+        "/page/login": {"POST": _Action(_LOGIN, gate.login, is_public=True)},
+        "/page/logout": {"POST": _Action("/page/logout", gate.logout, is_public=True)},
+    }
+
+
+def _file(request: Request, files: Mapping[str, page_files.PageFile], name: str) -> Response:
+    """Return a file of the page, or 304 if the browser has it."""
+    file = files.get(name)
+    if file is None:
+        raise HTTPException(404)
+    headers = {**page_files.HEADERS, "etag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
 
 
 def _rendered(metrics: Callable[[], str]) -> _Answering:
@@ -319,12 +439,24 @@ def _endpoint(actions: Mapping[str, _Action], limits: _Limits, most_bytes: int, 
 
 
 @dataclass(frozen=True, slots=True)
+class _Identity:
+    """Who sends a request, and how it proves that a page of this gateway sends it."""
+
+    caller: Caller
+    csrf: str
+    """The token that a page gives; "": there is none for this request."""
+    has_session: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Gate:
-    """Checks requests before their bodies are read."""
+    """Checks requests before their bodies are read, and begins and ends sessions."""
 
     access: Access
     hosts: frozenset[str]
     quotas: RequestQuotas
+    sessions: Sessions
+    failed_logins: FailedLogins = field(default_factory=FailedLogins)
 
     def counted(self, request: Request, caller: Caller, stack: ExitStack) -> RequestThrottle | None:
         """Count a request for the caller's request quota until the stack closes; otherwise respond with 429."""
@@ -338,32 +470,172 @@ class _Gate:
         try:
             return self._caller(request, action)
         except (HTTPException, Unauthenticated, Forbidden) as error:
-            refused = (
-                error if isinstance(error, HTTPException) else HTTPException(HTTP_STATUS[code_of(error)], str(error))
-            )
-            client = request.client.host if request.client else "an unknown address"
-            what = f"{request.method} {request.url.path[:200]!r} from {client}: {refused.detail}"
-            self.access.log_refusal(f"HTTP {refused.status_code}", what)
-            challenge = {"www-authenticate": "Bearer"} if refused.status_code == 401 else {}
-            raise HTTPException(refused.status_code, refused.detail, {**challenge, "connection": "close"}) from None
+            raise self._refusal(request, error) from None
 
     def may_see_addresses(self, request: Request) -> bool:
         """Whether the caller of a probe has a role."""
+        return self.is_still_admitted(request, _ADDRESSES)
+
+    def is_still_admitted(self, request: Request, action: _Action) -> bool:
+        """Whether the caller may do the action now; nothing is logged."""
         try:
-            self._caller(request, _ADDRESSES)
+            self._caller(request, action)
         except (HTTPException, Unauthenticated, Forbidden):
             return False
         return True
+
+    def session(self, request: Request, body: bytes) -> Response:
+        """Tell the page who uses it. A caller without a session gets the cookie of its CSRF token."""
+        try:
+            identity = self._identity(request)
+        except Unauthenticated:
+            return self._described(Caller(), "")
+        if identity.csrf:
+            return self._described(identity.caller, identity.csrf)
+        cookie = self.sessions.new_cookie(identity.caller)
+        return _with_cookie(self._described(identity.caller, csrf_of(cookie)), request, cookie, None)
+
+    def login(self, request: Request, body: bytes) -> Response:
+        """Begin the session of a token."""
+        if not self.sessions.has_login:
+            return _refusal(400, "this gateway has no tokens to log in with. Fix: start it with api-tokens-file")
+        host = host_of(request.client.host) if request.client else ""
+        try:
+            token = _token(request, body)
+            with self.failed_logins.attempt(host):
+                session, cookie = self.sessions.login(token)
+        except Invalid as error:
+            return _refusal(400, str(error))
+        except Unauthenticated as error:
+            raise self._refusal(request, error) from None
+        except LimitReached as error:
+            raise self._refusal(request, HTTPException(429, str(error), {"retry-after": "60"})) from None
+        log.info("%s logged in to the page from %s", session.caller.name, host)
+        return _with_cookie(self._described(session.caller, session.csrf), request, cookie, SESSION_SECONDS)
+
+    def logout(self, request: Request, body: bytes) -> Response:
+        """End the session on this gateway and in this browser."""
+        self.sessions.logout(_cookie(request))
+        return _with_cookie(self._described(Caller(), ""), request, "", 0)
+
+    def _described(self, caller: Caller, csrf: str) -> Response:
+        role = "" if caller.role is None else str(caller.role)
+        return _document(200, {"name": caller.name, "role": role, "login": self.sessions.has_login, "csrf": csrf})
+
+    def _refusal(self, request: Request, error: HTTPException | AutothrottleError) -> HTTPException:
+        """Return the response to a refused request, and log it."""
+        refused = error if isinstance(error, HTTPException) else HTTPException(HTTP_STATUS[code_of(error)], str(error))
+        client = request.client.host if request.client else "an unknown address"
+        what = f"{request.method} {request.url.path[:200]!r} from {client}: {refused.detail}"
+        self.access.log_refusal(f"HTTP {refused.status_code}", what)
+        challenge = {"www-authenticate": "Bearer"} if refused.status_code == 401 else {}
+        headers = {**(refused.headers or {}), **challenge, "connection": "close"}
+        return HTTPException(refused.status_code, refused.detail, headers)
 
     def _caller(self, request: Request, action: _Action) -> Caller:
         _refuse_other_hosts(request, self.hosts)
         _refuse_other_sites(request)
         if action.is_public:
+            self._refuse_public(request, action)
             return Caller()
-        names = getattr(request.state, CERTIFICATE_NAMES, ())
-        caller = self.access.caller(names, request.headers.get(AUTHORIZATION, ""))
-        require_role(caller, action.role, action.name)
-        return caller
+        identity = self._identity(request)
+        _refuse_without_csrf(request, identity)
+        require_role(identity.caller, action.role, action.name)
+        return identity.caller
+
+    def _refuse_public(self, request: Request, action: _Action) -> None:
+        """Refuse a change of a session by a request without its CSRF token; a login does not need it."""
+        session = None if action.name == _LOGIN else self.sessions.session(_cookie(request))
+        if session is not None:
+            _refuse_without_csrf(request, _Identity(session.caller, session.csrf, True))
+
+    def _identity(self, request: Request) -> _Identity:
+        """Return who sends a request. A token in the header beats a session, and a session beats a certificate.
+
+        Raises:
+            Unauthenticated: no credentials were given, the token is unknown, or the session has ended.
+        """
+        authorization, cookie = request.headers.get(AUTHORIZATION, ""), _cookie(request)
+        session = None if authorization else self.sessions.session(cookie)
+        if session is not None:
+            return _Identity(session.caller, session.csrf, True)
+        try:
+            caller = self.access.caller(getattr(request.state, CERTIFICATE_NAMES, ()), authorization)
+        except Unauthenticated:
+            if cookie and not authorization:
+                raise Unauthenticated("the session has ended; log in to the page again") from None
+            raise
+        return _Identity(caller, csrf_of(cookie))
+
+
+def _refuse_without_csrf(request: Request, identity: _Identity) -> None:
+    """Refuse changes by a browser that do not prove that a page of this gateway asks for them.
+
+    A browser adds cookies and certificates to requests of any page by itself, but never a bearer token. It names the
+    page's site in each request that changes something; other programs do not.
+    """
+    if request.method in _READING or request.headers.get(AUTHORIZATION, "").lower().startswith("bearer "):
+        return
+    is_browser = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
+    if not identity.has_session and not is_browser:
+        return
+    given = request.headers.get(CSRF_HEADER, "")
+    if not identity.csrf or not hmac.compare_digest(given.encode(), identity.csrf.encode()):
+        raise HTTPException(
+            403,
+            f"the header {CSRF_HEADER} must have the csrf that GET /page/session gives now. Fix: load the page again",
+        )
+
+
+def _cookie_name(request: Request) -> str:
+    """Return the name of the cookie: browsers send cookies to every port of a host, and each may be another cluster."""
+    port = re.search(r":([0-9]{1,5})$", request.headers.get("host", ""))
+    # No other host can set a cookie with this prefix, and no plain HTTP server.
+    prefix = "__Host-" if request.url.scheme == "https" else ""
+    return f"{prefix}autothrottle{f'-{port[1]}' if port else ''}"
+
+
+def _cookie(request: Request) -> str:
+    """Return the page's cookie; "": none was given."""
+    return request.cookies.get(_cookie_name(request), "")
+
+
+def _with_cookie(response: Response, request: Request, cookie: str, seconds: int | None) -> Response:
+    """Return the response with the page's cookie.
+
+    Args:
+        response: the response.
+        request: its request.
+        cookie: the cookie.
+        seconds: after this time, the browser forgets it; None: when it ends.
+    """
+    # A proxy may end TLS, which the browser's origin shows.
+    is_https = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    response.set_cookie(
+        _cookie_name(request), cookie, seconds, path="/", secure=is_https, httponly=True, samesite="strict"
+    )
+    return response
+
+
+def _token(request: Request, body: bytes) -> str:
+    """Return the token in the body of a login.
+
+    Raises:
+        Invalid: the body is not a JSON object with a token.
+    """
+    try:
+        value = json.loads(body) if _is_json(request) else None
+    except (ValueError, RecursionError):
+        value = None
+    token = value.get("token") if isinstance(value, dict) else None
+    if not isinstance(token, str):
+        # The message omits the body, because it may contain a token.
+        raise Invalid('a login must be application/json with a token, such as {"token": "..."}')
+    return token.strip()
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 _ADDRESSES = _Action("addresses in probes", lambda request, body: Response(), Role.VIEWER)
@@ -400,9 +672,11 @@ def _probe(health: Health | None, scope: Scope, gate: _Gate) -> _Endpoint:
 
 def _refuse_other_sites(request: Request) -> None:
     """Refuse requests that a page of another site makes in an operator's browser; loopback does not stop browsers."""
-    if request.method in ("GET", "HEAD"):
-        return
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
+    if request.method in _READING:
+        if request.url.path.startswith("/page/") and site not in ("none", "same-origin"):
+            raise HTTPException(403, f"a page of another site ({site[:100]}) may not read the page's data")
+        return
     is_foreign = origin is not None and _site(origin) != request.headers.get("host", "").lower()
     if is_foreign or site not in ("none", "same-origin"):
         page = (origin or f"another site ({site})")[:100]
@@ -448,7 +722,8 @@ async def _collected(request: Request, most_bytes: int) -> bytes:
 
 def _secured(response: Response) -> Response:
     """Return the response with the headers of every response."""
-    response.headers.update(_HEADERS)
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
     return response
 
 
@@ -465,7 +740,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         headers["allow"] = allowed
         message = f"disallowed method {request.method}; use {allowed}"
     elif error.status_code == 404:
-        message = f"no route for {path}; GET / lists all"
+        message = f"no route for {path}; GET /api lists all"
     else:
         message = error.detail
     if is_legacy:

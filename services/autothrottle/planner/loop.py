@@ -372,16 +372,17 @@ class Planner:
     def state(self) -> PlannerState:
         """Return the leader and the last cycle of this planner."""
         term = self._dependencies.election.term
-        leader = self._leader_of(term)
+        leader, last_cycle = self._leader_of(term), self._last_cycle
         return PlannerState(
             leading=term is not None,
             term=leader.fence if leader else 0,
             leader_address=leader.address if leader else "",
-            last_cycle=self._last_cycle,
+            last_cycle=last_cycle,
             failures=dict(self._state.term.throttles.failures),
             leader_since=leader.since if leader else None,
             leader_host=leader.host if leader else "",
             cluster_name=self._settings.cluster,
+            last_cycle_end=last_cycle.end_time if last_cycle else None,
         )
 
     def samples(self) -> Iterator[MetricSample]:

@@ -86,6 +86,8 @@ class Access:
             clock: monotonic seconds, for the limit of log lines.
         """
         self._certificate_roles, self._tokens, self._clock = certificate_roles, tokens, clock
+        self.tokens = tokens.current if tokens is not None else None
+        """Returns token -> its caller, as the file has them now; None: tokens are ignored."""
         self.open_services = frozenset(OPEN_ENDPOINTS[name] for name in open_endpoints)
         """Full names of gRPC services that need no credentials."""
         self._lock = threading.Lock()

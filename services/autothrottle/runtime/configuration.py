@@ -431,6 +431,20 @@ class Configuration:
         example="/var/lib/autothrottle/history",
     )
 
+    PAGE: ClassVar[str] = "Page"
+    clusters: str = kinds.file(
+        "Other clusters that the page shows, as in contexts.toml, with credentials of a viewer; none if empty",
+        "/etc/autothrottle/clusters.toml",
+        "a readable TOML file with a table for each cluster",
+    )
+    scores: str = kinds.text(
+        "",
+        "Local directory in which `autothrottle score` writes, from which the page shows the last recoveries; none if "
+        "empty",
+        "a directory",
+        example="/var/lib/autothrottle/scores",
+    )
+
     ADDRESSES: ClassVar[str] = "Addresses"
     api_listen: str = kinds.listen("localhost:8080", "Listening address of the HTTP API", unix=False)
     grpc_listen: str = kinds.listen("127.0.0.1:8090", "Listening address of the gRPC API of `autothrottle run`")

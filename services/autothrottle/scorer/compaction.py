@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.decision_log.files import FILE_NAME, source_count
+from autothrottle.adapters.decision_log.files import FILE_NAME, read_metadata, source_count
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.scorer.files import is_abandoned, is_hidden, opened
@@ -33,7 +33,6 @@ from autothrottle.scorer.log import (
     UNREADABLE,
     FileReading,
     read_decisions,
-    read_metadata,
     read_reassignments,
     unreadable,
     with_columns,

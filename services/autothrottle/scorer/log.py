@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS, source_count
+from autothrottle.adapters.decision_log.files import DECISIONS, REASSIGNMENTS, read_metadata, source_count
 from autothrottle.core.errors import Invalid
 from autothrottle.core.scoring.decision_records import SCHEMA_VERSION, ReassignmentStatus
 from autothrottle.core.texts import first_line
@@ -30,15 +30,6 @@ KEY = ("cluster", "term", "cycle", "broker_id", "role", "time")
 
 NEEDED = ("rate_decided", "reason", "min_rate", "schema_version", "interval_seconds")
 """Columns required for scoring a decision; a row with a null in one of them is not usable."""
-
-_LARGEST_EXPANSION = 20
-"""Largest ratio of a file's uncompressed bytes to its bytes. The planner's files have less than 2."""
-
-_MOST_ROWS = 10
-"""Largest number of rows per byte of the file. The planner's files have less than 1."""
-
-_MOST_PARTS = 1_000
-"""Largest number of columns, and of row groups."""
 
 _YEARS = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 """Times outside are damage: Python has no name for many of them."""
@@ -148,32 +139,6 @@ UNREADABLE = (Invalid, pa.ArrowException, OSError, ValueError, NotImplementedErr
 def unreadable(path: str, error: Exception) -> FileReading:
     """Return the reading of a file that cannot be read."""
     return FileReading(path, problem=f"{path} cannot be read: {first_line(error)[:300]}")
-
-
-def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:
-    """Return the footer of a Parquet file, if the file can hold what the footer declares.
-
-    Raises:
-        Invalid: it cannot, or it has no rows.
-        pyarrow.ArrowException, OSError, ValueError, NotImplementedError: the file is damaged.
-    """
-    metadata = pq.read_metadata(file)
-    if max(metadata.num_columns, metadata.num_row_groups) > _MOST_PARTS:
-        raise Invalid(f"it declares {metadata.num_columns} columns and {metadata.num_row_groups} row groups")
-    # Not their columns: with some damage, Arrow ends the process there (arrow 26, `RowGroupMetaData.column`).
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    rows, sizes = ([getattr(group, name) for group in groups] for name in ("num_rows", "total_byte_size"))
-    size = sum(sizes)
-    if (
-        sum(rows) != metadata.num_rows
-        or min((*rows, *sizes), default=0) < 0
-        or metadata.num_rows > file.size() * _MOST_ROWS
-        or size > file.size() * _LARGEST_EXPANSION
-    ):
-        raise Invalid(f"its {file.size()} bytes declare {metadata.num_rows} rows of {size} bytes")
-    if not metadata.num_rows:
-        raise Invalid("it has no rows")
-    return metadata
 
 
 def _table(file: pa.NativeFile, schema: pa.Schema) -> pa.Table:

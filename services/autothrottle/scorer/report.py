@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from autothrottle.core.records import Reason
-from autothrottle.core.scoring.score import OVERRIDES, Cause
+from autothrottle.core.scoring.score import CAUSE_NAMES, OVERRIDES, Cause
 from autothrottle.core.texts import excerpt
 from autothrottle.scorer import charts, page
 from autothrottle.scorer.charts import TimelineEvent, TimelinePeriod, TimelinePoint, TrafficTimeline
@@ -42,19 +42,18 @@ _MOST_DECISIONS = 20
 _OPEN_ROWS = 30
 """Longest list of recoveries that a reader sees at once."""
 
-CAUSES: Mapping[str, tuple[str, str]] = {
-    Cause.METRICS_LATE: ("Metrics arrived late", "a source with fresher metrics, a shorter metrics-window"),
-    Cause.HEADROOM_UNUSED: ("Headroom not given to replication", "a higher max-rate, or another policy"),
-    Cause.CHANGE_THRESHOLD: ("Rate kept by the change threshold", "a lower change-threshold"),
-    Cause.FAIL_SAFE: ("No metrics", "a metrics source that answers; a higher min-rate"),
-    Cause.OVERRIDE: ("Rate set by an operator", "removing overrides that are no longer needed"),
-    Cause.NOT_APPLIED: (
-        "Rate not in force yet",
-        "nothing if it was raised in steps; the planner's log explains a refused write",
-    ),
-    Cause.ELSEWHERE: ("Limit elsewhere", "the other end of the link, disks, fetchers, or the last bytes"),
-    "other": ("Not due to one cause", "nothing: the available rate changed during the recovery"),
+_REMEDIES: Mapping[str, str] = {
+    Cause.METRICS_LATE: "a source with fresher metrics, a shorter metrics-window",
+    Cause.HEADROOM_UNUSED: "a higher max-rate, or another policy",
+    Cause.CHANGE_THRESHOLD: "a lower change-threshold",
+    Cause.FAIL_SAFE: "a metrics source that answers; a higher min-rate",
+    Cause.OVERRIDE: "removing overrides that are no longer needed",
+    Cause.NOT_APPLIED: "nothing if it was raised in steps; the planner's log explains a refused write",
+    Cause.ELSEWHERE: "the other end of the link, disks, fetchers, or the last bytes",
+    "other": "nothing: the available rate changed during the recovery",
 }
+
+CAUSES: Mapping[str, tuple[str, str]] = {cause: (name, _REMEDIES[cause]) for cause, name in CAUSE_NAMES.items()}
 """Cause of lost time -> its name for readers, and what helps."""
 
 _REASONS = {

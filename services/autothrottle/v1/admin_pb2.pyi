@@ -548,6 +548,7 @@ class GetClusterStateResponse(_message.Message):
     LEADER_HOST_FIELD_NUMBER: _builtins.int
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    LAST_CYCLE_END_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The newest term."""
     leader_address: _builtins.str
@@ -588,6 +589,12 @@ class GetClusterStateResponse(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One sentence for each override, catch-up or pause that cannot be read."""
 
+    @_builtins.property
+    def last_cycle_end(self) -> _timestamp_pb2.Timestamp:
+        """When the leader's last cycle ended, also if the request set `without_cycle`. A caller that polls fetches the cycle
+        only when this time has changed. Absent: no cycle has run yet, or the planner has an earlier version.
+        """
+
     def __init__(
         self,
         *,
@@ -603,10 +610,11 @@ class GetClusterStateResponse(_message.Message):
         leader_host: _builtins.str = ...,
         cluster_name: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        last_cycle_end: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "leader_since", b"leader_since", "pause", b"pause"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_since", b"leader_since", "pause", b"pause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catch_ups", b"catch_ups", "cluster_name", b"cluster_name", "failures", b"failures", "last_cycle", b"last_cycle", "last_cycle_end", b"last_cycle_end", "leader_address", b"leader_address", "leader_host", b"leader_host", "leader_since", b"leader_since", "members", b"members", "overrides", b"overrides", "pause", b"pause", "term", b"term", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

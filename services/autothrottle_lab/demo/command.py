@@ -160,7 +160,7 @@ class LogLines:
 class DemoRun:
     """The demo on a stage where everything runs: it triggers the events and prints the logs."""
 
-    def __init__(self, stage: Stage, screen: Screen, interruption: Interruption, deadline: float) -> None:
+    def __init__(self, stage: Stage, screen: Screen, interruption: Interruption, deadline: float | None) -> None:
         self._stage, self._screen, self._interruption = stage, screen, interruption
         self._deadline = deadline
         processes = stage.services.processes
@@ -190,6 +190,12 @@ class DemoRun:
         self._say("no throttle is left")
         self._follow_for(_LOG_GRACE_SECONDS)
         return self._stage.report(self._cycles)
+
+    def keep(self) -> None:
+        """Leave everything running, and print the logs, until a signal arrives."""
+        self._say(f"everything keeps running, the page too: {self._stage.page_url()} (^C ends it)")
+        while True:
+            self._poll()
 
     def _reassign(self) -> None:
         """Wait for the end of the reassignment, and disturb it as scheduled."""
@@ -228,7 +234,7 @@ class DemoRun:
         """Poll until `over` returns true; `problem` begins the error message at the deadline."""
         while not over():
             self._poll()
-            if time.monotonic() > self._deadline:
+            if self._deadline is not None and time.monotonic() > self._deadline:
                 throttled = ", ".join(self._stage.throttled()) or "none"
                 raise Incomplete(f"{problem} after {self._stage.run_seconds:.0f} s; throttled resources: {throttled}")
 
@@ -276,10 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_environment()
     try:
         logged = _decision_log_options(arguments.decisions) if arguments.decisions else {}
-        report = _run(interruption, VERSIONS[arguments.kafka] if arguments.kafka else None, {**OPTIONS, **logged})
-        print(table(report), flush=True)
-        if logged:
-            print(f"To score the decisions, run: make score (the decision log is in {arguments.decisions})", flush=True)
+        _run(interruption, arguments, {**OPTIONS, **logged})
     except BrokenPipeError:
         discard_output()
         return EXIT_BROKEN_PIPE
@@ -290,8 +293,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (AutothrottleError, TimeoutError, OSError, KazooException, KazooTimeoutError) as error:
         print(f"autothrottle demo: {error or type(error).__name__}", file=sys.stderr)
         return EXIT_FAILED
-    if arguments.json:
-        write_text(arguments.json, json.dumps(report.document(), indent=2) + "\n")
     return 0
 
 
@@ -300,7 +301,8 @@ def _decision_log_options(directory: Path) -> Mapping[str, str]:
     return {"decisions": str(directory.absolute()), "cluster-name": f"demo-{datetime.now(UTC):%m%d-%H%M%S}"}
 
 
-def _run(interruption: Interruption, version: str | None, options: Mapping[str, str]) -> Report:
+def _run(interruption: Interruption, arguments: argparse.Namespace, options: Mapping[str, str]) -> None:
+    version = VERSIONS[arguments.kafka] if arguments.kafka else None
     if version and not has_kafka_jars(version):
         print(_stamped(f"downloading the jars of Kafka {version} once: this takes 1 to 2 minutes"), flush=True)
         kafka_jars(version)
@@ -311,7 +313,8 @@ def _run(interruption: Interruption, version: str | None, options: Mapping[str, 
             if version
             else SimulatedStage(interruption, stack, options)
         )
-        deadline = time.monotonic() + stage.run_seconds
+        # An operator who tries the page may pause or slow down the reassignment.
+        deadline = None if arguments.keep else time.monotonic() + stage.run_seconds
         screen = _screen(stage.total_bytes, stack)
 
         def say(line: str) -> None:
@@ -319,7 +322,19 @@ def _run(interruption: Interruption, version: str | None, options: Mapping[str, 
 
         say(stage.opening)
         stage.build(say)
-        return DemoRun(stage, screen, interruption, deadline).run()
+        say(f"the page: {stage.page_url()}")
+        run = DemoRun(stage, screen, interruption, deadline)
+        _print_report(run.run(), arguments)
+        if arguments.keep:
+            run.keep()
+
+
+def _print_report(report: Report, arguments: argparse.Namespace) -> None:
+    print(table(report), flush=True)
+    if arguments.decisions:
+        print(f"To score the decisions, run: make score (the decision log is in {arguments.decisions})", flush=True)
+    if arguments.json:
+        write_text(arguments.json, json.dumps(report.document(), indent=2) + "\n")
 
 
 def _prepare_environment() -> None:
@@ -338,6 +353,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="ZooKeeper, two planners and one of each other service run as real processes. Six brokers with their "
         "clients and Datadog are simulated; with --kafka the brokers, their data and producers are real, too. Client "
         "load doubles 15 s after the start and falls after 30 s. After 22 s the leading planner is killed. "
+        "The page is at the address that is printed at the start. "
         "Exit status: 0 success, 1 failure, 2 invalid arguments, 130 interrupted.",
     )
     parser.add_argument(
@@ -346,6 +362,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="run a real KRaft cluster instead of a simulated one: 5 brokers, 1.2 GB of disk, 3 GB of memory",
     )
     parser.add_argument("--decisions", type=Path, metavar="DIR", help="write the decision log to DIR, for make score")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave everything running at the end, until ^C; lift the time limit"
+    )
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the summary to FILE as one JSON object")
     return parser
 

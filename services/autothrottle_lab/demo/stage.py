@@ -253,6 +253,10 @@ class Stage(ABC):
             return ""
         return str(json.loads(content)["address"]) if content else ""
 
+    def page_url(self) -> str:
+        """Return the address of the page."""
+        return f"http://{self.services.addresses['gateway']}/"
+
     def start_zookeeper(self) -> None:
         """Start ZooKeeper in a new scratch directory, and connect a client to it."""
         self.directory = self.stack.enter_context(scratch_directory("autothrottle-demo-"))
@@ -273,7 +277,8 @@ class Stage(ABC):
 
     def start_services(self, datadog_url: str, options: Mapping[str, str]) -> None:
         """Start the services with these options; return when all of them listen."""
-        self.services = ServiceProcesses(Deployment(self.zookeeper.connect, datadog_url, self.directory, options))
+        deployment = Deployment(self.zookeeper.connect, datadog_url, self.directory, options)
+        self.services = ServiceProcesses(deployment, has_gateway=True)
         self.stack.callback(self.services.close)
         self.interruption.run(self.services.start, self.services.processes.values)
 

@@ -44,12 +44,12 @@ class Deployment:
 
 
 class ServiceProcesses(Startable):
-    """Discovery, metrics, applier, admin and some planners, one process each."""
+    """Discovery, metrics, applier, admin, some planners and perhaps a gateway, one process each."""
 
-    def __init__(self, deployment: Deployment, planners: int = 2) -> None:
-        self._deployment, self._stack = deployment, ExitStack()
+    def __init__(self, deployment: Deployment, planners: int = 2, has_gateway: bool = False) -> None:
+        self._deployment, self._stack, self._has_gateway = deployment, ExitStack(), has_gateway
         self.processes: dict[str, Process] = {}
-        """Name -> process; names are `discovery`, `metrics`, `applier`, `planner-1`, ..., `admin`."""
+        """Name -> process; names are `discovery`, `metrics`, `applier`, `planner-1`, ..., `admin`, `gateway`."""
         self.addresses: dict[str, str] = {}
         """Name -> `host:port`."""
         self._log_starts: dict[str, int] = {}
@@ -63,6 +63,9 @@ class ServiceProcesses(Startable):
         self._start({name: ("planner", peers) for name in self._planners})
         planners = ",".join(self.addresses[name] for name in self._planners)
         self._start({"admin": ("admin", {"planner-addr": planners, "discovery-addr": self.addresses["discovery"]})})
+        if self._has_gateway:
+            options = {"admin-addr": self.addresses["admin"], "api-listen": "127.0.0.1:0"}
+            self._start({"gateway": ("gateway", options)})
 
     def stop(self) -> list[int]:
         """Send SIGTERM to all running services, wait for them, and return their exit statuses.

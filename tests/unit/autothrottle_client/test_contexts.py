@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from autothrottle_client.commands import CommandCall
+from autothrottle_client.contexts import read_contexts
 from autothrottle_client.errors import Invalid, Missing
-from autothrottle_client.throttlectl import call_of, main, make_parser, read_contexts
+from autothrottle_client.throttlectl import call_of, main, make_parser
 
 pytestmark = pytest.mark.usefixtures("no_autothrottle_variables")
 

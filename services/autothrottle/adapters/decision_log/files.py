@@ -27,6 +27,15 @@ from autothrottle.core.scoring.decision_records import DecisionRecord, PathRecor
 
 log = logging.getLogger(__name__)
 
+_LARGEST_EXPANSION = 20
+"""Largest ratio of a file's uncompressed bytes to its bytes. The planner's files have less than 2."""
+
+_MOST_ROWS = 10
+"""Largest number of rows per byte of the file. The planner's files have less than 1."""
+
+_MOST_PARTS = 1_000
+"""Largest number of columns, and of row groups."""
+
 _SCALARS: dict[type, pa.DataType] = {
     str: pa.string(),
     int: pa.int64(),
@@ -99,6 +108,32 @@ def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     """
     files, root = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).absolute()))
     return files, root.rstrip("/")
+
+
+def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:
+    """Return the footer of a Parquet file, if the file can hold what the footer declares.
+
+    Raises:
+        Invalid: it cannot, or it has no rows.
+        pyarrow.ArrowException, OSError, ValueError, NotImplementedError: the file is damaged.
+    """
+    metadata = pq.read_metadata(file)
+    if max(metadata.num_columns, metadata.num_row_groups) > _MOST_PARTS:
+        raise Invalid(f"it declares {metadata.num_columns} columns and {metadata.num_row_groups} row groups")
+    # Not their columns: with some damage, Arrow ends the process there (arrow 26, `RowGroupMetaData.column`).
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    rows, sizes = ([getattr(group, name) for group in groups] for name in ("num_rows", "total_byte_size"))
+    size = sum(sizes)
+    if (
+        sum(rows) != metadata.num_rows
+        or min((*rows, *sizes), default=0) < 0
+        or metadata.num_rows > file.size() * _MOST_ROWS
+        or size > file.size() * _LARGEST_EXPANSION
+    ):
+        raise Invalid(f"its {file.size()} bytes declare {metadata.num_rows} rows of {size} bytes")
+    if not metadata.num_rows:
+        raise Invalid("it has no rows")
+    return metadata
 
 
 class LoggedCycles:

@@ -7,7 +7,7 @@ The scorer computes scores with arrays. A test compares them with the same rules
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,6 +36,18 @@ class Cause(StrEnum):
     ELSEWHERE = "elsewhere"
     """Less was copied than the throttle allows: the other end, another limit, or the last bytes."""
 
+
+CAUSE_NAMES: Mapping[str, str] = {
+    Cause.METRICS_LATE: "Metrics arrived late",
+    Cause.HEADROOM_UNUSED: "Headroom not given to replication",
+    Cause.CHANGE_THRESHOLD: "Rate kept by the change threshold",
+    Cause.FAIL_SAFE: "No metrics",
+    Cause.OVERRIDE: "Rate set by an operator",
+    Cause.NOT_APPLIED: "Rate not in force yet",
+    Cause.ELSEWHERE: "Limit elsewhere",
+    "other": "Not due to one cause",
+}
+"""Cause of lost time -> its name for readers."""
 
 TOLERATED_HARM = 0.001
 """Share of client bytes that a recommended setting may displace even if the present setting displaces less."""

@@ -14,6 +14,7 @@ from autothrottle.adapters.exposition.prometheus import PrometheusText
 from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.adapters.memory import MemoryMetrics, MemoryOverrides
 from autothrottle.core.exported_metrics import BUILD_INFO
+from autothrottle.gateway.live import AdminReading, LiveView
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.health import Health
@@ -51,10 +52,11 @@ class Front:
         access: Access | None = None,
         hosts: Collection[str] = (),
         health: Health | None = None,
+        planners: int = 1,
     ) -> None:
         self._stack = ExitStack()
         metrics = MemoryMetrics(*(builders.load(b, outbound=mb(20), inbound=mb(10)) for b in BROKERS))
-        self.services = self._stack.enter_context(InProcessServices(metrics, metrics))
+        self.services = self._stack.enter_context(InProcessServices(metrics, metrics, planners))
         admin = AdminServiceClient([self.services.address("admin")])
         self._stack.callback(admin.close)
         self.server = GatewayServer(
@@ -67,6 +69,7 @@ class Front:
             health=health,
             metrics=PrometheusText(lambda: [BUILD_INFO.sample(1, "gateway", "1.2")], "kafka").render,
             quotas=self.services.enforced_request_quotas,
+            live=LiveView(AdminReading(admin)),
         )
         self._stack.enter_context(self.server)
 

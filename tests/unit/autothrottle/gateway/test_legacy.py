@@ -214,7 +214,7 @@ def test_a_wrong_method_is_405_and_changes_nothing(front: Front, verb: str, targ
 def test_an_unknown_route_is_404(front: Front, target: str) -> None:
     reply = front.ask("POST", f"{target}?rate=5")
     assert reply.status == 404
-    assert "GET / lists all" in reply.text
+    assert "GET /api lists all" in reply.text
     assert front.current() == INITIAL
 
 

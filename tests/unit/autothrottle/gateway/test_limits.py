@@ -7,15 +7,17 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
 
 import pytest
 
+from autothrottle.core.errors import Unavailable
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.gateway import server as gateway_server
+from autothrottle.gateway.live import LiveView, Reading
 from autothrottle.gateway.server import MOST_CONNECTIONS_OF_HOST, GatewayServer
 from autothrottle.gateway.web import LARGE_BODIES, MAX_REQUESTS
 from autothrottle.runtime.call_limits import HEAVY_REQUEST, LARGE_REQUESTS
@@ -173,6 +175,37 @@ def test_a_client_that_does_not_read_loses_its_connection(stack: ExitStack, monk
             while data := client.recv(1_000_000):
                 received += len(data)
         assert received < 30_000_000
+
+
+def test_a_client_that_does_not_read_the_end_of_its_stream_loses_its_connection(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A viewer could log in, not read its streams, log out and begin again: such connections counted nowhere."""
+    monkeypatch.setattr(gateway_server, "_STREAM_END_SECONDS", 0.1)
+    size = 60_000
+
+    class Ending(LiveView):
+        async def stream(self, is_allowed: Callable[[], bool] = lambda: True) -> AsyncGenerator[bytes, None]:
+            yield b"x" * size
+
+    def read() -> Reading:
+        raise Unavailable("no state is needed")
+
+    server = GatewayServer(None, "127.0.0.1:0", live=Ending(read))
+    server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
+    with server:
+        host, _, port = server.address.rpartition(":")
+        client = stack.enter_context(socket.socket())
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(SLACK)
+        client.connect((host, int(port)))
+        client.sendall(b"GET /page/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        time.sleep(1.0)
+        received = 0
+        with suppress(ConnectionResetError):
+            while data := client.recv(size):
+                received += len(data)
+        assert 0 < received < size
 
 
 def test_the_total_limit_makes_room_at_the_busiest_host(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_enums_are_documented_by_name(front: Front) -> None:
 
 
 def test_the_page_lists_every_route_and_loads_no_resources(front: Front) -> None:
-    reply = front.ask("GET", "/")
+    reply = front.ask("GET", "/api")
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     for route in (route for service in SERVICES for route in bindings(service)):
         assert f"<td>{route.verb}</td>" in reply.text and route.path in reply.text

@@ -29,8 +29,9 @@ from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles, Tok
 from autothrottle.core.access import Caller, Role, parse_certificate_roles
 from autothrottle.core.errors import Conflict, Forbidden, Invalid, Unauthenticated
 from autothrottle.gateway import rest
+from autothrottle.gateway.live import AdminReading, LiveView
 from autothrottle.gateway.server import GatewayServer
-from autothrottle.gateway.web import SERVICE, SERVICES, application
+from autothrottle.gateway.web import EVENTS_PATH, SERVICE, SERVICES, application
 from autothrottle.runtime.access import (
     OPEN_ENDPOINTS,
     Access,
@@ -207,7 +208,15 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         services = ServiceServer("all", all_servicers(), access=AccessInterceptor(access), credentials=credentials)
         stack.enter_context(services)
         context = tls.http_context() if tls else None
-        gateway = GatewayServer(Refusing(), "0.0.0.0:0", access=access, tls=context, metrics=lambda: "")
+        gateway = GatewayServer(
+            Refusing(),
+            "0.0.0.0:0",
+            access=access,
+            tls=context,
+            metrics=lambda: "",
+            live=LiveView(AdminReading(Refusing())),
+            recoveries=dict,
+        )
         stack.enter_context(gateway)
         yield Deployment(services.address, gateway.address.replace("0.0.0.0", "127.0.0.1"), has_tls)
 
@@ -231,22 +240,32 @@ def test_every_grpc_method_admits_exactly_the_callers_with_its_role(deployment: 
     assert wrong == {}
 
 
+PUBLIC = (
+    *("/", "/api", "/openapi.json", "/healthz", "/readyz"),
+    *("/page/static/{name}", "/page/session", "/page/logout"),
+)
+
+
 def routes() -> Iterator[tuple[str, str, Role | None]]:
     """(Verb, path, needed role) of every route; None: it is public."""
     bindings = {(one.verb, one.path): one.method for service in SERVICES for one in rest.bindings(service)}
-    for route in application(Refusing(), 1, Access(), (), metrics=lambda: "").routes:
+    live = LiveView(AdminReading(Refusing()))
+    for route in application(Refusing(), 1, Access(), (), metrics=lambda: "", live=live, recoveries=dict).routes:
         assert isinstance(route, Route) and route.methods
         for verb in sorted(route.methods - {"HEAD"}):
-            if route.path in ("/", "/openapi.json", "/healthz", "/readyz"):
+            if route.path in ("/page/login", EVENTS_PATH):  # the first has no credentials yet, and the second no end
+                continue
+            if route.path in PUBLIC:
                 role = None
-            elif route.path == "/metrics":
+            elif route.path.startswith(("/metrics", "/page/")):
                 role = Role.VIEWER
             elif route.path.startswith("/throttle"):
                 role = Role.VIEWER if verb == "GET" else Role.OPERATOR
             else:
                 method = bindings[verb, route.path]
                 role = needed(f"/{method.containing_service.full_name}/{method.name}")
-            yield verb, re.sub(r"\{.*?\}", "1", route.path), role
+            yield verb, re.sub(r"\{.*?\}", "1", route.path.replace("{name}", "index.html")), role
+    yield "HEAD", EVENTS_PATH, Role.VIEWER
 
 
 @pytest.mark.parametrize("caller", CALLERS)

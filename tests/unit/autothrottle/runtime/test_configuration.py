@@ -104,6 +104,8 @@ GOOD: Mapping[str, Sequence[str]] = {
     "cluster-name": ["kafka", "main-2", "eu.west_1"],
     "pools": ["/etc/autothrottle/pools.toml", "pools.toml"],
     "history": ["/var/lib/autothrottle/history", "history"],
+    "clusters": ["/etc/autothrottle/clusters.toml", "clusters.toml"],
+    "scores": ["/var/lib/autothrottle/scores", "scores"],
     "api-tokens-file": ["/run/tokens", "tokens"],
     "certificate-roles": ['{"anna":"operator"}', '{"*":"service"}', "{}"],
     "api-hosts": ["a.example", "a.example,b.example", "b"],
@@ -323,7 +325,7 @@ def test_precedence_is_flag_environment_file_default(case: tuple[str, list[Any]]
 @settings(max_examples=examples(25, 200), deadline=None)
 @given(st.data())
 def test_options_from_different_sources_are_independent(data: st.DataObject) -> None:
-    depend_on_others = {"max-rate", "kafka-native-mode", "default-capacity"}
+    depend_on_others = {"max-rate", "kafka-native-mode", "default-capacity", "zk-session-timeout"}
     free = sorted(set(GOOD) - depend_on_others)
     chosen = data.draw(st.dictionaries(st.sampled_from(free), st.sampled_from(["flag", "variable", "key"]), min_size=1))
     texts = {name: data.draw(st.sampled_from(GOOD[name])) for name in chosen}

@@ -1,0 +1,121 @@
+"""Named contexts: one Kafka cluster each, a table in a TOML file like `[prod]` with `addr = "throttle1:8090"`."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from autothrottle_client.admin import AdminClient
+from autothrottle_client.errors import Invalid, Missing
+from autothrottle_client.replicas import parse_addresses
+from autothrottle_client.tls import Tls
+
+CONTEXTS_VARIABLE = "AUTOTHROTTLE_CONTEXTS"
+"""Path of another file."""
+
+KEYS = ("addr", "tls-cert", "tls-key", "tls-ca", "tls-server-name", "token-file")
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The contexts of one file."""
+
+    path: Path
+    values: Mapping[str, Mapping[str, str]]
+    """Name of the context -> option -> value."""
+
+    def of(self, name: str) -> Mapping[str, str]:
+        """Return the options of a context.
+
+        Raises:
+            Missing: it has no such context.
+        """
+        if name not in self.values:
+            names = f"it has {', '.join(sorted(self.values))}" if self.values else "it has none"
+            raise Missing(f"{self.path} has no context {name[:60]!r}: {names}; add a table [{name[:60]}] with addr")
+        return self.values[name]
+
+
+def read_contexts() -> Contexts:
+    """Return the contexts of $AUTOTHROTTLE_CONTEXTS or ~/.config/autothrottle/contexts.toml; no file: none.
+
+    Raises:
+        Invalid: the file is not TOML, a table has no addr, or a key is not one of `KEYS` with a text.
+    """
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    given = os.environ.get(CONTEXTS_VARIABLE) or f"{base}/autothrottle/contexts.toml"
+    path = Path(given).expanduser()
+    return read_contexts_file(path) if path.exists() else Contexts(path, {})
+
+
+def read_contexts_file(path: Path) -> Contexts:
+    """Return the contexts of a file.
+
+    Raises:
+        Invalid: it cannot be read, is not TOML, a table has no addr, or a key is not one of `KEYS` with a text.
+    """
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise Invalid(f"the contexts in {path} cannot be read: {error}; give a TOML file with tables") from None
+    return Contexts(path, {name: _options(path, name, table) for name, table in tables.items()})
+
+
+def _options(path: Path, name: str, table: object) -> Mapping[str, str]:
+    if not isinstance(table, dict) or "addr" not in table:
+        raise Invalid(f"context {name!r} in {path} has no addr; give a table with addr")
+    for key, value in table.items():
+        if key not in KEYS or not isinstance(value, str):
+            raise Invalid(f"{key!r} of context {name!r} in {path} is not valid; give texts for {', '.join(KEYS)}")
+    try:
+        parse_addresses(table["addr"])
+    except Invalid as error:
+        raise Invalid(f"context {name!r} in {path}: {error}") from None
+    return table
+
+
+def admin_client(context: Mapping[str, str], timeout: timedelta, client_id: str) -> AdminClient:
+    """Return a client of the admin services of a context; the caller closes it.
+
+    Raises:
+        Invalid: TLS is incomplete, or a file cannot be read.
+    """
+    path = context.get("token-file")
+    token = "" if path is None else read_token_file(path)
+    return AdminClient(context["addr"], timeout, tls_of(context), token, client_id)
+
+
+def tls_of(options: Mapping[str, str]) -> Tls | None:
+    """Return the files of mutual TLS; None: no option of TLS is given.
+
+    Args:
+        options: name like `tls-cert` -> value; an absent or empty one is not given.
+
+    Raises:
+        Invalid: only a part is given.
+    """
+    values = [options.get(key) or "" for key in ("tls-cert", "tls-key", "tls-ca", "tls-server-name")]
+    absent = [f"--{key}" for key in ("tls-cert", "tls-key", "tls-ca") if not options.get(key)]
+    if not any(values):
+        return None
+    if absent:
+        raise Invalid(f"TLS is mutual and needs --tls-cert, --tls-key and --tls-ca; also give {' and '.join(absent)}")
+    return Tls(*values)
+
+
+def read_token_file(path: str) -> str:
+    """Return the token in a file.
+
+    Raises:
+        Invalid: the file cannot be read.
+    """
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Invalid(
+            f"token-file {path!r} cannot be read: {error}; give a file with a token and nothing else"
+        ) from None

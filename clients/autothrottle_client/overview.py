@@ -1,0 +1,366 @@
+"""What moves now, how fast and why: the model of the page and of `throttlectl top`. Pure: the caller fetches the state.
+
+The types to know are `Overview` and `LinkSideOverview`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from autothrottle.core.cluster.configs import ReplicaRole
+from autothrottle.core.records import Basis, Cycle, Decision, OutcomeStatus, Pause, Reason
+from autothrottle_client.model import ClusterState, Override
+from autothrottle_client.reassignments import ReassignmentPath, Reassignments
+from autothrottle_client.tables import catch_up_words
+from autothrottle_client.texts import about_rate, duration, format_size
+
+LinkSideKey = tuple[int, ReplicaRole]
+"""Broker id and role."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderOverview:
+    """The leading planner."""
+
+    address: str
+    host: str
+    """Empty: unknown."""
+    since: datetime | None
+    """Start of its term, UTC; None: unknown."""
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class CycleOverview:
+    """The last cycle of the leading planner."""
+
+    term: int
+    number: int
+    start: datetime
+    end: datetime
+    reason: str
+    """What started it."""
+    sentence: str
+    """What it did; empty: it failed."""
+    error: str
+    """Why it failed; empty: it did not."""
+    shadow: bool
+    """Whether it ran in shadow mode, which writes nothing."""
+    findings: tuple[str, ...]
+    """Problems that the cycle found, one sentence each; also refused changes and throttles that others set."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOverview:
+    """The current pause."""
+
+    mode: str
+    reason: str
+    author: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideOverview:
+    """One override."""
+
+    broker: int | None
+    """None: the cluster override."""
+    rate: int
+    """Bytes per second."""
+    autoremove: bool
+    expires: datetime | None
+    """None: never."""
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOverview:
+    """One topic in reassignment."""
+
+    topic: str
+    partitions: int
+    bytes_copied: int | None
+    bytes_left: int | None
+    eta: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSideOverview:
+    """One direction of one broker's link. Rates are in bytes per second; None: unknown."""
+
+    broker: int
+    role: ReplicaRole
+    capacity: int | None
+    clients: int | None
+    """Client load that the decision assumes."""
+    replication: int | None
+    """Bytes that the reassignments copied recently over this link side."""
+    throttle: int | None
+    """The decided rate; None: the last cycle decided none."""
+    headroom: int | None
+    """Capacity that clients and replication leave free, >= 0."""
+    reason: str
+    """Why the throttle has this rate, in words and numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOverview:
+    """The data that one leader sends to one follower."""
+
+    leader: int
+    follower: int
+    partitions: int
+    bytes_left: int | None
+    rate: int | None
+    """Recent copy rate in bytes per second; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The state of one cluster at one time."""
+
+    cluster: str
+    """Empty: unknown."""
+    at: datetime
+    """When the state was read."""
+    leader: LeaderOverview | None
+    """None: no planner leads."""
+    cycle: CycleOverview | None
+    """None: no cycle has run yet."""
+    bytes_left: int | None
+    """Bytes left to copy, summed over the known flows; None: nothing moves, or nothing is known."""
+    eta: datetime | None
+    eta_low: datetime | None
+    eta_high: datetime | None
+    eta_is_static: bool
+    """Whether the ETA is computed from the throttles, since no rate is measured yet."""
+    limited_by: str
+    """The link side that determines the end, as one sentence; empty: unknown."""
+    pause: PauseOverview | None
+    overrides: tuple[OverrideOverview, ...]
+    warnings: tuple[str, ...]
+    catch_ups: tuple[str, ...]
+    """Brokers that catch up under a throttle, one sentence each."""
+    topics: tuple[TopicOverview, ...]
+    sides: tuple[LinkSideOverview, ...]
+    """Ordered by broker and role."""
+    flows: tuple[FlowOverview, ...]
+    """Ordered by leader and follower."""
+
+
+def overview(state: ClusterState, reassignments: Reassignments, now: datetime) -> Overview:
+    """Return what moves, how fast and why.
+
+    Args:
+        state: the state of the cluster.
+        reassignments: the ongoing reassignments, with their paths.
+        now: when both were read, UTC.
+    """
+    cycle, paths = state.last_cycle, reassignments.paths
+    is_moving = bool(reassignments.topics or state.catch_ups)
+    eta = reassignments if reassignments.eta is not None else cycle if is_moving else None
+    return Overview(
+        cluster=state.cluster_name,
+        at=now,
+        leader=_leader(state),
+        cycle=None if cycle is None else _cycle(cycle),
+        bytes_left=_bytes_left(cycle, reassignments) if is_moving else None,
+        eta=eta.eta if eta else None,
+        eta_low=eta.eta_low if eta else None,
+        eta_high=eta.eta_high if eta else None,
+        eta_is_static=isinstance(eta, Cycle) and eta.eta_is_static,
+        limited_by=_limited_by(cycle.decisions if cycle else (), paths),
+        pause=_pause(state.pause),
+        overrides=tuple(map(_override, state.overrides)),
+        warnings=(*state.warnings, *failure_sentences(state.failures)),
+        catch_ups=tuple(f"B{catch_up_words(c)[1:]}, catches up under a throttle" for c in state.catch_ups),
+        topics=tuple(
+            TopicOverview(t.topic, len(t.partitions), t.bytes_copied, t.bytes_left, t.eta) for t in reassignments.topics
+        ),
+        sides=_sides(cycle.decisions if cycle else (), paths),
+        flows=tuple(
+            FlowOverview(p.leader, p.follower, p.partitions, p.bytes_left, p.copied_bytes_per_second) for p in paths
+        ),
+    )
+
+
+def _leader(state: ClusterState) -> LeaderOverview | None:
+    if not state.leader_address:
+        return None
+    return LeaderOverview(state.leader_address, state.leader_host, state.leader_since, state.term)
+
+
+def _cycle(cycle: Cycle) -> CycleOverview:
+    return CycleOverview(
+        cycle.term,
+        cycle.number,
+        cycle.start_time,
+        cycle.end_time,
+        cycle.reason,
+        cycle.sentence,
+        cycle.error,
+        cycle.shadow,
+        (
+            *cycle.findings,
+            *(f"{o.resource} was refused: {o.reason}" for o in cycle.outcomes if o.status is OutcomeStatus.REFUSED),
+            *(f"{f.resource} has {f.key}={f.value}, which others set" for f in cycle.foreign_throttles),
+        ),
+    )
+
+
+def _pause(pause: Pause | None) -> PauseOverview | None:
+    return None if pause is None else PauseOverview(pause.mode.value, pause.reason, pause.author, pause.time)
+
+
+def _override(override: Override) -> OverrideOverview:
+    return OverrideOverview(
+        override.broker_id,
+        override.rate_bytes_per_second,
+        override.autoremove,
+        override.expire_time,
+        override.etag,
+    )
+
+
+def failure_sentences(failures: Mapping[int, int]) -> tuple[str, ...]:
+    """Return one sentence for each broker whose load is not measured."""
+    return tuple(
+        f"Broker {broker_id} has no usable metrics, {count} {'cycle' if count == 1 else 'cycles'} in a row"
+        for broker_id, count in sorted(failures.items())
+        if count
+    )
+
+
+def _bytes_left(cycle: Cycle | None, reassignments: Reassignments) -> int | None:
+    """Return the sum over the paths, or else the topics, or else as the last cycle knows it."""
+    for parts in (reassignments.paths, reassignments.topics):
+        sizes = [part.bytes_left for part in parts if part.bytes_left is not None]
+        if sizes:
+            return sum(sizes)
+    return None if cycle is None else cycle.bytes_left
+
+
+def _sides(decisions: Iterable[Decision], paths: Iterable[ReassignmentPath]) -> tuple[LinkSideOverview, ...]:
+    replication = _sums((path, path.copied_bytes_per_second) for path in paths)
+    by_side: dict[LinkSideKey, Decision | None] = {(d.broker_id, d.role): d for d in decisions}
+    for side in replication:
+        by_side.setdefault(side, None)
+    return tuple(_side(side, by_side[side], replication.get(side)) for side in sorted(by_side, key=_order))
+
+
+def _order(side: LinkSideKey) -> tuple[int, bool]:
+    return side[0], side[1] is not ReplicaRole.LEADER
+
+
+def _sums(values: Iterable[tuple[ReassignmentPath, int | None]]) -> dict[LinkSideKey, int | None]:
+    """Return link side -> the sum over its paths of known value; None: all are unknown."""
+    sums: dict[LinkSideKey, int | None] = {}
+    for path, value in values:
+        for side in ((path.leader, ReplicaRole.LEADER), (path.follower, ReplicaRole.FOLLOWER)):
+            previous = sums.setdefault(side, None)
+            if value is not None:
+                sums[side] = (previous or 0) + value
+    return sums
+
+
+def _side(side: LinkSideKey, decision: Decision | None, replication: int | None) -> LinkSideOverview:
+    broker_id, role = side
+    if decision is None:
+        reason = "the last cycle decided no rate for it"
+        return LinkSideOverview(broker_id, role, None, None, replication, None, None, reason)
+    capacity, clients = decision.capacity_bytes_per_second, client_load(decision)
+    headroom = None if capacity is None or clients is None else max(capacity - clients - (replication or 0), 0)
+    rate = decision.rate_bytes_per_second
+    return LinkSideOverview(broker_id, role, capacity, clients, replication, rate, headroom, reason_words(decision))
+
+
+def client_load(decision: Decision) -> int | None:
+    """Return the client load that a decision assumes, bytes/s; None: unknown.
+
+    The original's formula does not report it: it is the measured traffic minus the throttle of that time.
+    """
+    if decision.client_bytes_per_second is not None or decision.utilization_bytes_per_second is None:
+        return decision.client_bytes_per_second
+    return max(decision.utilization_bytes_per_second - (decision.current_rate_bytes_per_second or 0), 0)
+
+
+def reason_words(decision: Decision) -> str:
+    """Return why a decision has its rate, in words and numbers."""
+    share = _share_of_free(decision, decision.rate_bytes_per_second)
+    match decision.reason:
+        case Reason.HEADROOM if decision.basis is Basis.STATIC:
+            return "the fixed rate of the static policy"
+        case Reason.HEADROOM:
+            return f"the policy's rate{share}"
+        case Reason.UNCHANGED:
+            proposed = decision.headroom_bytes_per_second
+            if proposed is None or proposed == decision.rate_bytes_per_second:
+                return f"still the policy's rate{share}"
+            return f"unchanged{share}: the policy's {rate_words(proposed)} differs too little to be written"
+        case Reason.KEPT:
+            return "kept: the broker has no usable metrics"
+        case Reason.MINIMUM:
+            return "the minimum rate: the broker has had no usable metrics for too long"
+        case Reason.CLUSTER_OVERRIDE:
+            return "set by the override of the cluster"
+        case Reason.BROKER_OVERRIDE:
+            return f"set by the override of broker {decision.broker_id}"
+        case Reason.OVER_CAPACITY:
+            return f"below the minimum rate{share}: clients need the link"
+        case Reason.STARVATION:
+            return f"above the headroom{share}: with less the reassignment would never end"
+        case Reason.FINISH_BY:
+            return f"below the headroom{share}: it is enough to meet the deadline"
+        case other:
+            return f"unknown to this version: {other.value}"
+
+
+def _share_of_free(decision: Decision, rate: int) -> str:
+    """Return a rate as a share of the capacity that clients leave free; empty: unknown."""
+    capacity, clients = decision.capacity_bytes_per_second, client_load(decision)
+    if capacity is None or clients is None:
+        return ""
+    if clients >= capacity:
+        return f" (clients use {rate_words(clients)} of {rate_words(capacity)})"
+    return (
+        f" ({100 * rate / (capacity - clients):.0f} % of the {rate_words(capacity - clients)} that clients leave free)"
+    )
+
+
+def rate_words(bytes_per_second: int) -> str:
+    """Return a rate, which may be 0.
+
+    >>> rate_words(0), rate_words(34_125_000)
+    ('0MB/s', '34.12MB/s')
+    """
+    return about_rate(bytes_per_second) if bytes_per_second else "0MB/s"
+
+
+def _limited_by(decisions: Iterable[Decision], paths: Iterable[ReassignmentPath]) -> str:
+    """Return the link side that needs the longest time for its bytes at its throttle."""
+    bytes_left = _sums((path, path.bytes_left) for path in paths)
+    slowest: tuple[float, Decision, int] | None = None
+    for decision in decisions:
+        size, rate = bytes_left.get((decision.broker_id, decision.role)), decision.rate_bytes_per_second
+        if not size:
+            continue
+        seconds = size / rate if rate else float("inf")
+        if slowest is None or seconds > slowest[0]:
+            slowest = seconds, decision, size
+    return "" if slowest is None else _limit_sentence(*slowest)
+
+
+_MOST_SECONDS = 100 * 365 * 86_400.0
+
+
+def _limit_sentence(seconds: float, decision: Decision, size: int) -> str:
+    verb = "send" if decision.role is ReplicaRole.LEADER else "receive"
+    side = f"Broker {decision.broker_id} [{decision.role.value}]"
+    rate = rate_words(decision.rate_bytes_per_second)
+    if seconds > _MOST_SECONDS:
+        return f"{side} has {format_size(size)} to {verb}, and its throttle of {rate} does not let it end"
+    span = duration(timedelta(seconds=max(seconds, 1)))
+    return f"{side} has {format_size(size)} to {verb} at a throttle of {rate}: at least {span}"

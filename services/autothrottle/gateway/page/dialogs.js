@@ -1,0 +1,155 @@
+// Dialogs that name the effect of an action before it happens, and the list of actions that this page has done.
+
+import { byId, h, setText } from "./dom.js";
+
+/**
+ * Asks for values, shows their effect, and acts on confirmation.
+ *
+ * @param title of the dialog
+ * @param fields [{name, label, kind, value, options, unit, hint}]; kind: text, number, select, password, file
+ * @param effect (values) => {lines, warnings, verb, error, ...} or a promise of it. `verb` labels the button.
+ * @param isChecked the effect comes from the gateway, so that a button asks for it
+ * @param act (values, effect) => promise of {text, undo}: the sentence for the list, and what undoes the action
+ */
+export function ask({ title, fields = [], effect, isChecked = false, act, checkVerb = "Show the effect" }) {
+  const error = h("p", { class: "error", role: "alert" });
+  const effects = h("div", { class: "effect", "aria-live": "polite" });
+  const confirm = h("button", { type: "submit", class: "primary" });
+  const inputs = new Map(fields.map((field) => [field.name, control(field)]));
+  const form = h(
+    "form",
+    {},
+    h("h2", { id: "dialog-title" }, title),
+    fields.map((field) => labelled(field, inputs.get(field.name))),
+    effects,
+    error,
+    h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), confirm),
+  );
+  const dialog = h("dialog", { class: "ask", "aria-labelledby": "dialog-title" }, form);
+  let result = null;
+  let request = 0;
+
+  const values = () => Object.fromEntries([...inputs].map(([name, input]) => [name, read(input)]));
+
+  const showEffect = (shown) => {
+    result = shown && !("error" in shown) ? shown : null;
+    effects.replaceChildren(
+      ...(shown?.lines ?? []).map((line) => h("p", {}, line)),
+      ...(shown?.warnings ?? []).map((line) => h("p", { class: "warning" }, line)),
+      ...(shown?.details ?? []),
+    );
+    setText(error, shown?.error ?? "");
+    setText(confirm, result?.verb ?? (isChecked ? checkVerb : "Confirm"));
+    confirm.disabled = !result && !isChecked;
+    if (shown?.isClosed) confirm.hidden = true;
+  };
+
+  const refresh = async () => {
+    const current = ++request;
+    const given = values();
+    confirm.disabled = true;
+    if (isChecked) setText(confirm, "Asking the planner …");
+    let shown;
+    try {
+      shown = await effect(given);
+    } catch (refusal) {
+      shown = { error: refusal.message };
+    }
+    if (current === request) showEffect(shown);
+    return result;
+  };
+
+  const change = () => {
+    request += 1;
+    if (isChecked) showEffect(null);
+    else refresh();
+  };
+
+  form.addEventListener("input", change);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (!result) {
+      if (isChecked) await refresh();
+      return;
+    }
+    const confirmed = result;
+    confirm.disabled = true;
+    setText(confirm, "Working …");
+    try {
+      const done = await act(values(), confirmed);
+      dialog.close();
+      reportDone(done);
+    } catch (refusal) {
+      if (!dialog.open) reportDone({ text: `${confirmed.verb}: failed. ${refusal.message}` });
+      setText(error, refusal.message);
+      setText(confirm, confirmed.verb);
+      confirm.disabled = false;
+    }
+  });
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  if (isChecked && fields.length === 0) refresh();
+  else if (isChecked) showEffect(null);
+  else refresh();
+  dialog.showModal();
+  const [firstInput] = inputs.values();
+  if (firstInput) firstInput.focus();
+  else confirm.focus();
+  return dialog;
+}
+
+function control({ kind = "text", value, options = [], placeholder, accept, list }) {
+  if (kind === "select") {
+    return h("select", {}, options.map(([key, label]) => h("option", { value: key, selected: key === value }, label)));
+  }
+  if (kind === "file") return h("input", { type: "file", accept });
+  if (kind === "password") return h("input", { type: "password", autocomplete: "off", spellcheck: "false" });
+  return h("input", { type: "text", inputmode: kind === "number" ? "decimal" : "text", value: value ?? "", placeholder, list, autocomplete: "off", spellcheck: "false" });
+}
+
+function read(input) {
+  if (input.type === "file") return input.files[0] ?? null;
+  return input.value.trim();
+}
+
+function labelled({ name, label, unit, hint }, input) {
+  input.id = `field-${name}`;
+  if (hint) input.setAttribute("aria-describedby", `hint-${name}`);
+  return h(
+    "div",
+    { class: "field" },
+    h("label", { class: "label", for: input.id }, label, unit && h("span", { class: "unseen" }, `, ${unit}`)),
+    h("span", { class: "input" }, input, unit && h("span", { class: "unit", "aria-hidden": true }, unit)),
+    hint && h("span", { class: "hint", id: `hint-${name}` }, hint),
+  );
+}
+
+/** Adds a sentence to the list of actions, with a button that undoes the action. */
+export function reportDone({ text, warnings = [], undo, undoVerb = "Undo" }) {
+  const message = h("p", { role: "status" });
+  const item = h("div", { class: "item" }, message, warnings.map((warning) => h("p", { class: "warning" }, warning)));
+  const dismiss = h("button", { type: "button", class: "quiet", "aria-label": `Dismiss: ${text}`, onclick: () => item.remove() }, "×");
+  const button = undo && h("button", { type: "button", class: "undo" }, undoVerb);
+  if (button) {
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      try {
+        const done = await undo();
+        if (!done) return void (button.disabled = false);
+        button.remove();
+        setText(message, done.text ?? `Undone: ${text}`);
+      } catch (refusal) {
+        setText(message, `Not undone: ${refusal.message}`);
+        button.disabled = false;
+      }
+    });
+  }
+  item.append(h("div", { class: "buttons" }, button, dismiss));
+  const list = byId("done");
+  // A modal panel makes everything outside of it inert, so the list moves into it.
+  (document.querySelector("dialog.panel[open]") ?? document.body).append(list);
+  list.prepend(item);
+  message.textContent = text; // after it is in the page, so that a screen reader says it
+  if (button) button.focus();
+  while (list.children.length > 3) list.lastChild.remove();
+}

@@ -296,7 +296,7 @@ function show() {
 
 function showSession() {
   const { name, role, login } = session;
-  setText(byId("who"), role ? (name && name !== role ? `${name} (${role})` : role) : "");
+  setText(byId("who"), name ? `${name} (${role})` : role && !login ? "no login" : role);
   byId("log-in").hidden = !login || context.canAct();
   byId("log-out").hidden = !session.canLogOut;
   showActions();

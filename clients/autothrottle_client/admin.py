@@ -228,9 +228,14 @@ class AdminClient(Client[AdminServiceStub]):
         request = admin_pb2.RemoveRequestQuotaRequest(user=user, client_id=client_id)
         self._unary(lambda admin: admin.RemoveRequestQuota, request, probe=_list_overrides)
 
-    def state(self) -> ClusterState:
-        """Return the leader, its last cycle and all overrides."""
-        request = admin_pb2.GetClusterStateRequest()
+    def state(self, with_cycle: bool = True) -> ClusterState:
+        """Return the leader, its last cycle and all overrides.
+
+        Args:
+            with_cycle: whether to include the last cycle, which has hundreds of kilobytes on a large cluster. A caller
+                that polls needs it only when `last_cycle_end` has changed.
+        """
+        request = admin_pb2.GetClusterStateRequest(without_cycle=not with_cycle)
         return from_message(ClusterState, self._unary(lambda admin: admin.GetClusterState, request))
 
     def list_reassignments(self, with_paths: bool = False) -> Reassignments:

@@ -129,8 +129,9 @@ def test_an_operator_logs_in_acts_and_logs_out(context: BrowserContext, front: F
 
 
 def test_a_page_asks_for_a_login_when_its_token_leaves_the_file(
-    context: BrowserContext, front: Front, file: Path
+    context: BrowserContext, front: Front, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("autothrottle.gateway.live._CHECK_SECONDS", 0.5)
     page = opened(context, front, BERTS)
     file.write_text(f"anna {ANNAS}\n")
     expect(page.get_by_label("Token")).to_be_visible(timeout=20_000)

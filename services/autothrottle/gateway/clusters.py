@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from autothrottle.core.records import Cycle
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.contexts import Contexts, admin_client
 from autothrottle_client.errors import AutothrottleError
@@ -14,7 +16,10 @@ from autothrottle_client.model import ClusterState
 
 _TIMEOUT = timedelta(seconds=3)
 _SECONDS = 5.0
-"""Time between two readings of a cluster."""
+"""Time between two readings of a cluster while a page is open."""
+
+_IDLE_SECONDS = 60.0
+"""The same while no page is open."""
 
 _TOPICS_SHOWN = 3
 
@@ -26,17 +31,30 @@ class _Cluster:
 
     def __init__(self, name: str, admin: AdminClient) -> None:
         self.name, self.admin = name, admin
+        self._last_cycle: Cycle | None = None
         self.row: Mapping[str, Any] = cluster_row(name, None, "not read yet")
 
     def read(self) -> None:
         try:
-            self.row = cluster_row(self.name, self.admin.state(), "")
+            self.row = cluster_row(self.name, self._state(), "")
         except AutothrottleError as error:
             self.row = cluster_row(self.name, None, str(error))
 
+    def _state(self) -> ClusterState:
+        """Return the state. The last cycle is fetched only when there is a new one."""
+        state = self.admin.state(with_cycle=False)
+        last = self._last_cycle
+        if state.last_cycle_end is None or last is None or last.end_time != state.last_cycle_end:
+            state = self.admin.state()
+            self._last_cycle = state.last_cycle
+        return replace(state, last_cycle=self._last_cycle)
+
 
 class FollowedClusters:
-    """Reads the state of each cluster every few seconds, from `start` to `close`. It changes nothing."""
+    """Reads the state of each cluster from `start` to `close`: every few seconds while a page is open.
+
+    It changes nothing.
+    """
 
     def __init__(self, contexts: Contexts) -> None:
         """Create the clients; nothing connects yet.
@@ -47,14 +65,15 @@ class FollowedClusters:
         self._clusters = [
             _Cluster(name, admin_client(values, _TIMEOUT, _CLIENT_ID)) for name, values in contexts.values.items()
         ]
-        self._end = threading.Event()
+        self._end, self._opened = threading.Event(), threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(cluster,), name=f"gateway-cluster-{cluster.name}", daemon=True)
             for cluster in self._clusters
         ]
 
-    def start(self) -> None:
-        """Start to read."""
+    def start(self, opened: threading.Event) -> None:
+        """Start to read. `opened` is set while a page is open, and also when `close` is called."""
+        self._opened = opened
         for thread in self._threads:
             thread.start()
 
@@ -71,7 +90,10 @@ class FollowedClusters:
     def _run(self, cluster: _Cluster) -> None:
         while not self._end.is_set():
             cluster.read()
-            self._end.wait(_SECONDS)
+            if self._opened.is_set():
+                self._end.wait(_SECONDS)
+            else:
+                self._opened.wait(_IDLE_SECONDS)
 
 
 def cluster_row(name: str, state: ClusterState | None, problem: str) -> Mapping[str, Any]:

@@ -168,15 +168,15 @@ class LiveView:
         """Start to read."""
         self._thread.start()
         if self._clusters is not None:
-            self._clusters.start()
+            self._clusters.start(self._opened)
 
     def close(self) -> None:
         """End all streams and the thread. Idempotent."""
         self._end.set()
-        self._opened.set()
-        self._notify()
         if self._clusters is not None:
             self._clusters.close()
+        self._opened.set()
+        self._notify()
         if self._thread.is_alive():
             self._thread.join(2 * READ_TIMEOUT.total_seconds())
 

@@ -88,7 +88,10 @@ class Recoveries:
             return _nothing(f"the scores cannot be read: {error.strerror}")
         if ended.returncode:
             return _nothing(f"the scores cannot be read: the reading process ended with status {ended.returncode}")
-        document: Json = json.loads(ended.stdout)
+        try:
+            document: Json = json.loads(ended.stdout)
+        except ValueError:
+            return _nothing("the scores cannot be read: the reading process did not answer in JSON")
         return document
 
 

@@ -309,7 +309,7 @@ def test_the_gateway_logs_its_address_and_sigterm_ends_it_with_status_0() -> Non
         assert running.stderr is not None
         try:
             _, _, address = running.stderr.readline().strip().partition("Admin API: ")
-            with urllib.request.urlopen(f"http://{address}/", timeout=SECONDS) as page:
+            with urllib.request.urlopen(f"http://{address}/api", timeout=SECONDS) as page:
                 assert b"/v1/overrides" in page.read()
             running.terminate()
             assert running.wait(SECONDS) == 0

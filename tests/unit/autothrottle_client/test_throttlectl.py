@@ -272,6 +272,7 @@ def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pyt
         "warnings",
         "leader_since",
         "last_cycle",
+        "last_cycle_end",
         "overrides",
         "members",
         "failures",
@@ -281,6 +282,7 @@ def test_every_command_prints_one_json_object(at: InProcessServices, capsys: pyt
     assert (state["term"], state["leader_address"]) == (1, at.address("planner-1"))
     assert state["overrides"] == [everyone, own]
     assert state["last_cycle"]["start_time"].endswith("Z")
+    assert state["last_cycle_end"] == state["last_cycle"]["end_time"]
     assert read("remove", "--broker", "1002") == {"removed": [{"broker_id": 1002}]}
     assert read("set", "50", "--broker", "1003") != {}
     assert read("remove", "--all") == {"removed": [{"broker_id": None}, {"broker_id": 1003}]}

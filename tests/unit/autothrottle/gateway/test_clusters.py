@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from autothrottle.gateway import clusters
 from autothrottle.gateway.clusters import FollowedClusters, cluster_row
-from autothrottle_client import ClusterState, Cycle, Invalid
+from autothrottle_client import AdminClient, ClusterState, Cycle, Invalid
 from autothrottle_client.contexts import read_contexts_file
 from tests.builders import NOON, eventually
 from tests.unit.autothrottle.gateway.front import Front
@@ -36,7 +38,9 @@ def test_a_dead_cluster_delays_no_other(front: Front, silent: str, tmp_path: Pat
     file.write_text(f'[dead]\naddr = "{silent}"\n[prod]\naddr = "{alive}"\n[gone]\naddr = "127.0.0.1:1"\n')
     followed = FollowedClusters(read_contexts_file(file))
     begin = time.monotonic()
-    followed.start()
+    opened = threading.Event()
+    opened.set()
+    followed.start(opened)
     try:
         eventually(lambda: followed.rows()[1]["leader"] == front.services.address("planner-1"))
         assert time.monotonic() - begin < clusters._TIMEOUT.total_seconds()
@@ -46,6 +50,33 @@ def test_a_dead_cluster_delays_no_other(front: Front, silent: str, tmp_path: Pat
         eventually(lambda: "unavailable" in followed.rows()[2]["problem"])
     finally:
         followed.close()
+
+
+def test_the_last_cycle_of_a_cluster_is_fetched_once() -> None:
+    """It has hundreds of kilobytes on a large cluster, and most readings find the same one."""
+
+    class Admin(AdminClient):
+        def __init__(self, *states: ClusterState) -> None:
+            super().__init__("127.0.0.1:1")
+            self.states, self.fetched = list(states), 0
+
+        def state(self, with_cycle: bool = True) -> ClusterState:
+            self.fetched += with_cycle
+            return self.states[0] if with_cycle else replace(self.states[0], last_cycle=None)
+
+    later = replace(CYCLE, topics=("t",), end_time=NOON + timedelta(seconds=1))
+    first, second = (replace(STATE, last_cycle=c, last_cycle_end=c.end_time) for c in (CYCLE, later))
+    with Admin(first) as admin:
+        cluster = clusters._Cluster("prod", admin)
+        for _ in range(3):
+            cluster.read()
+        assert (admin.fetched, cluster.row["moving"]) == (1, "a, b, c and 2 more")
+        admin.states = [second]
+        cluster.read()
+        assert (admin.fetched, cluster.row["moving"]) == (2, "t")
+        admin.states = [replace(second, last_cycle_end=None)]  # an earlier version does not tell it
+        cluster.read()
+        assert admin.fetched == 3
 
 
 def test_a_cluster_says_who_leads_what_moves_until_when_and_what_is_wrong() -> None:

@@ -51,7 +51,7 @@ def file_of(scores: Path, table: str, date: str = DATE) -> Path:
 
 
 def test_the_newest_recoveries_of_the_cluster_come_first(example: Path) -> None:
-    answer = Recoveries(str(example), "east").read()
+    answer = read_recoveries(example, "east")
     rows = {row["date"]: row for row in ArrowFiles("", str(example)).table("recoveries", RECOVERIES).to_pylist()}
     assert answer["problem"] == ""
     assert [recovery["start"][:10] for recovery in answer["recoveries"]] == [DATE, "2026-11-01"]
@@ -179,18 +179,22 @@ def test_a_reader_that_dies_hangs_or_cannot_start_is_a_sentence(
     program.write_text("#!/bin/sh\nkill -SEGV $$\n")
     program.chmod(0o755)
     assert "ended with status -11" in Recoveries(str(scores), "east").read()["problem"]
+    program.write_text("#!/bin/sh\necho x\n")
+    assert "did not answer in JSON" in Recoveries(str(scores), "east").read()["problem"]
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(recoveries, "_TIMEOUT_SECONDS", 0.2)
     assert "were not read within 0.2 s" in Recoveries(str(scores), "east").read()["problem"]
 
 
-def test_results_are_read_at_most_once_a_minute(scores: Path) -> None:
-    times = iter([0.0, 0.0, 59.0, 60.0, 60.0])
-    subject = Recoveries(str(scores), "east", lambda: next(times))
-    assert len(subject.read()["recoveries"]) == 2
-    shutil.rmtree(scores)
-    assert len(subject.read()["recoveries"]) == 2
-    assert "does not exist" in subject.read()["problem"]
+def test_results_are_read_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program, times = tmp_path / "python", iter([0.0, 0.0, 59.0, 60.0, 60.0])
+    monkeypatch.setattr(sys, "executable", str(program))
+    program.write_text("#!/bin/sh\necho x >>$0.runs; echo '{}'\n")
+    program.chmod(0o755)
+    subject = Recoveries(str(tmp_path), "east", lambda: next(times))
+    for runs in (1, 1, 2):
+        subject.read()
+        assert (tmp_path / "python.runs").read_text() == runs * "x\n"
 
 
 def test_without_pyarrow_the_page_says_so(

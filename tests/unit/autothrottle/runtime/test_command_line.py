@@ -108,7 +108,7 @@ def test_completion_knows_the_commands_and_their_options(shell: str) -> None:
         ("planner --shadow --log-f", {"--log-format"}),
         ("run --config auto", {"autothrottle.toml"}),
         ("completion ", {*SHELLS}),
-        ("demo --", {"--help", "--kafka", "--decisions", "--json"}),
+        ("demo --", {"--help", "--kafka", "--decisions", "--json", "--keep"}),
         ("demo --json auto", {"autothrottle.toml"}),
         (
             "score --",

@@ -104,6 +104,7 @@ GOOD: Mapping[str, Sequence[str]] = {
     "cluster-name": ["kafka", "main-2", "eu.west_1"],
     "pools": ["/etc/autothrottle/pools.toml", "pools.toml"],
     "history": ["/var/lib/autothrottle/history", "history"],
+    "clusters": ["/etc/autothrottle/clusters.toml", "clusters.toml"],
     "scores": ["/var/lib/autothrottle/scores", "scores"],
     "api-tokens-file": ["/run/tokens", "tokens"],
     "certificate-roles": ['{"anna":"operator"}', '{"*":"service"}', "{}"],

@@ -221,13 +221,13 @@ class LogSizeEndpoints(BrokerEndpoints):
             logs = cluster.partitions.items()
             return {key: round(p.copied[broker_id]) for key, p in logs if broker_id in p.copied}
 
-        wanted = request.topics and {(t.topic, number) for t in request.topics for number in t.partitions}
+        requested = request.topics and {(t.topic, number) for t in request.topics for number in t.partitions}
         answer = kafka.protocol.admin.DescribeLogDirsResponse
         directory = answer.DescribeLogDirsResult
         topic = directory.DescribeLogDirsTopic
         rows = defaultdict(list)
         for (name, number), size in self._inspect(sizes).items():
-            if wanted is None or (name, number) in wanted:
+            if requested is None or (name, number) in requested:
                 rows[name].append(
                     topic.DescribeLogDirsPartition(
                         partition_index=number, partition_size=size, offset_lag=0, is_future_key=False

@@ -129,7 +129,8 @@ def recovery(now: datetime | None = None) -> dict[str, Json]:
                 {"time": at(-30 * n - 2), "text": text}
                 for n, text in enumerate(
                     (
-                        "Cycle 62 (interval): 4 topics in reassignment, left: 2.15 GB, about 63 s; 1 of 1 changes written",
+                        "Cycle 62 (interval): 4 topics in reassignment, left: 2.15 GB, about 63 s; "
+                        "1 of 1 changes written",
                         "Cycle 61 (produce rate rose on broker 1006): 4 topics in reassignment, left: 3.08 GB; "
                         "6 of 6 changes written",
                         "10.0.3.17:8085 leads in term 7",
@@ -218,6 +219,7 @@ class Stub:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     is_stopping: bool = False
     ended: int = 0
+    silent: int = 0
     now: datetime | None = None
     """The time of the history's end; None: the current one."""
 
@@ -237,6 +239,10 @@ class Stub:
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or self.is_stopping, 5)
             return self._version
+
+    def silence_streams(self) -> None:
+        """Let the open streams send nothing more, as connections do that died while the computer slept."""
+        self.silent += 1
 
     def end_streams(self) -> None:
         """End all streams, as a restart of the gateway does."""
@@ -420,11 +426,11 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
         stub, version = self.stub, -1
         sent: dict[str, str] = {}
-        ended = stub.ended
+        ended, silent = stub.ended, stub.silent
         stub.streams += 1
         try:
             while not stub.is_stopping and ended == stub.ended:
-                for name, value in list(stub.events.items()):
+                for name, value in list(stub.events.items()) if silent == stub.silent else ():
                     data = json.dumps(value)
                     if sent.get(name) != data:
                         sent[name] = data

@@ -555,6 +555,17 @@ def test_a_page_whose_stream_ended_catches_up(tab: Tab) -> None:
     expect(page.locator("#live")).to_have_text("live")
 
 
+@pytest.mark.repeat
+def test_a_silent_stream_is_replaced(tab: Tab) -> None:
+    """A page showed old data after the computer had slept: a connection that dies meanwhile reports no error."""
+    page = tab.open()
+    tab.stub.silence_streams()
+    tab.stub.change_now(topics=[], bytesLeft=None)
+    expect(page.locator("#live")).to_contain_text("data of", timeout=20_000)
+    expect(page.locator("h1")).to_have_text("Nothing moves", timeout=20_000)
+    expect(page.locator("#problems")).to_have_text("No problem found.")
+
+
 # --- Hostile names --------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ def side(broker: int, role: str, clients: float, replication: float, throttle: f
         "replication": round(replication * MB),
         "throttle": None if throttle is None else round(throttle * MB),
         "headroom": round(max(0, 100 - clients - replication) * MB),
-        "reason": reason or "the policy's rate (90 % of what clients leave free)",
+        "reason": reason or f"the policy's rate (90 % of the {100 - clients:g}MB/s that clients leave free)",
     }
 
 
@@ -88,7 +89,7 @@ def recovery(now: datetime | None = None) -> dict[str, Json]:
             "cycle": {
                 **{"term": 7, "number": 62, "start": at(-3), "end": at(-2), "reason": "interval"},
                 **{
-                    "sentence": "changed 1 of 6 throttles; 4 topics are being reassigned",
+                    "sentence": "4 topics in reassignment, left: 2.15 GB, about 63 s; 1 of 1 changes written",
                     "error": "",
                     "shadow": False,
                     "findings": [],
@@ -101,7 +102,7 @@ def recovery(now: datetime | None = None) -> dict[str, Json]:
                 "etaHigh": at(74),
                 "etaIsStatic": False,
             },
-            "limitedBy": "Broker 1006 [follower] has 2.15GB to receive at a throttle of 34.12MB/s: at least 1m3s",
+            "limitedBy": "Broker 1006 [follower] has 2.15 GB to receive at a throttle of 34.12MB/s: at least 63 s",
             **{"pause": None, "overrides": [], "warnings": [], "topics": topics, "problem": ""},
         },
         "sides": {
@@ -128,10 +129,13 @@ def recovery(now: datetime | None = None) -> dict[str, Json]:
                 {"time": at(-30 * n - 2), "text": text}
                 for n, text in enumerate(
                     (
-                        "Cycle 62 (interval): changed 1 of 6 throttles",
-                        "Cycle 61 (interval): changed 6 of 6 throttles",
+                        "Cycle 62 (interval): 4 topics in reassignment, left: 2.15 GB, about 63 s; "
+                        "1 of 1 changes written",
+                        "Cycle 61 (produce rate rose on broker 1006): 4 topics in reassignment, left: 3.08 GB; "
+                        "6 of 6 changes written",
                         "10.0.3.17:8085 leads in term 7",
-                        "Cycle 58 (reassignment): 4 topics are being reassigned",
+                        "Cycle 58 (reassignment started: [clickstream orders payments telemetry]): "
+                        "10 of 10 changes written",
                     )
                 )
             ]
@@ -175,16 +179,15 @@ def large(brokers: int, load: float = 0.0) -> dict[str, Json]:
 
 
 def lines_of_history() -> Json:
-    """An hour of one side, with a rise of clients in the middle."""
-    points = range(360)
-    clients = [round((20 + 8 * ((n * 37) % 11) / 11 + (38 if n > 250 else 0)) * MB) for n in points]
-    throttle = [
-        None if n < 120 else round(0.9 * (100 * MB - amount)) for n, amount in zip(points, clients, strict=True)
-    ]
-    replication = [
-        None if t is None else round(t * (0.9 + 0.09 * ((n * 13) % 7) / 7))
-        for n, t in zip(points, throttle, strict=True)
-    ]
+    """An hour of one side: a reassignment begins after 20 minutes, and clients need more after 42."""
+    clients, throttle, replication = [], [], []
+    for n in range(360):
+        wave = 3 * math.sin(n / 11) + 2 * math.sin(n / 4.3)
+        clients.append(round((20 + wave + 38 / (1 + math.exp((250 - n) / 2))) * MB))
+        if n % 9 == 0:
+            step = round(0.9 * (100 * MB - clients[-1]))
+        throttle.append(step if n >= 120 else None)
+        replication.append(round(step * (0.96 + 0.03 * math.sin(n / 3))) if n >= 120 else None)
     return {"capacity": [100 * MB] * 360, "clients": clients, "replication": replication, "throttle": throttle}
 
 
@@ -216,6 +219,7 @@ class Stub:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     is_stopping: bool = False
     ended: int = 0
+    silent: int = 0
     now: datetime | None = None
     """The time of the history's end; None: the current one."""
 
@@ -235,6 +239,10 @@ class Stub:
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or self.is_stopping, 5)
             return self._version
+
+    def silence_streams(self) -> None:
+        """Let the open streams send nothing more, as connections do that died while the computer slept."""
+        self.silent += 1
 
     def end_streams(self) -> None:
         """End all streams, as a restart of the gateway does."""
@@ -418,11 +426,11 @@ class _Request(BaseHTTPRequestHandler):
         self.end_headers()
         stub, version = self.stub, -1
         sent: dict[str, str] = {}
-        ended = stub.ended
+        ended, silent = stub.ended, stub.silent
         stub.streams += 1
         try:
             while not stub.is_stopping and ended == stub.ended:
-                for name, value in list(stub.events.items()):
+                for name, value in list(stub.events.items()) if silent == stub.silent else ():
                     data = json.dumps(value)
                     if sent.get(name) != data:
                         sent[name] = data

@@ -421,7 +421,7 @@ class PageScreenshot(NamedTuple):
 
 PAGE_SCREENSHOTS = {
     "page.png": PageScreenshot(1280),
-    "page-dark.png": PageScreenshot(1280, dark=True),
+    "page-dark.png": PageScreenshot(1280, 1300, dark=True),
     "page-explain.png": PageScreenshot(1280, 900, dark=True, broker=1006),
     "page-effect.png": PageScreenshot(1280, 900, broker=1006, rate="20"),
     "page-phone.png": PageScreenshot(390, 1500),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -154,6 +155,7 @@ def test_demo_replaces_a_broker_in_near_ideal_time_and_defers_few_client_bytes(t
 
 
 def assert_log_lines_are_in_order(output: str) -> None:
+    assert re.search(r"demo: the page: http://127\.0\.0\.1:\d+/$", output, re.MULTILINE)
     lines = [
         "Autothrottle Running",
         "Topics with ongoing reassignments: [clickstream orders payments telemetry]",

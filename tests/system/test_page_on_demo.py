@@ -45,7 +45,7 @@ def test_the_page_answers_five_questions_during_the_demo(tmp_path: Path, rate: i
         page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
         page.goto(address)
         demo.wait_until(lambda: "Updated throttle" in demo.text(), 60)
-        ask_five_questions(page, rate, has_sizes=bool(arguments))
+        ask_five_questions(page, rate)
         refuse_a_bad_rate(page)
         demo.wait_until(lambda: "Leading in term" in demo.text(), 60)
         expect(page.locator("#cycle")).to_contain_text("leads since", timeout=30_000)
@@ -63,13 +63,12 @@ def test_the_page_answers_five_questions_during_the_demo(tmp_path: Path, rate: i
         assert demo.leftovers() == []
 
 
-def ask_five_questions(page: Page, rate: int, has_sizes: bool) -> None:
+def ask_five_questions(page: Page, rate: int) -> None:
     with answered("What moves?"):
         moves = "clickstream, orders, payments and telemetry move to broker 1006"
         expect(page.locator("h1")).to_have_text(moves, timeout=MOST_SECONDS * 1000)
-    if has_sizes:
-        with answered("When is it done?"):
-            expect(page.locator("#facts .value").first).to_have_text(re.compile(r"in \d"), timeout=MOST_SECONDS * 1000)
+    with answered("When is it done?"):
+        expect(page.locator("#facts .value").first).to_have_text(re.compile(r"in \d"), timeout=MOST_SECONDS * 1000)
     with answered("Why has broker 1006 this rate?"):
         page.locator("h1").get_by_role("button", name="broker 1006").click()
         panel = page.get_by_role("dialog")

@@ -148,7 +148,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.GetClusterStateResponse:
         """Return the leader and its last cycle, the overrides, the members, the pause and the catch-ups."""
         pause = self._pauses.read_pause()
-        state = self._planner.state(_TIMEOUT, with_cycle=not request.without_cycle)
+        # Not longer than the caller waits: a call that ends tells the client that a planner hangs, and the next call
+        # begins with another one.
+        timeout = min(_TIMEOUT, time_left(context))
+        state = self._planner.state(timeout, with_cycle=not request.without_cycle)
         if not state.leading:
             raise Unavailable(_NO_LEADER)
         overrides, catch_ups = self._overrides.read_overrides(), readable(self._catch_ups.read)

@@ -53,6 +53,7 @@ const LEGEND = {
 
 const LINES = ["capacity", "clients", "replication", "throttle"];
 const HEIGHT = 170;
+const LEAST_POINTS = 13;
 const LEFT = 44;
 const BOTTOM = 22;
 
@@ -65,7 +66,7 @@ export function lines(history, from, seconds, width, title) {
   const length = Math.max(...LINES.map((name) => history[name].length), 0);
   let first = 0;
   while (first < length - 1 && LINES.slice(1).every((name) => (history[name][first] ?? null) === null)) first += 1;
-  first = Math.max(0, Math.min(first, length - 30));
+  first = Math.max(0, Math.min(first, length - LEAST_POINTS));
   const top = niceTop(Math.max(...LINES.flatMap((name) => history[name].slice(first).map((value) => value ?? 0)), 1));
   const start = Date.parse(from);
   const span = Math.max(1, length - 1 - first);
@@ -127,7 +128,7 @@ function path(values, first, x, y, isStep) {
     const value = values[index] ?? null;
     if (value !== null) {
       const point = `${x(index).toFixed(1)} ${y(value).toFixed(1)}`;
-      d += last === null ? `M${point}` : isStep ? `H${x(index).toFixed(1)}V${y(value).toFixed(1)}` : `L${point}`;
+      d += last === null ? `M${point}h0.01` : isStep ? `H${x(index).toFixed(1)}V${y(value).toFixed(1)}` : `L${point}`;
     }
     last = value;
   }

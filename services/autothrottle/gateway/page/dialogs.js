@@ -84,6 +84,7 @@ export function ask({ title, fields = [], effect, isChecked = false, act, checkV
       setText(error, refusal.message);
       setText(confirm, confirmed.verb);
       confirm.disabled = false;
+      confirm.focus();
     }
   });
   dialog.addEventListener("close", () => dialog.remove());

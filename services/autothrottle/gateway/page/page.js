@@ -6,7 +6,7 @@ import { logIn, logOut, readSession } from "./api.js";
 import { bar, flowMap, legend } from "./charts.js";
 import { ask } from "./dialogs.js";
 import { byId, h, render, setText } from "./dom.js";
-import { age, bytes, clock, duration, listed, megabytes, rate, setClock, until, whole, zone } from "./format.js";
+import { age, bytes, clock, count, duration, listed, megabytes, rate, setClock, whole, zone } from "./format.js";
 import { closePanel, openPanel, updatePanel } from "./panel.js";
 import { past } from "./past.js";
 import { openStream } from "./stream.js";
@@ -14,6 +14,7 @@ import { Table } from "./table.js";
 
 const SESSION_RETRY_MS = 3000;
 const STALE_SECONDS = 15;
+const MOST_OVERRIDES = 20;
 
 const state = { now: null, sides: [], flows: [], events: [], clusters: null };
 let session = { name: "", role: "", login: false };
@@ -119,12 +120,14 @@ function force() {
     const by = [author && `by ${author}`, since && `at ${clock(since)}`].filter(Boolean).join(" ");
     items.push(h("li", {}, h("span", {}, h("b", {}, "Paused"), ` ${by}: ${kept}.${reason ? ` Reason: ${reason}` : ""}`), isAllowed && h("button", { type: "button", onclick: () => resume(state) }, "Resume …")));
   }
-  for (const override of now.overrides) {
+  for (const override of now.overrides.slice(0, MOST_OVERRIDES)) {
     const end = override.expires ? `until ${clock(override.expires)}` : override.autoremove ? "until no reassignment is left" : "without an end";
     items.push(
       h("li", {}, h("span", {}, linked(`Set by an operator: ${scope(override.broker)} at `), h("b", {}, rate(override.rate)), ` ${end}.`), isAllowed && h("button", { type: "button", "aria-label": `Remove the rate of ${scope(override.broker)}`, onclick: () => removeOverride(state, override) }, "Remove …")),
     );
   }
+  const more = now.overrides.length - MOST_OVERRIDES;
+  if (more > 0) items.push(h("li", {}, h("span", {}, `${count(more, "more rate")} set by an operator: throttlectl get lists them.`)));
   for (const text of now.catchUps) items.push(h("li", {}, h("span", {}, linked(text))));
   return items.length ? h("ul", { class: "force" }, items) : null;
 }
@@ -144,7 +147,7 @@ function showActions() {
 const number = (value) => h("span", {}, megabytes(value));
 const panelButton = (broker) => h("button", { type: "button", class: "link", "aria-label": `Explain broker ${broker}`, onclick: () => openPanel(broker, context) }, String(broker));
 const clamp = (text) => h("span", { class: "clamp", title: text }, text);
-const moment = (time) => (time ? h("time", { datetime: time, title: time }, until(time) > 0 ? `in ${duration(until(time))}` : "any moment") : "unknown");
+const moment = (time) => (time ? h("time", { datetime: time, title: time }, clock(time)) : "unknown");
 
 const sideTable = new Table({
   label: "link sides",
@@ -296,7 +299,7 @@ function show() {
 
 function showSession() {
   const { name, role, login } = session;
-  setText(byId("who"), role ? (name && name !== role ? `${name} (${role})` : role) : "");
+  setText(byId("who"), name ? `${name} (${role})` : role && !login ? "no login" : role);
   byId("log-in").hidden = !login || context.canAct();
   byId("log-out").hidden = !session.canLogOut;
   showActions();
@@ -311,6 +314,8 @@ function useSession(value) {
   if (session.role) {
     if (send) send("reopen");
     else send = openStream(receive, setStatus);
+  } else if (!session.login) {
+    setText(byId("headline"), "Give a client certificate to see the cluster");
   } else {
     setText(byId("headline"), "Log in to see the cluster");
     if (!document.querySelector("dialog.ask")) askToken();

@@ -81,7 +81,7 @@ export function updatePanel() {
 
 function actionRow(broker, override, isAllowed, context) {
   if (!isAllowed) return h("p", { class: "faint" }, context.refusalText());
-  const input = h("input", { type: "text", inputmode: "decimal", "aria-label": `New rate of broker ${broker} in MB/s`, autocomplete: "off", placeholder: "20" });
+  const input = h("input", { type: "text", inputmode: "decimal", "aria-label": `New rate of broker ${broker} in MB/s`, autocomplete: "off" });
   const form = h("form", { class: "inline" }, h("span", { class: "input" }, input, h("span", { class: "unit" }, "MB/s")), h("button", { type: "submit" }, "Set this rate …"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();

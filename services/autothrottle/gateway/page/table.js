@@ -29,16 +29,17 @@ export class Table {
 
   build() {
     const template = this.columns.map(({ width }) => width).join(" ");
-    this.filter = h("input", { type: "search", "aria-label": `Filter ${this.label}`, placeholder: `Filter ${this.label}`, oninput: () => this.arrange() });
+    this.filter = h("input", { type: "search", "aria-label": `Filter ${this.label}`, placeholder: `Filter ${this.label}`, oninput: () => this.find() });
     this.sorting = h("select", { "aria-label": `Sort ${this.label}`, onchange: () => this.sortBy(Number(this.sorting.value)) });
     this.columns.forEach(({ title, sort }, n) => sort && this.sorting.append(h("option", { value: n }, `by ${title.toLowerCase()}`)));
-    this.shown = h("span", { class: "faint", role: "status" });
+    this.shown = h("span", { class: "faint" });
+    this.matches = h("span", { class: "unseen", role: "status" });
     this.head = h("div", { class: "row head", role: "row", "aria-rowindex": 1 }, this.columns.map((column, n) => this.heading(column, n)));
     this.body = h("div", { class: "rows", role: "rowgroup" });
     this.grid = h("div", { role: "table", class: "grid", "aria-label": this.label }, h("div", { role: "rowgroup", class: "headgroup" }, this.head), this.body);
     this.note = h("p", { class: "faint", hidden: true }, this.empty);
     this.scroll = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table of ${this.label}`, onscroll: () => this.later(), onkeydown: (event) => this.move(event) }, this.grid);
-    this.element = h("div", { class: "table" }, h("div", { class: "tools" }, this.filter, this.sorting, this.shown), this.note, this.scroll);
+    this.element = h("div", { class: "table" }, h("div", { class: "tools" }, this.filter, this.sorting, this.shown, this.matches), this.note, this.scroll);
     this.scroll.style.setProperty("--columns", template);
     new ResizeObserver(() => this.draw()).observe(this.scroll);
     const seen = new IntersectionObserver(([{ isIntersecting }]) => {
@@ -66,6 +67,12 @@ export class Table {
     this.isStale = true;
     if (isNew || this.isSeen) return this.arrange(true);
     this.timer ??= setTimeout(() => this.isStale && this.arrange(true), UNSEEN_MS);
+  }
+
+  /** Filters, and lets a screen reader say how many rows match; it does not say the number after each update. */
+  find() {
+    this.arrange();
+    this.matches.textContent = this.shown.textContent;
   }
 
   /** Filters and sorts. While values change, the order stays for 5 s, and as long as the pointer or focus is inside. */

@@ -1,0 +1,252 @@
+"""Simulated brokers that speak a part of Kafka's protocol.
+
+`BrokerEndpoints` has the sockets, and answers which brokers there are. `LogSizeEndpoints` adds what autothrottle reads
+besides ZooKeeper: log sizes, leaders and settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from typing import Any, Protocol, Self, TypeVar
+
+from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle_lab.simulation.cluster import Cluster, SimulatedPartition
+
+T = TypeVar("T")
+Answer = Callable[[int, Any], Any]
+"""Function of a broker id and a request; returns the response."""
+
+METADATA, API_VERSIONS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = 3, 18, 32, 35
+"""Kafka's API keys."""
+
+SETTINGS: Mapping[str, str] = {"replica.fetch.max.bytes": "262144", "replica.fetch.response.max.bytes": "524288"}
+"""Settings of the brokers: small fetches, since simulated links have no bursts."""
+
+_STATIC_BROKER_CONFIG = 4
+_UNKNOWN_BYTES = -1
+
+
+class BrokerEndpoints:
+    """Ports of brokers on 127.0.0.1, all in one thread; a context manager that starts and stops them."""
+
+    versions: Mapping[int, tuple[int, int]] = {METADATA: (1, 8), API_VERSIONS: (0, 3)}
+    """API key -> lowest and highest supported version."""
+
+    def __init__(self, broker_ids: Collection[int], delay: timedelta = timedelta()) -> None:
+        """Open the ports.
+
+        Args:
+            broker_ids: the brokers; not empty.
+            delay: time between the arrival of a request and its response, >= 0.
+        """
+        self._delay = delay.total_seconds()
+        self._listeners = {broker_id: socket.create_server(("127.0.0.1", 0)) for broker_id in broker_ids}
+        self._ports = {broker_id: listener.getsockname()[1] for broker_id, listener in self._listeners.items()}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker-endpoints", daemon=True)
+        self.apis: dict[int, tuple[Any, Answer]] = {
+            METADATA: (kafka.protocol.metadata.MetadataRequest, self._metadata),
+            API_VERSIONS: (kafka.protocol.metadata.ApiVersionsRequest, self._versions),
+        }
+        """API key -> class of its requests, and what answers them."""
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]:
+        """The `host:port` of each broker."""
+        return tuple(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # Sockets
+
+    async def _listen(self) -> None:
+        self._servers = [
+            await asyncio.start_server(lambda r, w, b=broker_id: self._serve(b, r, w), sock=listener)  # type: ignore[misc]
+            for broker_id, listener in self._listeners.items()
+        ]
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        clients = asyncio.all_tasks() - {asyncio.current_task()}
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+    async def _serve(self, broker_id: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (size,) = struct.unpack("!i", await reader.readexactly(4))
+                answer = self._answer(broker_id, await reader.readexactly(size))
+                self._loop.call_later(self._delay, writer.write, answer)
+
+    # Kafka's protocol
+
+    def _answer(self, broker_id: int, frame: bytes) -> bytes:
+        api, version = struct.unpack_from("!hh", frame)
+        request_class, handle = self.apis[api]
+        version = min(version, request_class.max_version)
+        request = request_class.decode(frame, version=version, header=True)
+        response = handle(broker_id, request)
+        response.API_VERSION = version
+        response.with_header(correlation_id=request.header.correlation_id)
+        encoded: bytes = bytes(response.encode(header=True, framed=True))
+        return encoded
+
+    def _versions(self, _: int, request: Any) -> Any:
+        answer = kafka.protocol.metadata.ApiVersionsResponse
+        return answer(
+            error_code=0,
+            api_keys=[
+                answer.ApiVersion(api_key=api, min_version=least, max_version=most)
+                for api, (least, most) in self.versions.items()
+            ],
+            throttle_time_ms=0,
+        )
+
+    def _metadata(self, broker_id: int, request: Any) -> Any:
+        answer = kafka.protocol.metadata.MetadataResponse
+        return answer(
+            throttle_time_ms=0,
+            brokers=[
+                answer.MetadataResponseBroker(node_id=known, host="127.0.0.1", port=port, rack=None)
+                for known, port in self._ports.items()
+            ],
+            cluster_id="simulated",
+            controller_id=broker_id,
+            topics=self.topics(request),
+        )
+
+    def topics(self, request: Any) -> list[Any]:
+        """Return the metadata of the requested topics; these endpoints have none."""
+        return []
+
+
+class Inspect(Protocol):
+    """Reads a value of the simulated cluster, which does not change meanwhile."""
+
+    def __call__(self, value: Callable[[Cluster], T]) -> T: ...
+
+
+class LogSizeEndpoints(BrokerEndpoints):
+    """Endpoints of a simulated cluster: its topics, the sizes of their logs, and `SETTINGS`."""
+
+    versions: Mapping[int, tuple[int, int]] = {
+        **BrokerEndpoints.versions,
+        DESCRIBE_CONFIGS: (1, 3),
+        DESCRIBE_LOG_DIRS: (1, 1),
+    }
+
+    def __init__(self, inspect: Inspect, broker_ids: Collection[int]) -> None:
+        super().__init__(broker_ids)
+        self._inspect = inspect
+        self.apis |= {
+            DESCRIBE_CONFIGS: (kafka.protocol.admin.DescribeConfigsRequest, self._configs),
+            DESCRIBE_LOG_DIRS: (kafka.protocol.admin.DescribeLogDirsRequest, self._log_dirs),
+        }
+
+    def topics(self, request: Any) -> list[Any]:
+        existing = self._inspect(lambda cluster: _by_topic(cluster.partitions))
+        names = [topic.name for topic in request.topics] if request.topics is not None else [*existing]
+        answer = kafka.protocol.metadata.MetadataResponse.MetadataResponseTopic
+        row = answer.MetadataResponsePartition
+        return [
+            answer(
+                error_code=0,
+                name=name,
+                is_internal=False,
+                partitions=[
+                    row(
+                        error_code=0,
+                        partition_index=p.partition,
+                        leader_id=p.leader,
+                        leader_epoch=p.leader_epoch,
+                        replica_nodes=[*p.replicas],
+                        isr_nodes=[*p.isr],
+                        offline_replicas=[],
+                    )
+                    for p in existing[name]
+                ],
+            )
+            for name in names
+            if name in existing
+        ]
+
+    def _configs(self, _: int, request: Any) -> Any:
+        answer = kafka.protocol.admin.DescribeConfigsResponse
+        result = answer.DescribeConfigsResult
+        config = result.DescribeConfigsResourceResult
+        results = [
+            result(
+                error_code=0,
+                error_message=None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=[
+                    config(
+                        name=name,
+                        value=value,
+                        read_only=True,
+                        config_source=_STATIC_BROKER_CONFIG,
+                        is_sensitive=False,
+                        synonyms=[],
+                        documentation=None,
+                    )
+                    for name, value in SETTINGS.items()
+                ],
+            )
+            for resource in request.resources
+        ]
+        return answer(throttle_time_ms=0, results=results)
+
+    def _log_dirs(self, broker_id: int, request: Any) -> Any:
+        def sizes(cluster: Cluster) -> Mapping[TopicPartition, int]:
+            logs = cluster.partitions.items()
+            return {key: round(p.copied[broker_id]) for key, p in logs if broker_id in p.copied}
+
+        requested = request.topics and {(t.topic, number) for t in request.topics for number in t.partitions}
+        answer = kafka.protocol.admin.DescribeLogDirsResponse
+        directory = answer.DescribeLogDirsResult
+        topic = directory.DescribeLogDirsTopic
+        rows = defaultdict(list)
+        for (name, number), size in self._inspect(sizes).items():
+            if requested is None or (name, number) in requested:
+                rows[name].append(
+                    topic.DescribeLogDirsPartition(
+                        partition_index=number, partition_size=size, offset_lag=0, is_future_key=False
+                    )
+                )
+        results = [
+            directory(
+                error_code=0,
+                log_dir="/data",
+                topics=[topic(name=name, partitions=partitions) for name, partitions in rows.items()],
+                total_bytes=_UNKNOWN_BYTES,
+                usable_bytes=_UNKNOWN_BYTES,
+            )
+        ]
+        return answer(throttle_time_ms=0, results=results)
+
+
+def _by_topic(partitions: Mapping[TopicPartition, SimulatedPartition]) -> Mapping[str, list[SimulatedPartition]]:
+    topics: dict[str, list[SimulatedPartition]] = defaultdict(list)
+    for (name, _), partition in partitions.items():
+        topics[name].append(partition)
+    return dict(topics)

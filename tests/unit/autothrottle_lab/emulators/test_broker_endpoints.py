@@ -1,0 +1,44 @@
+"""The simulated brokers' answers in Kafka's protocol, read with the product's own client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from typing import TypeVar
+
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
+from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER, demo_cluster, demo_scenario
+from autothrottle_lab.emulators.broker_endpoints import LogSizeEndpoints
+from autothrottle_lab.simulation.cluster import Cluster
+
+T = TypeVar("T")
+
+TIMEOUT = timedelta(seconds=60)
+
+
+def test_the_client_reads_log_sizes_leaders_and_settings() -> None:
+    cluster = demo_cluster(demo_scenario())
+    cluster.submit_reassignment(demo_scenario().targets)
+    cluster.step(1.0)
+    sessions = cluster.partitions["sessions", 0]
+    orders = cluster.partitions["orders", 0]
+
+    def inspect(value: Callable[[Cluster], T]) -> T:
+        return value(cluster)
+
+    with (
+        LogSizeEndpoints(inspect, cluster.brokers) as endpoints,
+        closing(KafkaAdmin(KafkaSettings(endpoints.bootstrap_servers[:1]))) as kafka,
+    ):
+        assert kafka.brokers(timeout=TIMEOUT) == cluster.brokers.keys()
+        sizes = kafka.log_sizes(DEMO_NEW_BROKER, None, timeout=TIMEOUT)
+        assert sizes["orders", 0] == round(orders.copied[DEMO_NEW_BROKER]) > 0
+        chosen = kafka.log_sizes(sessions.leader, {"sessions": [0]}, timeout=TIMEOUT)
+        assert chosen == {("sessions", 0): round(sessions.size)}
+        topics = kafka.partitions(["orders", "missing"], timeout=TIMEOUT)
+        assert topics.values["orders"][0].leader == orders.leader
+        settings = KafkaFetchSettings(kafka).fetch_settings([DEMO_NEW_BROKER], [], TIMEOUT)
+        assert settings.brokers[DEMO_NEW_BROKER].response_max_bytes == 524_288

@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from autothrottle.adapters.kafka_admin import client as client_module
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
+from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.adapters.kafka_admin.values import ConfigEdit, ConfigOperation, KafkaSettings, PartitionReassignment
 from autothrottle.core.cluster.configs import (
     FOLLOWER_RATE,
@@ -355,9 +356,8 @@ class SecuredCluster:
 
     def admin(self, timeout: timedelta = LONG) -> KafkaAdmin:
         cluster = self.cluster
-        return KafkaAdmin(
-            KafkaSettings(servers(cluster.bootstrap_servers), servers(cluster.bootstrap_controllers), {}, timeout)
-        )
+        brokers, controllers = servers(cluster.bootstrap_servers), servers(cluster.bootstrap_controllers)
+        return KafkaAdmin(KafkaSettings(brokers, controllers, request_timeout=timeout))
 
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -532,7 +532,7 @@ def test_one_reachable_bootstrap_server_is_enough(secured: SecuredCluster) -> No
 
 
 def connected(servers: tuple[str, ...], properties: Mapping[str, str]) -> KafkaAdmin:
-    return KafkaAdmin(KafkaSettings(servers, (), properties, request_timeout=LONG))
+    return KafkaAdmin(KafkaSettings(servers, (), KafkaLogin(properties), LONG))
 
 
 def sasl(mechanism: str, username: str, password: str, protocol: str = "SASL_PLAINTEXT") -> dict[str, str]:

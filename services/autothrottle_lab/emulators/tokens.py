@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import ssl
 import threading
 import time
@@ -85,9 +86,8 @@ class TokenEndpointEmulator(EmulatorServer):
 
     def token(self, subject: str) -> str:
         """Return a new token."""
-        now = time.time()
-        begin = min(now, now + self.lifetime - 60)
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "iat": begin, "exp": now + self.lifetime}
+        end = math.ceil(time.time() + self.lifetime)
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "iat": min(int(time.time()), end - 60), "exp": end}
         header = {"alg": "RS256", "typ": "JWT", "kid": KEY_ID}
         signed = ".".join(_encoded(json.dumps(part).encode()) for part in (header, claims))
         return f"{signed}.{_encoded(self._key.sign(signed.encode(), padding.PKCS1v15(), SHA256()))}"

@@ -17,10 +17,20 @@ from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.retries import TOKEN
 
-RENEWAL_SHARE = 0.8
-"""Share of a token's lifetime after which it is renewed. A broker asks for a new login later: Kafka's clients answer
-after 85 to 95 % of the time that is left."""
+RENEWAL_SHARE = 0.75
+"""Share of a token's lifetime after which it is renewed.
 
+A broker ends the session of a connection with the token. kafka-python logs in again after 85 to 95 % of that time,
+with the renewed token if it was fetched by then.
+"""
+_SPARE_SHARE, _SPARE_SECONDS = 0.05, 5.0
+"""The end of a token's lifetime that is not used: this share of it, and at most these seconds.
+
+A broker whose clock is ahead accepts a token that has expired by its clock, and closes the connection at the first
+request.
+"""
+
+_CHECK_SECONDS = 0.1
 _FETCH_SECONDS = 10.0
 """Deadline of one fetch; shorter than a request to Kafka, so that its error names the token and not Kafka."""
 _DISCARD_SECONDS = 10.0
@@ -110,10 +120,15 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
         """Return the SASL extensions."""
         return self._extensions
 
-    def renew_if_due(self) -> None:
-        """Start a renewal in the background if most of the token's lifetime is over."""
+    def renew_if_due(self) -> float:
+        """Start a renewal in the background if most of the token's lifetime is over.
+
+        Returns:
+            The seconds until the next renewal or its next attempt is due, > 0.
+        """
         with self._lock:
             self._renew_if_due()
+            return max(self._due - self._clock(), _CHECK_SECONDS)
 
     def when_ready(self, ready: Callable[[AutothrottleError | None], None]) -> None:
         """Call `ready` once: with None when there is a valid token, else with the reason. It may be another thread."""
@@ -166,7 +181,8 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
                 if self._failures and self._token is not None:
                     log.info("A new token of %s is in use", self._source.name)
                 self._token, self._failures, self._fetched = token, 0, started
-                self._expires = started + token.lifetime
+                spare = min(token.lifetime * _SPARE_SHARE, _SPARE_SECONDS)
+                self._expires = started + token.lifetime - spare
                 self._due = started + token.lifetime * RENEWAL_SHARE
             outcome = None if self._is_valid else problem
             waiting, self._waiting = self._waiting, []

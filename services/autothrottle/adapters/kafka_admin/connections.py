@@ -210,6 +210,8 @@ class Connections:
         self._open: dict[Node, Any] = {}
         self._abandoned = 0
         self._net.start()
+        if self._tokens is not None:
+            self._schedule(self._keep_token, self._tokens)
 
     @property
     def should_be_replaced(self) -> bool:
@@ -333,10 +335,13 @@ class Connections:
             await self._names.resolve(broker.host, broker.port)
             if self._tokens is not None:
                 await self._token_ready(self._tokens)
-        elif self._tokens is not None:
-            self._tokens.renew_if_due()
         self._open[node] = connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
         return await connection
+
+    async def _keep_token(self, tokens: Any) -> None:
+        """Renew the token in time for the next login of the open connections, also while no request is sent."""
+        while True:
+            await self._net.sleep(tokens.renew_if_due())
 
     async def _token_ready(self, tokens: Any) -> None:
         """Wait for a token in another thread; kafka-python would fetch it in this one, which drives all connections."""

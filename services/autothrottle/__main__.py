@@ -218,7 +218,8 @@ def _configured(command: str, arguments: Sequence[str], run: Callable[[Configura
         log.warning("%s", capitalized(warning))
     try:
         if "zk-prefix" in options or configuration.state_store is StateStore.KAFKA:  # it accesses Kafka
-            validate_kafka_settings(configuration)
+            for warning in validate_kafka_settings(configuration):
+                log.warning("%s", capitalized(warning))
         if command != "state":  # it only copies the state of the store
             refuse_state_left_behind(configuration)
     except Invalid as error:

@@ -38,6 +38,8 @@ def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
     """Return why `peer` gave no response."""
     error = no_response.error
     text = str(error)
+    if isinstance(error, AutothrottleError):  # there is no token to log in with
+        return error
     if isinstance(error, _AUTHENTICATION):
         return Invalid(f"{peer} refuses our credentials: {text}. {_CREDENTIALS}")
     if isinstance(error, kafka.errors.UnknownBrokerIdError):

@@ -121,6 +121,7 @@ class ZooKeeperServer(Process):
         self.directory = directory
         data, configuration = directory / "data", directory / "zoo.cfg"
         data.mkdir(parents=True, exist_ok=True)
+        self.security = security
         self._secure_port = free_ports(1)[0] if security else 0
         lines = _CONFIGURATION.format(host=host, port=self.port, data=data) + "\n".join(ensemble)
         options = []

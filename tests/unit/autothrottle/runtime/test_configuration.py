@@ -426,12 +426,16 @@ def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_in
             ["--zk-acl=read"],
             "zk-acl: 'read' (flag --zk-acl) closes our znodes to clients without our login, and no login is given",
         ),
-        (["--zk-acl=closed"], "zk-acl: 'closed' (flag --zk-acl) is not one of them; it must be one of open, read, none"),
+        (
+            ["--zk-acl=closed"],
+            "zk-acl: 'closed' (flag --zk-acl) is not one of them; it must be one of open, read",
+        ),
     ],
 )
 def test_security_of_zookeeper_is_complete_or_refused(argv: Sequence[str], problem: str) -> None:
     (found,) = problems(*argv)
-    assert found.startswith(f"{problem}. Fix: ")
+    assert found.startswith(problem)
+    assert ". Fix: " in found
 
 
 def test_secret_files_that_every_user_may_read_cause_a_warning(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import uuid
@@ -25,11 +26,14 @@ from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper_state.access import secure_tree
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides
+from autothrottle.composition.cluster import new_state
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import OutcomeStatus
 from autothrottle.ports.kafka import Term
+from autothrottle.runtime.configuration_reader import parse
+from autothrottle.runtime.shutdown import Shutdown
 from autothrottle_lab.servers.processes import Process, run_command
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import change, eventually, ledger_entry
@@ -41,6 +45,8 @@ from tests.system.zookeeper_tree import Tree
 SESSION = timedelta(seconds=6)
 TIMEOUT = timedelta(seconds=15)
 CA = str(CERTIFICATES / "ca.pem")
+PASSWORD = "canary-password"
+"""A wrong one."""
 BROKER = ConfigResource.broker(1001)
 LEDGER_ENTRY = ledger_entry(leader_replication_throttled_rate="5")
 
@@ -136,7 +142,7 @@ def test_a_caller_without_the_login_changes_nothing(
 ) -> None:
     """Whoever reached the ensemble could set overrides, forget what autothrottle had written, and take the term."""
     own = secured.own
-    another = opened(own, digest=login("autothrottle:wrong"))
+    another = opened(own, digest=login(f"autothrottle:{PASSWORD}"))
     attempts: list[Callable[[KazooClient], object]] = [
         lambda client: client.set(own.overrides, b'{"rate":1}'),
         lambda client: client.set(own.override(1001), b'{"rate":1}'),
@@ -270,13 +276,13 @@ REFUSALS = {
     ),
     "password": (
         "secure",
-        {"zk-tls-ca": CA, "zk-sasl-file": "autothrottle:wrong"},
+        {"zk-tls-ca": CA, "zk-sasl-file": f"autothrottle:{PASSWORD}"},
         "refuses the login sasl:autothrottle: the user or the password is wrong, or the server has no users for sasl. "
         "Fix: correct zk-sasl-file",
     ),
     "digest": (
         "secure",
-        {"zk-tls-ca": CA, "zk-digest-file": "autothrottle:wrong"},
+        {"zk-tls-ca": CA, "zk-digest-file": f"autothrottle:{PASSWORD}"},
         "ZooKeeper denies this process the nodes below /autothrottle: its login digest:autothrottle is not in their "
         "ACLs, or its password is wrong. Fix: correct zk-digest-file",
     ),
@@ -296,19 +302,39 @@ def test_a_start_that_is_refused_says_why_and_what_to_do(
     opened: Open,
     login: Callable[..., str],
     sasl: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     own = OwnPaths()
     opened(own, sasl=sasl).ensure_path(own.term)
     port, options, sentence = REFUSALS[case]
     address = secured_zookeeper.secure_connect if port == "secure" else secured_zookeeper.connect
     given = {name: login(text) if name.endswith("-file") else text for name, text in options.items()}
+    configuration = parse([f"--zk-addr={address}", *(f"--{name}={text}" for name, text in given.items())], {})
     began = time.monotonic()
-    flags = [f"--{name}={text}" for name, text in given.items()]
-    status, output = autothrottle("admin", f"--zk-addr={address}", "--log-level=debug", *flags)
-    assert time.monotonic() - began < 15
-    assert (status, sentence in output) == (1, True), output
-    assert "wrong" not in output.replace("is wrong", "")  # the password
+    with caplog.at_level(logging.DEBUG), Shutdown() as shutdown, pytest.raises(Unavailable) as refusal:
+        new_state(configuration, shutdown).ledger_reader()
+    assert time.monotonic() - began < 5
+    assert sentence in str(refusal.value)
+    assert PASSWORD not in caplog.text + str(refusal.value)
     opened(own, sasl=sasl).delete(own.root, recursive=True)
+
+
+def test_a_session_survives_a_restart_of_the_server_and_logs_in_with_the_file_of_that_moment(
+    secured_zookeeper: ZooKeeperServer, opened: Open, login: Callable[..., str]
+) -> None:
+    file = login(f"autothrottle:{USERS['autothrottle']}")
+    own = OwnPaths(f"test-{uuid.uuid4().hex}")
+    client = opened(own, sasl=file)
+    client.create(f"{own.root}/ours", makepath=True)
+    session_id = client.client_id
+    secured_zookeeper.stop()
+    Path(file).write_text(f"other:{USERS['other']}")
+    secured_zookeeper.start()
+    eventually(lambda: client.connected and client.login is not None and client.login.name == "sasl:other")
+    client.retry = None
+    with pytest.raises(NoAuthError):
+        client.set(f"{own.root}/ours", b"")
+    assert client.client_id == session_id
 
 
 def test_acls_change_and_change_back_while_a_reassignment_runs(
@@ -325,10 +351,10 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
     def state(*arguments: str) -> tuple[int, str]:
         return autothrottle("state", "secure", *arguments, *flags)
 
-    with SimulatedRecovery(secured_zookeeper, tmp_path, {"orders": [1_500] * 3}) as recovery, ExitStack() as stack:
+    with SimulatedRecovery(secured_zookeeper, tmp_path, {"orders": [700] * 3}) as recovery, ExitStack() as stack:
 
         def run(name: str, **options: str) -> Process:
-            process = recovery.deployment(api_listen="localhost:0", **options).process("run", name, {})
+            process = recovery.deployment(api_listen="localhost:0", interval="1", **options).process("run", name, {})
             stack.callback(process.stop)
             process.start()
             return process
@@ -347,15 +373,18 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
         without_login.stop()
         run("with-login", **{name.replace("-", "_"): value for name, value in with_login.items()})
         leader = recovery.wait_for_term(first.fence)
-        last = recovery.wait_for_cycle(leader, 2)
+        last = recovery.wait_for_cycle(leader)
         status, output = state()
         assert (status, "of 0 nodes" in output) == (0, False), output
         assert "Changed the ACLs of 0 nodes" in state()[1]
         for path in (own.root, own.term, own.ledger, own.members):
             with pytest.raises(NoAuthError):
                 stranger.get(path)
+        status, output = autothrottle("uninstall", f"--zk-addr={secured_zookeeper.connect}")
+        denial = "ZooKeeper denies this process the nodes below /autothrottle: it has no login"
+        assert (status, denial in output) == (1, True), output
         # Nobody else can read the term any more; only its leader proves that it goes on.
-        secured = recovery.wait_for_cycle(leader, last.number + 3)
+        secured = recovery.wait_for_cycle(leader, last.number + 2)
         assert secured.term == leader.fence
 
         status, output = state("--undo")

@@ -271,7 +271,7 @@ def _tls_reason(server: str, error: Exception) -> str:
             fix = "give the certificates of its authorities with zk-tls-ca"
             if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
                 fix = "give the name in its certificate in zk-addr"
-            return f"the certificate of {server} is not trusted: {error.verify_message}. Fix: {fix}"
+            return f"the certificate of {server} is not trusted: {error.verify_message.rstrip('.')}. Fix: {fix}"
         case ssl.SSLEOFError() | ConnectionResetError():
             return (
                 f"{server} closes the connection when TLS begins. Fix: give its secureClientPort in zk-addr, or leave "

@@ -32,6 +32,12 @@ _DROP_SECONDS = 0.3
 
 _T = TypeVar("_T")
 
+NOT_ADMITTED = (
+    "the ACL of a node does not admit this process. Fix: give it the login of the others (zk-digest-file or "
+    "zk-sasl-file); `autothrottle check` names the nodes"
+)
+"""The cause and the fix of a `NoAuthError`."""
+
 ANSWER_LOST = (KazooException, KazooTimeoutError)
 """Errors of the call that commits a transaction. After one, it is unknown whether the transaction was carried out."""
 
@@ -131,10 +137,7 @@ def translated_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except NoAuthError as error:
-        raise Unavailable(
-            f"ZooKeeper denies access while {doing}: the ACL of a node does not admit this process. Fix: give it the "
-            "login of the others (zk-digest-file or zk-sasl-file); `autothrottle check` names the nodes"
-        ) from error
+        raise Unavailable(f"ZooKeeper denies access while {doing}: {NOT_ADMITTED}") from error
     except ANSWER_LOST as error:
         name = type(error).__name__
         raise Unavailable(f"ZooKeeper did not answer while {doing}: {name} {error}".rstrip()) from error

@@ -380,7 +380,7 @@ def test_decisions_in_an_object_store_need_a_local_spool() -> None:
 def test_tls_needs_certificate_key_and_authorities() -> None:
     assert configure(TLS).tls == TlsFiles(*TLS.values())
     zookeeper = configure({**ZOOKEEPER_TLS, **ZOOKEEPER_LOGIN})
-    assert zookeeper.zookeeper_files == SecurityFiles(*ZOOKEEPER_TLS.values(), sasl="zk-sasl")
+    assert zookeeper.zookeeper_files == SecurityFiles("ca.pem", "cert.pem", "key.pem", sasl="zk-sasl")
     assert zookeeper.zk_acl is OtherClients.READ
     assert parse([], {}).tls is None
     (problem,) = problems("--tls-cert=cert.pem", "--tls-ca=ca.pem")

@@ -141,7 +141,7 @@ proto: $(STAMP) ## regenerate services/autothrottle/v1 from proto/
 # would count as safe.
 AUDITED := requirements.txt tests/system/scorer/requirements.txt
 
-audit: build/audit/.installed ## compare all pinned packages with the registry's list of known vulnerabilities (network)
+audit: build/audit/.installed ## compare all pinned packages with the registry's list of known vulnerabilities; ARGS="--ignore-vuln ID" leaves one out
 	build/audit/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(AUDITED:%=-r %) $(ARGS)
 
 # All extras but those that only some users of the scorer need.

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from autothrottle.adapters.zookeeper.security import OtherClients
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import without_secrets
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.runtime.configuration import (
     METRICS_SOURCES,
@@ -152,9 +153,10 @@ def _parsed(
 
 
 def _missing(option: Option[Any], source: str) -> str:
+    flag = f"--{option.name}-file" if option.secret else f"--{option.name}={option.good_value}"
     return (
         f"{option.name} is not given, but metrics-source {source} needs it; it must be {option.range}. "
-        f"Fix: --{option.name}={option.good_value} or {option.variable}"
+        f"Fix: {flag} or {option.variable}"
     )
 
 
@@ -175,6 +177,7 @@ def _shown(option: Option[Any], text: str) -> str:
     if is_url:  # the user, the path and the query may be secrets
         server = re.split("[/?#]", rest.rpartition("@")[2])[0]
         text = f"{scheme}://{server}" + ("" if server == rest else "...")
+    text = without_secrets(text)
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
 
@@ -362,6 +365,11 @@ class _Combinations:
                 yield f"{name} {path!r} has the mode {mode}, so that every user may read it. Fix: chmod o-rwx {path}"
         if settled.kafka_client_config and not settled.bootstrap_servers:
             yield "kafka-client-config is given, but without bootstrap-servers the Kafka client has no address"
+        for name in (name for name in self.given if OPTIONS[name].secret and self._rank(name) is Rank.FLAG):
+            yield (
+                f"{name} is a flag, which every user of this host can read in the list of processes. "
+                f"Fix: give {name}-file or {OPTIONS[name].variable} instead"
+            )
 
     def _check_exporter(self, source: str) -> None:
         values = self.values

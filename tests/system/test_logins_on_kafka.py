@@ -190,7 +190,7 @@ def test_reassignment_is_throttled_under_each_login(
 ) -> None:
     cluster = secured.cluster
     fill(cluster, "moving", 10 * MB)
-    before = cluster.stored_configs()
+    configs_at_start = cluster.stored_configs()
     process = program(tmp_path, configs, *login(secured, tmp_path))
     with RecoveryWatch(cluster, "moving") as watch, leading(process) as address:
         submit(address)
@@ -198,7 +198,7 @@ def test_reassignment_is_throttled_under_each_login(
         watch.wait_until(lambda s: not s.moving, SECONDS, "the reassignment ends")
         watch.wait_until(is_clean, SECONDS, "the throttles are removed")
     assert watch.unthrottled_seconds() == 0
-    assert cluster.stored_configs() == before
+    assert cluster.stored_configs() == configs_at_start
     lines = [line for line in process.log.read_text().splitlines() if " ERROR " in line or " WARNING " in line]
     lines = [
         line for line in lines if "to one round of fetches" not in line
@@ -213,7 +213,7 @@ def test_token_that_expires_during_a_reassignment_is_renewed_without_a_missed_cy
     """The token expires twice. The first renewal fails once, because the endpoint is overloaded for a moment."""
     cluster, endpoint = secured.cluster, secured.endpoint
     fill(cluster, "moving", 48 * MB)
-    before = cluster.stored_configs()
+    configs_at_start = cluster.stored_configs()
     endpoint.lifetime = 20.0
     endpoint.requests.clear()
     process = program(tmp_path, configs, *by_token(secured, tmp_path))
@@ -237,7 +237,7 @@ def test_token_that_expires_during_a_reassignment_is_renewed_without_a_missed_cy
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     assert cycles.longest_gap() < 2 * INTERVAL
     assert " ERROR " not in log and watch.unthrottled_seconds() == 0
-    assert cluster.stored_configs() == before
+    assert cluster.stored_configs() == configs_at_start
 
 
 def test_withdrawn_secret_is_named_and_leaves_the_throttles_until_it_is_valid_again(
@@ -245,7 +245,7 @@ def test_withdrawn_secret_is_named_and_leaves_the_throttles_until_it_is_valid_ag
 ) -> None:
     cluster, endpoint = secured.cluster, secured.endpoint
     fill(cluster, "moving", 70 * MB)
-    before = cluster.stored_configs()
+    configs_at_start = cluster.stored_configs()
     endpoint.lifetime = 12.0
     process = program(tmp_path, configs, *by_token(secured, tmp_path))
     with RecoveryWatch(cluster, "moving") as watch, leading(process) as address:
@@ -264,7 +264,7 @@ def test_withdrawn_secret_is_named_and_leaves_the_throttles_until_it_is_valid_ag
     endpoint.lifetime = 300.0
     print(f"\nnamed and valid again within {time.monotonic() - withdrawn:.0f} s")
     assert watch.unthrottled_seconds() == 0
-    assert cluster.stored_configs() == before
+    assert cluster.stored_configs() == configs_at_start
 
 
 def wrong_secret(secured: SecuredCluster, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
@@ -293,7 +293,7 @@ def test_refused_login_is_named_at_the_start_and_changes_nothing(
 ) -> None:
     cluster, endpoint = secured.cluster, secured.endpoint
     endpoint.lifetime, endpoint.stated_lifetime = lifetime, 300.0
-    before, offset = cluster.stored_configs(), cluster.metadata.last_offset()
+    configs_at_start, offset = cluster.stored_configs(), cluster.metadata.last_offset()
     process = program(tmp_path, configs, *login(secured, tmp_path))
     began = time.monotonic()
     try:
@@ -305,5 +305,5 @@ def test_refused_login_is_named_at_the_start_and_changes_nothing(
         endpoint.lifetime, endpoint.stated_lifetime = 300.0, None
     assert "Leading in term" not in process.log.read_text()
     assert [secret for secret in SECRETS if secret in process.log.read_text()] == []
-    assert cluster.stored_configs() == before
+    assert cluster.stored_configs() == configs_at_start
     assert [r for r in cluster.metadata.records(offset) if "Heartbeat" not in type(r.change).__name__] == []

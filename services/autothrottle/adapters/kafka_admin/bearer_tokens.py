@@ -155,9 +155,14 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
         return type(self._problem)(str(self._problem))
 
     def _renew_if_due(self) -> None:
-        if not self._is_fetching and self._clock() >= self._due:
-            self._is_fetching = True
+        if self._is_fetching or self._clock() < self._due:
+            return
+        try:
             threading.Thread(target=self._renew, name="kafka-token", daemon=True).start()
+            self._is_fetching = True
+        except RuntimeError as error:  # the limit of threads
+            self._problem = Unavailable(f"{self._source.name} cannot be asked: {error}; autothrottle tries again")
+            self._due = self._clock() + TOKEN.first
 
     def _renew(self) -> None:
         started = self._clock()

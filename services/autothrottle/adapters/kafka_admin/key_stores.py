@@ -202,7 +202,7 @@ def _load_pkcs12(properties: Mapping[str, str], store: str, origin: str, content
 @contextmanager
 def _private_file(content: bytes) -> Iterator[str]:
     """A file that only this process can open, in memory where the system has such files, else with mode 0600."""
-    if hasattr(os, "memfd_create"):
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         with open(os.memfd_create("key"), "wb") as memory:
             memory.write(content)
             memory.flush()

@@ -160,3 +160,16 @@ def test_description_and_repr_do_not_contain_the_token() -> None:
     assert outcome_of(tokens) is None
     texts: Sequence[str] = [tokens.description, repr(tokens), repr(token("s3cret"))]
     assert "s3cret" not in "".join(texts)
+
+
+def test_a_thread_that_cannot_start_is_an_outage_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source, clock = Source(token("one")), Clock()
+    tokens = BearerTokens(source, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        assert "cannot be asked: can't start new thread" in str(outcome_of(tokens))
+    clock.now += 1.1
+    assert outcome_of(tokens) is None

@@ -34,9 +34,9 @@ class Unexplained(Unavailable):
     """A broker failed at a request, and does not say why or at which part of it."""
 
 
-def is_refused_login(no_response: NoResponse) -> bool:
-    """Whether Kafka refuses our credentials. kafka-python then tries no other login on the same connections."""
-    return isinstance(no_response.error, _AUTHENTICATION)
+def is_remembered(no_response: NoResponse) -> bool:
+    """Whether kafka-python repeats this failure until its connections are replaced: a refused login, or a version."""
+    return isinstance(no_response.error, (*_AUTHENTICATION, kafka.errors.IncompatibleBrokerVersion))
 
 
 def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from autothrottle.adapters.kafka_admin.bearer_tokens import BearerToken, BearerTokens
+from autothrottle.adapters.kafka_admin.bearer_tokens import RENEWAL_SHARE, BearerToken, BearerTokens
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from tests.builders import eventually
 
@@ -127,6 +127,12 @@ def test_refusal_is_repeated_to_all_callers_without_flooding_the_endpoint() -> N
         clock.now += seconds + 0.1
         assert str(outcome_of(tokens)) == "invalid_client"
     assert source.fetches == 7
+
+
+def test_token_without_an_end_is_renewed_within_a_day() -> None:
+    tokens = BearerTokens(Source(token("one", 1e300)), clock=Clock())
+    assert outcome_of(tokens) is None
+    assert tokens.renew_if_due() == 86_400 * RENEWAL_SHARE
 
 
 @pytest.mark.parametrize("lifetime", [0.0, -60.0])

@@ -218,7 +218,7 @@ def file(meaning: str, example: str, range: str) -> str:
 
 def client_properties() -> str:
     """Declare the option kafka-client-config."""
-    meaning = "Java properties file with Kafka's SASL and TLS settings, see docs/security.md"
+    meaning = "Java properties file with the login at Kafka and TLS, as for Kafka's own tools, see docs/security.md"
     return file(meaning, "/etc/autothrottle/client.properties", "a readable Java properties file")
 
 

@@ -30,6 +30,8 @@ A broker whose clock is ahead accepts a token that has expired by its clock, and
 request.
 """
 
+_MAX_LIFETIME_SECONDS = 86_400.0
+"""A longer lifetime counts as this one: a timer of 10^300 s would stop the loop of the connections."""
 _CHECK_SECONDS = 0.1
 _FETCH_SECONDS = 10.0
 """Deadline of one fetch; shorter than a request to Kafka, so that its error names the token and not Kafka."""
@@ -155,9 +157,14 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
         return type(self._problem)(str(self._problem))
 
     def _renew_if_due(self) -> None:
-        if not self._is_fetching and self._clock() >= self._due:
-            self._is_fetching = True
+        if self._is_fetching or self._clock() < self._due:
+            return
+        try:
             threading.Thread(target=self._renew, name="kafka-token", daemon=True).start()
+            self._is_fetching = True
+        except RuntimeError as error:  # the limit of threads
+            self._problem = Unavailable(f"{self._source.name} cannot be asked: {error}; autothrottle tries again")
+            self._due = self._clock() + TOKEN.first
 
     def _renew(self) -> None:
         started = self._clock()
@@ -181,9 +188,9 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
                 if self._failures and self._token is not None:
                     log.info("A new token of %s is in use", self._source.name)
                 self._token, self._failures, self._fetched = token, 0, started
-                spare = min(token.lifetime * _SPARE_SHARE, _SPARE_SECONDS)
-                self._expires = started + token.lifetime - spare
-                self._due = started + token.lifetime * RENEWAL_SHARE
+                lifetime = min(token.lifetime, _MAX_LIFETIME_SECONDS)
+                self._expires = started + lifetime - min(lifetime * _SPARE_SHARE, _SPARE_SECONDS)
+                self._due = started + lifetime * RENEWAL_SHARE
             outcome = None if self._is_valid else problem
             waiting, self._waiting = self._waiting, []
         for ready in waiting:

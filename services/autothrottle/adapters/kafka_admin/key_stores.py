@@ -10,6 +10,7 @@ import os
 import re
 import ssl
 import tempfile
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,7 +109,7 @@ def _identify(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     origin, content = store
     if not _PKCS12.match(content):
         password = properties.get("ssl.key.password")
-        _load_chain(context, origin, content + f"\n{chain or ''}\n".encode(), password)
+        _load_chain(context, origin, content + f"\n{_wrapped(chain or '')}\n".encode(), password)
         return
     loaded = _load_pkcs12(properties, "ssl.keystore", origin, content)
     if loaded.key is None or loaded.cert is None:
@@ -145,7 +146,7 @@ def _store(properties: Mapping[str, str], store: str, inline: str) -> tuple[str,
         )
     path = properties.get(f"{store}.location")
     if path is None:
-        return (inline, properties[inline].encode()) if inline in properties else None
+        return (inline, _wrapped(properties[inline]).encode()) if inline in properties else None
     if inline in properties:
         raise Invalid(f"{store}.location and {inline} are both given. Fix: give one")
     origin = f"{store}.location {path!r}"
@@ -155,6 +156,15 @@ def _store(properties: Mapping[str, str], store: str, inline: str) -> tuple[str,
         raise Invalid(f"{origin} cannot be read: {error.strerror}. Fix: name a readable file") from None
     _check_content(properties, store, kind, path, content)
     return origin, content
+
+
+def _wrapped(pem: str) -> str:
+    """Return a PEM text with line ends, which a property on one line does not have and OpenSSL needs."""
+    return re.sub(
+        r"(-----BEGIN [A-Z0-9 ]+-----)([A-Za-z0-9+/=\s]+)(-----END [A-Z0-9 ]+-----)",
+        lambda block: "\n".join(["", block[1], *textwrap.wrap("".join(block[2].split()), 64), block[3], ""]),
+        pem,
+    )
 
 
 def _check_content(properties: Mapping[str, str], store: str, kind: str, path: str, content: bytes) -> None:
@@ -202,7 +212,7 @@ def _load_pkcs12(properties: Mapping[str, str], store: str, origin: str, content
 @contextmanager
 def _private_file(content: bytes) -> Iterator[str]:
     """A file that only this process can open, in memory where the system has such files, else with mode 0600."""
-    if hasattr(os, "memfd_create"):
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         with open(os.memfd_create("key"), "wb") as memory:
             memory.write(content)
             memory.flush()

@@ -19,7 +19,7 @@ from typing import Any
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse, kafka
-from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, no_response_error
+from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, is_remembered, no_response_error
 from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.retries import CONTROLLER
@@ -207,10 +207,9 @@ class Routing:
         return Unavailable(f"no broker of {servers} answers: {problem or 'none knows a broker'}")
 
     def _problem(self, connections: Connections, node: Node, no_response: NoResponse) -> AutothrottleError:
-        problem = no_response_error(no_response, connections.name(node))
-        if isinstance(problem, Invalid):
+        if is_remembered(no_response):
             self._retire(connections)
-        return problem
+        return no_response_error(no_response, connections.name(node))
 
     @contextmanager
     def _connections(self) -> Iterator[Connections]:

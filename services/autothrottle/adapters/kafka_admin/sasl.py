@@ -158,7 +158,10 @@ def _credentials(properties: Mapping[str, str], mechanism: str, warnings: list[s
     if not given.get("username") or not given.get("password"):
         raise Invalid(f"sasl.jaas.config has no username or no password. {fix}")
     _warn_of_unused(given, ("username", "password", "tokenauth"), warnings)
-    return given["username"], given["password"]
+    username = given["username"]
+    if mechanism != "PLAIN":  # RFC 5802, section 5.1, which kafka-python leaves to its user
+        username = username.replace("=", "=3D").replace(",", "=2C")
+    return username, given["password"]
 
 
 def _jaas_options(jaas: str, module: str) -> Mapping[str, str] | None:

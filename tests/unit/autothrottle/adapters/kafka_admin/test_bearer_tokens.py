@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from autothrottle.adapters.kafka_admin.bearer_tokens import BearerToken, BearerTokens
+from autothrottle.adapters.kafka_admin.bearer_tokens import RENEWAL_SHARE, BearerToken, BearerTokens
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from tests.builders import eventually
 
@@ -129,6 +129,12 @@ def test_refusal_is_repeated_to_all_callers_without_flooding_the_endpoint() -> N
     assert source.fetches == 7
 
 
+def test_token_without_an_end_is_renewed_within_a_day() -> None:
+    tokens = BearerTokens(Source(token("one", 1e300)), clock=Clock())
+    assert outcome_of(tokens) is None
+    assert tokens.renew_if_due() == 86_400 * RENEWAL_SHARE
+
+
 @pytest.mark.parametrize("lifetime", [0.0, -60.0])
 def test_token_that_has_expired_already_is_refused_with_its_claims(lifetime: float) -> None:
     tokens = BearerTokens(Source(token("one", lifetime)))
@@ -160,3 +166,16 @@ def test_description_and_repr_do_not_contain_the_token() -> None:
     assert outcome_of(tokens) is None
     texts: Sequence[str] = [tokens.description, repr(tokens), repr(token("s3cret"))]
     assert "s3cret" not in "".join(texts)
+
+
+def test_a_thread_that_cannot_start_is_an_outage_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source, clock = Source(token("one")), Clock()
+    tokens = BearerTokens(source, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        assert "cannot be asked: can't start new thread" in str(outcome_of(tokens))
+    clock.now += 1.1
+    assert outcome_of(tokens) is None

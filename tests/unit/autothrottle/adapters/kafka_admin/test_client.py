@@ -15,6 +15,7 @@ import pytest
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import Connections, NoResponse, kafka
 from autothrottle.adapters.kafka_admin.login import KafkaLogin
+from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.servers.processes import free_ports
@@ -201,3 +202,18 @@ def test_unsupported_property_is_refused_before_anything_is_opened() -> None:
         KafkaLogin({"ssl.provider": "BCFIPS"})
     KafkaAdmin(KafkaSettings(("127.0.0.1:1",))).close()
     assert set(threading.enumerate()) <= before
+
+
+def test_calls_after_a_replaced_login_use_new_connections_and_running_calls_the_old_ones() -> None:
+    login = KafkaLogin()
+    with closing(Routing(("127.0.0.1:1",), login, timedelta(seconds=1))) as routing:
+        with routing._connections() as first:
+            login.replace({"client.id": "other"})
+            with routing._connections() as second, routing._connections() as third:
+                assert second is third is not first
+                assert second.options["client_id"] == "other"
+            assert first in routing._users
+        assert first not in routing._users
+        login.replace({})
+        with routing._connections():
+            assert second not in routing._users

@@ -641,6 +641,11 @@ def test_any_password_can_be_quoted(password: str, quote: str) -> None:
     assert client_options(properties).options["sasl_plain_password"] == password
 
 
+def test_signs_of_scram_in_a_user_name_are_escaped() -> None:
+    properties = sasl("SCRAM-SHA-256", f'{SCRAM} required username="a,b=c" password="s3cret";', "SASL_PLAINTEXT")
+    assert client_options(properties).options["sasl_plain_username"] == "a=2Cb=3Dc"
+
+
 @pytest.mark.parametrize(
     "jaas",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import tempfile
 from pathlib import Path
@@ -150,6 +151,22 @@ def test_client_presents_the_certificate_of_its_keystore(tmp_path: Path) -> None
     ):
         shown = shake_hands(tls_context(properties), server(client_needed=True)).getpeercert()
         assert shown and (("commonName", "autothrottle"),) in shown["subject"]
+
+
+@pytest.mark.parametrize("separator", ["\n", " ", ""])
+def test_stores_in_the_properties_may_be_on_one_line(separator: str) -> None:
+    def one_line(pem: str) -> str:
+        return separator.join(pem.split("\n")) if separator != "" else re.sub(r"(?<![-])\n(?![-])", "", pem)
+
+    pem = (TLS / "client.pem").read_text()
+    start = pem.index("-----BEGIN CERT")
+    properties = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": one_line(pem[:start]),
+        "ssl.keystore.certificate.chain": one_line(pem[start:]),
+        "ssl.truststore.certificates": one_line((TLS / "ca.pem").read_text()),
+    }
+    assert shake_hands(tls_context(properties), server(client_needed=True)).getpeercert()
 
 
 def test_client_without_a_keystore_presents_no_certificate() -> None:

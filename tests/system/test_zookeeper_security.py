@@ -253,7 +253,13 @@ def test_the_password_of_a_digest_changes_in_two_steps(opened: Open, login: Call
     opened(own, digest=login("a:old")).create(own.term, makepath=True)
     with pytest.raises(Conflict, match="the ACLs of 2 nodes do not admit digest:a, and were not changed"):
         secure_tree(opened(own, digest=login("a:new")), own)
-    secure_tree(opened(own, digest=login("a:new", "a:old")), own)
+    both = opened(own, digest=login("a:new", "a:old"))
+    member = f"{own.members}/run-1"
+    opened(own, OtherClients.NONE, digest=login("a:old")).create(member, makepath=True)
+    with pytest.raises(Conflict, match=r"the login digest:a and would be locked out; .*: run-1\. Fix: restart"):
+        secure_tree(both, own)
+    both.delete(member)
+    secure_tree(both, own)
     assert secure_tree(opened(own, digest=login("a:new")), own).changed == 0
 
 
@@ -351,7 +357,7 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
     def state(*arguments: str) -> tuple[int, str]:
         return autothrottle("state", "secure", *arguments, *flags)
 
-    with SimulatedRecovery(secured_zookeeper, tmp_path, {"orders": [700] * 3}) as recovery, ExitStack() as stack:
+    with SimulatedRecovery(secured_zookeeper, tmp_path, {"orders": [30_000] * 3}) as recovery, ExitStack() as stack:
 
         def run(name: str, **options: str) -> Process:
             process = recovery.deployment(api_listen="localhost:0", interval="1", **options).process("run", name, {})
@@ -360,9 +366,9 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
             return process
 
         before = recovery.configs()
-        recovery.start_reassignment()
         without_login = run("without-login")
         first = recovery.wait_for_term()
+        recovery.start_reassignment()
         recovery.wait_until_throttled()
         status, output = state()
         assert status == 1
@@ -392,5 +398,6 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
         assert "New nodes of run on " in output
         assert {*acls(stranger, own.root).values()} == {frozenset(OPEN_ACL)}
         assert recovery.wait_for_cycle(leader, secured.number + 2).term == leader.fence == recovery.leader().fence
-        recovery.speed_up()
+        assert recovery.is_throttled()
+        recovery.cancel_reassignment("orders")
         recovery.wait_until_clean(before)

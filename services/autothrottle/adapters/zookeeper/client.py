@@ -83,6 +83,8 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         """(host, port) -> why that server refuses this client; empty after a successful connection."""
         self._ended_logins: Counter[tuple[str, int]] = Counter()
         """(host, port) -> how often in succession that server has closed the connection during the login."""
+        self._tls_servers: dict[tuple[str, int], bool] = {}
+        """(ip, port) -> whether that server speaks TLS."""
         self.warns_of_refusals = False
         """Whether to log each refusal; otherwise the user of the client reports the first one."""
         self._connect_unsecured = self._connection._connect
@@ -109,19 +111,21 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
             self._connection.sasl_options = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
         try:
             timeouts = self._connect_unsecured(host, ip, port)
-        except (ConnectionDropped, AuthFailedError, SASLException) as error:
+        except (ConnectionDropped, AuthFailedError, SASLException, RuntimeError) as error:
             reason = self._reason(error, host, ip, port)
-            if not reason:  # after an AuthFailedError, kazoo would end the client
+            if not reason:  # after other errors, kazoo would end the client
                 raise error if isinstance(error, ConnectionDropped) else ConnectionDropped(str(error)) from error
             self._refuse(host, port, reason)
             raise ServerRefusal(reason) from error
         self.refusals.clear()
         self._ended_logins.clear()
+        self.security.reported.clear()
         self.logged_in.set()
         return timeouts
 
     def _refuse(self, host: str, port: int, reason: str) -> None:
-        if self.warns_of_refusals and self.refusals.get((host, port)) != reason:
+        if self.warns_of_refusals and reason not in self.security.reported:
+            self.security.reported.add(reason)
             log.warning("%s", reason)
         self.refusals[host, port] = reason
 
@@ -145,12 +149,23 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
                 f"{server} {refused} ({_short(error.__context__)}). Fix: give a certificate that the server trusts "
                 "with zk-tls-cert and zk-tls-key"
             )
-        if not self.use_ssl and _speaks_tls((ip, port)):
+        if self._accepts_only_tls(ip, port):
             return (
                 f"{server} accepts only TLS at this port. Fix: give zk-tls-ca, or the server's clientPort in place of "
                 "its secureClientPort in zk-addr"
             )
         return ""
+
+    def _accepts_only_tls(self, ip: str, port: int) -> bool:
+        """Whether a server that has accepted a connection without TLS, and closed it, speaks TLS.
+
+        It is asked once, before the first connection: a server without TLS logs a warning for it.
+        """
+        if self.use_ssl or self.logged_in.is_set() or self._connection._socket is None:
+            return False
+        if (ip, port) not in self._tls_servers:
+            self._tls_servers[ip, port] = _speaks_tls((ip, port))
+        return self._tls_servers[ip, port]
 
     # ACLs of new nodes.
 

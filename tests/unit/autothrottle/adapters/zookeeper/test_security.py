@@ -60,6 +60,21 @@ def test_absent_file_is_named(path: Path) -> None:
         ZooKeeperSecurity(SecurityFiles(CA, encrypted, encrypted))
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        SecurityFiles(CA, SERVER),
+        SecurityFiles(CA, "", SERVER),
+        SecurityFiles("", SERVER, SERVER),
+        SecurityFiles(digest="a", sasl="b"),
+    ],
+)
+def test_files_that_would_not_be_used_are_refused(files: SecurityFiles) -> None:
+    """A certificate without authorities would connect without TLS."""
+    with pytest.raises(Invalid, match="Fix: give "):
+        ZooKeeperSecurity(files)
+
+
 def test_a_password_may_contain_colons_and_is_not_in_the_text_of_a_login(path: Path) -> None:
     path.write_text(" autothrottle:a:b c \n")
     login = ZooKeeperSecurity(SecurityFiles(sasl=str(path))).login()

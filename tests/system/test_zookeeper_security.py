@@ -138,7 +138,11 @@ def secured(
 
 
 def test_a_caller_without_the_login_changes_nothing(
-    secured: Secured, stranger: KazooClient, opened: Open, login: Callable[..., str]
+    secured: Secured,
+    stranger: KazooClient,
+    opened: Open,
+    login: Callable[..., str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever reached the ensemble could set overrides, forget what autothrottle had written, and take the term."""
     own = secured.own
@@ -162,6 +166,10 @@ def test_a_caller_without_the_login_changes_nothing(
     candidate = ZooKeeperElection(another, own, SESSION)
     candidate.join("127.0.0.1:2", lambda: None)
     assert secured.write("6", "5") is OutcomeStatus.APPLIED
+    denial = "ZooKeeper denies this planner the election, so that it cannot lead: the ACL of a node does not admit"
+    eventually(lambda: denial in caplog.text)
+    time.sleep(2)  # it tries again after a second
+    assert caplog.text.count(denial) == 1
     assert candidate.term is None
     candidate.leave()
     with pytest.raises(Unavailable, match=r"^ZooKeeper denies access while .*Fix: give it the login of"):

@@ -28,7 +28,7 @@ from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides
 from autothrottle.composition.cluster import new_state
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
-from autothrottle.core.errors import Conflict, NotLeader, Unavailable
+from autothrottle.core.errors import Conflict, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import OutcomeStatus
 from autothrottle.ports.kafka import Term
@@ -274,6 +274,18 @@ def test_the_password_of_a_digest_changes_in_two_steps(opened: Open, login: Call
 def autothrottle(*arguments: str) -> tuple[int, str]:
     """Run a command to its end; return its exit status and its output."""
     return run_command([sys.executable, "-m", "autothrottle", *arguments], within_seconds=60)
+
+
+def test_acls_change_only_for_a_process_with_a_login_and_a_closed_mode(opened: Open, sasl: str) -> None:
+    own = OwnPaths(f"test-{uuid.uuid4().hex}")
+    with pytest.raises(Invalid, match=r"needs a login\. Fix: --zk-digest-file or --zk-sasl-file"):
+        secure_tree(opened(own), own)
+    with pytest.raises(Invalid, match=r"zk-acl is open, so there is nothing to secure\. Fix: --zk-acl=read or"):
+        secure_tree(opened(own, OtherClients.OPEN, sasl=sasl), own)
+    status, output = autothrottle("state", "secure", "--bootstrap-servers=localhost:1", f"--zk-sasl-file={sasl}")
+    assert (status, "the ACLs of the state topic say who may write it. Fix: kafka-acls.sh" in output) == (1, True), (
+        output
+    )
 
 
 REFUSALS = {

@@ -112,11 +112,11 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         try:
             timeouts = self._connect_unsecured(host, ip, port)
         except (ConnectionDropped, AuthFailedError, SASLException, RuntimeError) as error:
-            reason = self._reason(error, host, ip, port)
-            if not reason:  # after other errors, kazoo would end the client
-                raise error if isinstance(error, ConnectionDropped) else ConnectionDropped(str(error)) from error
-            self._refuse(host, port, reason)
-            raise ServerRefusal(reason) from error
+            if reason := self._reason(error, host, ip, port):
+                self._refuse(host, port, reason)
+                raise ServerRefusal(reason) from error
+            # After other errors than a dropped connection, kazoo would end the client.
+            raise ConnectionDropped(str(error)) from error
         self.refusals.clear()
         self._ended_logins.clear()
         self.security.reported.clear()
@@ -143,7 +143,7 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
                 f"{server} refuses the login {self.login.name}: the user or the password is wrong, or the server has "
                 f"no users for {self.login.scheme}. Fix: correct {self.login.option}, or the server's users"
             )
-        if isinstance(error.__context__, ssl.SSLError):
+        if isinstance(error.__context__, ssl.SSLError) and _is_alert(error.__context__):
             refused = "refuses our certificate" if self.security.has_certificate else "needs a client certificate"
             return (
                 f"{server} {refused} ({_short(error.__context__)}). Fix: give a certificate that the server trusts "
@@ -220,9 +220,14 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
         with socket.create_connection(address, _PROBE_SECONDS) as connection, context.wrap_socket(connection):
             return True
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it needs a client certificate, for example
+        return _is_alert(error)  # it needs a client certificate, for example
     except OSError:
         return False
+
+
+def _is_alert(error: ssl.SSLError) -> bool:
+    """Whether the other side has sent the error; otherwise it has closed the connection, for example."""
+    return "ALERT" in (error.reason or "")
 
 
 def _short(error: ssl.SSLError) -> str:

@@ -396,8 +396,13 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
         assert f", pid {without_login.pid}. Fix: restart them with zk-sasl-file" in output
         assert {*acls(stranger, own.root).values()} == {frozenset(OPEN_ACL)}
 
+        options = {name.replace("-", "_"): value for name, value in with_login.items()}
+        process = run("with-login", **options)
+        warning = "and are locked out of the nodes that it creates: run on "
+        pid = f", pid {without_login.pid}. Fix: restart them with the same login"
+        eventually(lambda: warning in process.log.read_text() and pid in process.log.read_text())
+        eventually(lambda: len(stranger.get_children(own.election)) == 2)
         without_login.stop()
-        run("with-login", **{name.replace("-", "_"): value for name, value in with_login.items()})
         leader = recovery.wait_for_term(first.fence)
         last = recovery.wait_for_cycle(leader)
         status, output = state()

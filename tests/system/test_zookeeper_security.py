@@ -28,7 +28,7 @@ from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides
 from autothrottle.composition.cluster import new_state
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
-from autothrottle.core.errors import Conflict, NotLeader, Unavailable
+from autothrottle.core.errors import Conflict, Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import OutcomeStatus
 from autothrottle.ports.kafka import Term
@@ -138,7 +138,11 @@ def secured(
 
 
 def test_a_caller_without_the_login_changes_nothing(
-    secured: Secured, stranger: KazooClient, opened: Open, login: Callable[..., str]
+    secured: Secured,
+    stranger: KazooClient,
+    opened: Open,
+    login: Callable[..., str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever reached the ensemble could set overrides, forget what autothrottle had written, and take the term."""
     own = secured.own
@@ -162,6 +166,10 @@ def test_a_caller_without_the_login_changes_nothing(
     candidate = ZooKeeperElection(another, own, SESSION)
     candidate.join("127.0.0.1:2", lambda: None)
     assert secured.write("6", "5") is OutcomeStatus.APPLIED
+    denial = "ZooKeeper denies this planner the election, so that it cannot lead: the ACL of a node does not admit"
+    eventually(lambda: denial in caplog.text)
+    time.sleep(2)  # it tries again after a second
+    assert caplog.text.count(denial) == 1
     assert candidate.term is None
     candidate.leave()
     with pytest.raises(Unavailable, match=r"^ZooKeeper denies access while .*Fix: give it the login of"):
@@ -253,13 +261,31 @@ def test_the_password_of_a_digest_changes_in_two_steps(opened: Open, login: Call
     opened(own, digest=login("a:old")).create(own.term, makepath=True)
     with pytest.raises(Conflict, match="the ACLs of 2 nodes do not admit digest:a, and were not changed"):
         secure_tree(opened(own, digest=login("a:new")), own)
-    secure_tree(opened(own, digest=login("a:new", "a:old")), own)
+    both = opened(own, digest=login("a:new", "a:old"))
+    member = f"{own.members}/run-1"
+    opened(own, OtherClients.NONE, digest=login("a:old")).create(member, makepath=True)
+    with pytest.raises(Conflict, match=r"the login digest:a and would be locked out; .*: run-1\. Fix: restart"):
+        secure_tree(both, own)
+    both.delete(member)
+    secure_tree(both, own)
     assert secure_tree(opened(own, digest=login("a:new")), own).changed == 0
 
 
 def autothrottle(*arguments: str) -> tuple[int, str]:
     """Run a command to its end; return its exit status and its output."""
     return run_command([sys.executable, "-m", "autothrottle", *arguments], within_seconds=60)
+
+
+def test_acls_change_only_for_a_process_with_a_login_and_a_closed_mode(opened: Open, sasl: str) -> None:
+    own = OwnPaths(f"test-{uuid.uuid4().hex}")
+    with pytest.raises(Invalid, match=r"needs a login\. Fix: --zk-digest-file or --zk-sasl-file"):
+        secure_tree(opened(own), own)
+    with pytest.raises(Invalid, match=r"zk-acl is open, so there is nothing to secure\. Fix: --zk-acl=read or"):
+        secure_tree(opened(own, OtherClients.OPEN, sasl=sasl), own)
+    status, output = autothrottle("state", "secure", "--bootstrap-servers=localhost:1", f"--zk-sasl-file={sasl}")
+    assert (status, "the ACLs of the state topic say who may write it. Fix: kafka-acls.sh" in output) == (1, True), (
+        output
+    )
 
 
 REFUSALS = {
@@ -351,7 +377,7 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
     def state(*arguments: str) -> tuple[int, str]:
         return autothrottle("state", "secure", *arguments, *flags)
 
-    with SimulatedRecovery(secured_zookeeper, tmp_path, {"orders": [700] * 3}) as recovery, ExitStack() as stack:
+    with SimulatedRecovery(secured_zookeeper, tmp_path, {"orders": [30_000] * 3}) as recovery, ExitStack() as stack:
 
         def run(name: str, **options: str) -> Process:
             process = recovery.deployment(api_listen="localhost:0", interval="1", **options).process("run", name, {})
@@ -360,9 +386,9 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
             return process
 
         before = recovery.configs()
-        recovery.start_reassignment()
         without_login = run("without-login")
         first = recovery.wait_for_term()
+        recovery.start_reassignment()
         recovery.wait_until_throttled()
         status, output = state()
         assert status == 1
@@ -370,8 +396,13 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
         assert f", pid {without_login.pid}. Fix: restart them with zk-sasl-file" in output
         assert {*acls(stranger, own.root).values()} == {frozenset(OPEN_ACL)}
 
+        options = {name.replace("-", "_"): value for name, value in with_login.items()}
+        process = run("with-login", **options)
+        warning = "and are locked out of the nodes that it creates: run on "
+        pid = f", pid {without_login.pid}. Fix: restart them with the same login"
+        eventually(lambda: warning in process.log.read_text() and pid in process.log.read_text())
+        eventually(lambda: len(stranger.get_children(own.election)) == 2)
         without_login.stop()
-        run("with-login", **{name.replace("-", "_"): value for name, value in with_login.items()})
         leader = recovery.wait_for_term(first.fence)
         last = recovery.wait_for_cycle(leader)
         status, output = state()
@@ -392,5 +423,6 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
         assert "New nodes of run on " in output
         assert {*acls(stranger, own.root).values()} == {frozenset(OPEN_ACL)}
         assert recovery.wait_for_cycle(leader, secured.number + 2).term == leader.fence == recovery.leader().fence
-        recovery.speed_up()
+        assert recovery.is_throttled()
+        recovery.cancel_reassignment("orders")
         recovery.wait_until_clean(before)

@@ -48,7 +48,7 @@ V = TypeVar("V")
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 
-_ACCESS_TIMEOUT = timedelta(seconds=5)
+_ACCESS_TIMEOUT = timedelta(seconds=10)
 
 log = logging.getLogger(__name__)
 

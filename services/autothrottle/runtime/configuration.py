@@ -315,23 +315,11 @@ class Configuration:
     zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
     zk_config_prefix: str = kinds.znode("autothrottle", "Root znode of our own state; not below zk-prefix")
     zk_session_timeout: timedelta = kinds.seconds("6", "Same as session-timeout", at_most=60)
-    zk_tls_ca: str = kinds.file(
-        "Certificates of the authorities of ZooKeeper's servers; turns on TLS", "/etc/autothrottle/zk/ca.crt", _PEM_FILE
-    )
-    zk_tls_cert: str = kinds.file(
-        "Certificate of this process for ZooKeeper, with its intermediates", "/etc/autothrottle/zk/tls.crt", _PEM_FILE
-    )
-    zk_tls_key: str = kinds.file(
-        "Private key of zk-tls-cert, without a password", "/etc/autothrottle/zk/tls.key", _PEM_FILE
-    )
-    zk_digest_file: str = kinds.file(
-        "Login with ZooKeeper's scheme digest; further lines have earlier passwords, see docs/security.md",
-        "/run/secrets/zk-digest",
-        "a readable file with lines of USER:PASSWORD",
-    )
-    zk_sasl_file: str = kinds.file(
-        "Login with SASL and DIGEST-MD5", "/run/secrets/zk-sasl", "a readable file with USER:PASSWORD alone"
-    )
+    zk_tls_ca: str = kinds.zookeeper_file("tls-ca")
+    zk_tls_cert: str = kinds.zookeeper_file("tls-cert")
+    zk_tls_key: str = kinds.zookeeper_file("tls-key")
+    zk_digest_file: str = kinds.zookeeper_file("digest")
+    zk_sasl_file: str = kinds.zookeeper_file("sasl")
     zk_acl: OtherClients = kinds.choice(
         OtherClients.OPEN,
         "What clients without our login may do with our znodes; read and none need a login, see docs/security.md",

@@ -282,9 +282,15 @@ class _Connections:
 
     @cached_property
     def session(self) -> KazooClient:
+        from autothrottle.adapters.zookeeper.security import SecurityFiles, ZooKeeperSecurity
         from autothrottle.adapters.zookeeper.session import connect, disconnect
 
-        session = connect(",".join(self._options.zk_addr), _SESSION_TIMEOUT, _CONNECT_TIMEOUT)
+        options = self._options
+        files = SecurityFiles(
+            options.zk_tls_ca, options.zk_tls_cert, options.zk_tls_key, options.zk_digest_file, options.zk_sasl_file
+        )
+        security = ZooKeeperSecurity(files)
+        session = connect(",".join(options.zk_addr), _SESSION_TIMEOUT, _CONNECT_TIMEOUT, security=security)
         self._stack.callback(disconnect, session)
         return session
 

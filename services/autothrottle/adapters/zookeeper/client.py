@@ -83,6 +83,8 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         """(host, port) -> why that server refuses this client; empty after a successful connection."""
         self._ended_logins: Counter[tuple[str, int]] = Counter()
         """(host, port) -> how often in succession that server has closed the connection during the login."""
+        self._tls_servers: dict[tuple[str, int], bool] = {}
+        """(ip, port) -> whether that server speaks TLS."""
         self.warns_of_refusals = False
         """Whether to log each refusal; otherwise the user of the client reports the first one."""
         self._connect_unsecured = self._connection._connect
@@ -109,19 +111,21 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
             self._connection.sasl_options = {"mechanism": "DIGEST-MD5", "username": user, "password": password}
         try:
             timeouts = self._connect_unsecured(host, ip, port)
-        except (ConnectionDropped, AuthFailedError, SASLException) as error:
-            reason = self._reason(error, host, ip, port)
-            if not reason:  # after an AuthFailedError, kazoo would end the client
-                raise error if isinstance(error, ConnectionDropped) else ConnectionDropped(str(error)) from error
-            self._refuse(host, port, reason)
-            raise ServerRefusal(reason) from error
+        except (ConnectionDropped, AuthFailedError, SASLException, RuntimeError) as error:
+            if reason := self._reason(error, host, ip, port):
+                self._refuse(host, port, reason)
+                raise ServerRefusal(reason) from error
+            # After other errors than a dropped connection, kazoo would end the client.
+            raise ConnectionDropped(str(error)) from error
         self.refusals.clear()
         self._ended_logins.clear()
+        self.security.reported.clear()
         self.logged_in.set()
         return timeouts
 
     def _refuse(self, host: str, port: int, reason: str) -> None:
-        if self.warns_of_refusals and self.refusals.get((host, port)) != reason:
+        if self.warns_of_refusals and reason not in self.security.reported:
+            self.security.reported.add(reason)
             log.warning("%s", reason)
         self.refusals[host, port] = reason
 
@@ -139,18 +143,29 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
                 f"{server} refuses the login {self.login.name}: the user or the password is wrong, or the server has "
                 f"no users for {self.login.scheme}. Fix: correct {self.login.option}, or the server's users"
             )
-        if isinstance(error.__context__, ssl.SSLError):
+        if isinstance(error.__context__, ssl.SSLError) and _is_alert(error.__context__):
             refused = "refuses our certificate" if self.security.has_certificate else "needs a client certificate"
             return (
                 f"{server} {refused} ({_short(error.__context__)}). Fix: give a certificate that the server trusts "
                 "with zk-tls-cert and zk-tls-key"
             )
-        if not self.use_ssl and _speaks_tls((ip, port)):
+        if self._accepts_only_tls(ip, port):
             return (
                 f"{server} accepts only TLS at this port. Fix: give zk-tls-ca, or the server's clientPort in place of "
                 "its secureClientPort in zk-addr"
             )
         return ""
+
+    def _accepts_only_tls(self, ip: str, port: int) -> bool:
+        """Whether a server that has accepted a connection without TLS, and closed it, speaks TLS.
+
+        It is asked once, before the first connection: a server without TLS logs a warning for it.
+        """
+        if self.use_ssl or self.logged_in.is_set() or self._connection._socket is None:
+            return False
+        if (ip, port) not in self._tls_servers:
+            self._tls_servers[ip, port] = _speaks_tls((ip, port))
+        return self._tls_servers[ip, port]
 
     # ACLs of new nodes.
 
@@ -205,9 +220,14 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
         with socket.create_connection(address, _PROBE_SECONDS) as connection, context.wrap_socket(connection):
             return True
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it needs a client certificate, for example
+        return _is_alert(error)  # it needs a client certificate, for example
     except OSError:
         return False
+
+
+def _is_alert(error: ssl.SSLError) -> bool:
+    """Whether the other side has sent the error; otherwise it has closed the connection, for example."""
+    return "ALERT" in (error.reason or "")
 
 
 def _short(error: ssl.SSLError) -> str:

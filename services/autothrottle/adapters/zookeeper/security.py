@@ -99,7 +99,13 @@ class ZooKeeperSecurity:
         Raises:
             Invalid: a file cannot be read, or has other content.
         """
+        if bool(files.certificate) != bool(files.key) or (files.certificate and not files.authorities):
+            raise Invalid("zk-tls-cert needs zk-tls-key and zk-tls-ca, and the key needs both. Fix: give all three")
+        if files.digest and files.sasl:
+            raise Invalid("zk-digest-file and zk-sasl-file are both given. Fix: give one")
         self.others, self._own = others, own
+        self.reported: set[str] = set()
+        """Refusals in the log; the sessions of a process report each of them once."""
         self.has_certificate = bool(files.certificate)
         self._context: ReloadedFiles[ssl.SSLContext] | None = None
         self._login: ReloadedFiles[Login] | None = None

@@ -114,9 +114,13 @@ def _members(client: SecuredClient, own: OwnPaths, timeout: timedelta) -> Iterat
     with suppress(NoNodeError):
         for name in sorted(client.get_children_async(own.members).get(timeout=seconds)):
             path = f"{own.members}/{name}"
-            with suppress(NoNodeError):  # it has left
+            try:
                 entries = client.get_acls_async(path).get(timeout=seconds)[0]
                 yield _MemberNode(_described(client.get_async(path).get(timeout=seconds)[0], name), entries)
+            except NoNodeError:
+                continue  # it has left
+            except NoAuthError:
+                yield _MemberNode(name, ())  # it has another login
 
 
 def _described(data: bytes, name: str) -> str:

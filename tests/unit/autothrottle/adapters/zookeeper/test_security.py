@@ -60,6 +60,21 @@ def test_absent_file_is_named(path: Path) -> None:
         ZooKeeperSecurity(SecurityFiles(CA, encrypted, encrypted))
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        SecurityFiles(CA, SERVER),
+        SecurityFiles(CA, "", SERVER),
+        SecurityFiles("", SERVER, SERVER),
+        SecurityFiles(digest="a", sasl="b"),
+    ],
+)
+def test_files_that_would_not_be_used_are_refused(files: SecurityFiles) -> None:
+    """A certificate without authorities would connect without TLS."""
+    with pytest.raises(Invalid, match="Fix: give "):
+        ZooKeeperSecurity(files)
+
+
 def test_a_password_may_contain_colons_and_is_not_in_the_text_of_a_login(path: Path) -> None:
     path.write_text(" autothrottle:a:b c \n")
     login = ZooKeeperSecurity(SecurityFiles(sasl=str(path))).login()
@@ -226,3 +241,35 @@ def test_a_refused_login_is_retried_and_counts_as_wrong_after_the_third_time(pat
     client._connect_unsecured = lambda *_: (1.0, 1.0)
     client._connect("zk2", "10.0.0.1", 2181)
     assert (client.refusals, client.logged_in.is_set()) == ({}, True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "certificate", "sentence"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "", "needs a client certificate (tlsv13 alert certificate required)"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", SERVER, "refuses our certificate (sslv3 alert bad certificate)"),
+        ("UNEXPECTED_EOF_WHILE_READING", SERVER, ""),
+    ],
+)
+def test_a_server_that_is_stopping_is_not_taken_for_one_that_refuses_the_certificate(
+    reason: str, certificate: str, sentence: str
+) -> None:
+    security = ZooKeeperSecurity(SecurityFiles(CA, certificate, certificate))
+    client = SecuredClient("zk1:2281", SESSION, security)
+    alert = ssl.SSLError(1, "from the server")
+    alert.reason = reason
+
+    def connect(*_: object) -> None:
+        try:
+            raise alert
+        except OSError:
+            raise ConnectionDropped("socket connection error")  # noqa: B904
+
+    client._connect_unsecured = connect
+    with pytest.raises(ConnectionDropped) as dropped:
+        client._connect("zk1", "10.0.0.1", 2281)
+    if sentence:
+        fix = "Fix: give a certificate that the server trusts with zk-tls-cert and zk-tls-key"
+        assert str(dropped.value) == f"ZooKeeper server zk1:2281 {sentence}. {fix}"
+    else:
+        assert client.refusal == ""

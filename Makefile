@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo score test test-unit test-all chaos fuzz check format proto bench bench-control bench-links bench-placement bench-score matrix pictures docs lock release helm clean java
+.PHONY: help install demo score test test-unit test-all chaos fuzz check format proto audit bench bench-control bench-links bench-placement bench-score matrix pictures docs lock release helm clean java
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-13s %s\n' "$$t" "$$d"; done
@@ -74,13 +74,16 @@ test: $(STAMP) java ## run all tests, in about 15 minutes on 2 cores; ARGS="-k n
 test-unit: $(STAMP) ## run the tests that start no server process, in about 90 seconds; ARGS="-k name" chooses
 	@$(PYTEST) $(UNIT) $(ARGS)
 
-# Programs whose packages do not go together with those of autothrottle, each in build/NAME.
-ENVIRONMENTS := airflow moto
+# Programs whose packages do not go together with those of autothrottle, or that few people need, each in build/NAME.
+ENVIRONMENTS := airflow audit moto
 
-test-all: $(STAMP) java ## also repeat tests with more seeds, examples and versions of Kafka, and the longest ones; ARGS="--part 1/3" runs a third
+build/%/.installed: tests/environments/%.txt
+	@$(PYTHON) -m venv build/$*
+	@build/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+test-all: $(STAMP) java $(ENVIRONMENTS:%=build/%/.installed) ## also repeat tests with more seeds, examples and versions of Kafka, and the longest ones; ARGS="--part 1/3" runs a third
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r tests/system/scorer/requirements.txt
-	@for name in $(ENVIRONMENTS); do $(PYTHON) -m venv build/$$name && build/$$name/bin/python -m pip install --quiet \
-	  --disable-pip-version-check --require-hashes -r tests/environments/$$name.txt || exit 1; done
 	@$(call run_tests,--with-repeats $(ARGS))
 
 chaos: $(STAMP) java ## try to break it, 200 seeded runs; ARGS="--first 7 --count 1 --stories" plays one of them
@@ -134,6 +137,13 @@ format: $(STAMP) ## let ruff format and fix what it can
 proto: $(STAMP) ## regenerate services/autothrottle/v1 from proto/
 	$(BIN)/python proto/generate.py
 
+# The files with every package that a user or a developer installs. `--strict`: a package that the registry does not know
+# would count as safe.
+AUDITED := requirements.txt tests/system/scorer/requirements.txt
+
+audit: build/audit/.installed ## compare all pinned packages with the registry's list of known vulnerabilities; ARGS="--ignore-vuln ID" leaves one out
+	build/audit/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(AUDITED:%=-r %) $(ARGS)
+
 # All extras but those that only some users of the scorer need.
 EXTRAS := service kafka lab decisions score dev bench release
 
@@ -158,7 +168,7 @@ lock: ## resolve requirements.txt anew from pyproject.toml, and the parts of it 
 	  --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file tests/environments/$$name.txt \
 	  tests/environments/$$name.in || exit 1; done
 
-release: $(STAMP) ## build sdist and wheel in dist/, and try the wheel in empty environments, one for each extra
+release: $(STAMP) ## build sdist, wheel and SBOMs in dist/, and try the wheel in empty environments, one for each extra
 	$(BIN)/python -m tests.quality.release $(ARGS)
 
 helm: ## build helm with go in the cache, for the checks and tests of the chart

@@ -28,7 +28,10 @@ SCORER = "tests/system/scorer/"
 SHARED_CLUSTERS = ("kafka_cluster", "kraft_cluster", "spark")
 """A group of tests for each, the one that takes longest first: one process runs all tests of a group."""
 
-SERVER_FIXTURES = {"zookeeper", "fresh_zookeeper", "own_zookeeper", "prometheus", *SHARED_CLUSTERS}
+SERVER_FIXTURES = {
+    *("zookeeper", "fresh_zookeeper", "own_zookeeper", "secured_zookeeper"),
+    *("prometheus", *SHARED_CLUSTERS),
+}
 
 SHOWN_SECONDS = 5.0
 """A file whose tests take less is not listed at the end."""

@@ -18,7 +18,8 @@ from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.prometheus import missing_programs
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.zookeeper import ServerSecurity, ZooKeeperServer
+from tests.paths import CERTIFICATES
 from tests.system.zookeeper_tree import session
 
 
@@ -54,6 +55,18 @@ def fresh_zookeeper() -> Iterator[ZooKeeperServer]:
 def own_zookeeper() -> Iterator[ZooKeeperServer]:
     """A new ZooKeeper for one module, which may use the root, and freeze or kill the server."""
     with scratch_directory() as directory, ZooKeeperServer(directory) as server:
+        yield server
+
+
+USERS = {"autothrottle": "correct horse", "kafka": "battery staple", "other": "other password"}
+"""The users of a secured ZooKeeper and their passwords."""
+
+
+@pytest.fixture(scope="module")
+def secured_zookeeper() -> Iterator[ZooKeeperServer]:
+    """A new ZooKeeper for one module, with TLS at a second port and with users."""
+    security = ServerSecurity(CERTIFICATES / "server.pem", CERTIFICATES / "ca.pem", USERS)
+    with scratch_directory() as directory, ZooKeeperServer(directory, security=security) as server:
         yield server
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from autothrottle import __version__
 from autothrottle.composition.cluster import new_state, validate_kafka_settings
 from autothrottle.composition.services import Composition
-from autothrottle.composition.state import copy_state
+from autothrottle.composition.state import copy_state, zookeeper_security
 from autothrottle.composition.store_choice import refuse_state_left_behind
 from autothrottle.core.errors import AutothrottleError, Invalid
 from autothrottle.core.members import Member, leader_address
@@ -181,11 +181,14 @@ def _show(text: str) -> int:
 
 
 def _state(arguments: list[str]) -> int:
-    """Run `state export FILE` or `state import FILE`."""
+    """Run `state export FILE`, `state import FILE` or `state secure [--undo]`."""
     if {"-h", "-help", "--help"} & {*arguments}:
         return _show(help_text("state"))
+    if arguments[:1] == ["secure"]:
+        options = [argument for argument in arguments[1:] if argument not in ("-undo", "--undo")]
+        return _configured("state", options, partial(_secure_state, len(options) < len(arguments) - 1))
     if len(arguments) < 2 or arguments[0] not in ("export", "import") or arguments[1].startswith("-"):
-        print("state needs `export FILE` or `import FILE` before its options", file=sys.stderr)
+        print("state needs `export FILE`, `import FILE` or `secure` before its options", file=sys.stderr)
         return EXIT_USAGE
     return _configured("state", arguments[2:], partial(_copy_state, arguments[0], arguments[1]))
 
@@ -204,6 +207,19 @@ def _copy_state(action: str, path: str, configuration: Configuration) -> int:
     return 0
 
 
+def _secure_state(undo: bool, configuration: Configuration) -> int:
+    log_standard_error()
+    with Shutdown() as shutdown:
+        change = new_state(configuration, shutdown).set_access(undo)
+    access = "open" if undo else configuration.zk_acl
+    for process in change.creators:
+        log.warning(
+            "New nodes of %s have other ACLs. Fix: restart it with --zk-acl=%s, then run this again", process, access
+        )
+    log.info("Changed the ACLs of %d nodes; zk-acl is %s for all of them", change.changed, access)
+    return 0
+
+
 def _configured(command: str, arguments: Sequence[str], run: Callable[[Configuration], int] | None = None) -> int:
     options = COMMANDS[command].options
     configuration = parse(arguments, os.environ, used=options)
@@ -218,7 +234,10 @@ def _configured(command: str, arguments: Sequence[str], run: Callable[[Configura
         log.warning("%s", capitalized(warning))
     try:
         if "zk-prefix" in options or configuration.state_store is StateStore.KAFKA:  # it accesses Kafka
-            validate_kafka_settings(configuration)
+            for warning in validate_kafka_settings(configuration):
+                log.warning("%s", capitalized(warning))
+        if configuration.state_store is StateStore.ZOOKEEPER:
+            zookeeper_security(configuration)
         if command != "state":  # it only copies the state of the store
             refuse_state_left_behind(configuration)
     except Invalid as error:

@@ -16,6 +16,7 @@ from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, fetch_group_clients
 from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
@@ -116,7 +117,7 @@ def set_quotas(cluster: KraftCluster, entities: Sequence[ClientQuotaEntity]) -> 
     """Set quotas of many entities in one request: one by one they take minutes."""
     requests = [messages.alter_client_quotas(one, VALUES, validate_only=False) for one in entities]
     requests[0].entries = [entry for request in requests for entry in request.entries]
-    with closing(Routing((cluster.bootstrap_servers,), {}, timedelta(seconds=60))) as routing:
+    with closing(Routing((cluster.bootstrap_servers,), KafkaLogin(), timedelta(seconds=60))) as routing:
         answer = routing.ask_any(lambda: requests[0], time.monotonic() + 60, again=False)
     assert not any(entry.error_code for entry in answer.entries)
 
@@ -151,11 +152,12 @@ def join_group(number: int) -> Any:
 
 def test_time_to_read_the_members_of_three_thousand_groups(figures: Figures) -> None:
     request = kafka.protocol.metadata.FindCoordinatorRequest
+    login = KafkaLogin({"client.id": "member"})
     with (
         scratch_directory() as directory,
         KraftCluster(directory, (1001,)) as cluster,
         closing(KafkaAdmin(KafkaSettings((cluster.bootstrap_servers,)))) as admin,
-        closing(Routing((cluster.bootstrap_servers,), {"client_id": "member"}, timedelta(seconds=60))) as routing,
+        closing(Routing((cluster.bootstrap_servers,), login, timedelta(seconds=60))) as routing,
     ):
 
         def succeeds(build: Callable[[], Any]) -> bool:

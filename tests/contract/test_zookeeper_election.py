@@ -27,7 +27,7 @@ from autothrottle.ports.state_store import Election
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import AT_ONCE, SERVER_SECONDS, eventually
 from tests.contract.election_contract import ElectionContract, fence_of, leading, nothing
-from tests.system.zookeeper_tree import Tree, freeze, session
+from tests.system.zookeeper_tree import Tree, address_of, freeze, security_of, session
 
 SESSION_SECONDS = 1.5
 """Tolerance of asserted durations on a loaded machine."""
@@ -55,7 +55,8 @@ class Subject:
 
     def candidate(self) -> ZooKeeperElection:
         duration = timedelta(seconds=self.seconds)
-        client = connect(self.server.connect, duration, timedelta(seconds=30))
+        patience = timedelta(seconds=30)
+        client = connect(address_of(self.server), duration, patience, security=security_of(self.server))
         self._stack.callback(disconnect, client)
         election = ZooKeeperElection(client, self.tree.own, duration)
         self._stack.callback(election.leave)

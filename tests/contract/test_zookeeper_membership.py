@@ -27,7 +27,7 @@ from autothrottle_lab.servers.services import Deployment
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 from tests.builders import eventually
 from tests.contract.membership_contract import TIMEOUT, MembershipContract, member, wait_for_members
-from tests.system.zookeeper_tree import Tree, session
+from tests.system.zookeeper_tree import Tree, address_of, security_of, session
 
 SESSION_SECONDS = 20.0
 QUICK_SECONDS = 3.0
@@ -47,7 +47,7 @@ class Subject:
 
     def membership(self, seconds: float = SESSION_SECONDS) -> ZooKeeperMembership:
         duration = timedelta(seconds=seconds)
-        client = connect_in_background(self.server.connect, duration)
+        client = connect_in_background(address_of(self.server), duration, security_of(self.server))
         self._stack.callback(disconnect, client)
         membership = ZooKeeperMembership(client, self.tree.own, duration)
         self._stack.callback(membership.leave)

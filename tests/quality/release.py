@@ -1,4 +1,4 @@
-"""Builds sdist and wheel, checks them, and tries every program of the wheel with and without each extra.
+"""Builds sdist and wheel, checks them, tries every program of the wheel with and without each extra, and writes SBOMs.
 
 `make release` runs it: python -m tests.quality.release [--extras service,score] [--out DIRECTORY]
 """
@@ -19,6 +19,9 @@ from tests.paths import ROOT
 NO_EXTRA = "none"
 EXTRAS = (NO_EXTRA, "kafka", "decisions", "service", "score", "lab")
 """The extras that users install; the others contain tools for this repository."""
+
+SBOM_EXTRAS = ("service", "score")
+"""The extras that are deployed. Each has an SBOM beside the wheel: what an empty environment contains with it."""
 
 SERVICE, SCORE, LAB = frozenset({"service", "score", "lab"}), frozenset({"score", "lab"}), frozenset({"lab"})
 COMMANDS: Mapping[str, frozenset[str]] = {
@@ -84,10 +87,31 @@ def problem(command: str, extra: str, done: subprocess.CompletedProcess[str]) ->
     )
 
 
+def sbom_of(wheel: Path, extra: str) -> Path:
+    """Return the path of an extra's SBOM.
+
+    >>> sbom_of(Path("dist/autothrottle-0.2.0-py3-none-any.whl"), "service").as_posix()
+    'dist/autothrottle-0.2.0-service.cdx.json'
+    """
+    return wheel.with_name(f"{'-'.join(wheel.name.split('-')[:2])}-{extra}.cdx.json")
+
+
+def write_sbom(python: Path, path: Path) -> None:
+    """Write which packages an environment contains besides the wheel, in CycloneDX's format."""
+    subprocess.run(
+        ["make", "--no-print-directory", "build/audit/.installed", f"PYTHON={sys.executable}"], cwd=ROOT, check=True
+    )
+    program, project = ROOT / "build/audit/bin/cyclonedx-py", ROOT / "pyproject.toml"
+    options = [f"--pyproject={project}", "--output-reproducible", f"--output-file={path}"]
+    subprocess.run([program, "environment", *options, str(python)], check=True)
+
+
 def try_programs(wheel: Path, extra: str) -> list[str]:
     """Run every command in an empty environment with the wheel and an extra; return what is wrong."""
     with tempfile.TemporaryDirectory(prefix="autothrottle-release-") as directory:
         programs = install(wheel, extra, Path(directory))
+        if extra in SBOM_EXTRAS:
+            write_sbom(programs / "python", sbom_of(wheel, extra))
         answers = {
             command: subprocess.run(
                 [programs / command.split()[0], *command.split()[1:]], cwd=directory, capture_output=True, text=True

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
@@ -28,15 +27,14 @@ from autothrottle.core.cluster.configs import (
 )
 from autothrottle.core.errors import Invalid, Missing, Unavailable
 from autothrottle_lab.servers.kafka import KafkaCluster
-from autothrottle_lab.servers.kafka_kraft import KraftCluster
 from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import free_ports, scratch_directory
 from tests.paths import CERTIFICATES
+from tests.system.secured_cluster import LONG, PLAIN, SCRAM, SecuredCluster, connected, secured_cluster, token_login
 
 T = TypeVar("T")
 TLS = CERTIFICATES
 PATIENCE_SECONDS = 60.0
-LONG = timedelta(seconds=60)
 SHORT = timedelta(seconds=3)
 """Timeout of requests to a broker that does not answer."""
 
@@ -343,79 +341,10 @@ def test_many_threads_share_one_client(admin: KafkaAdmin) -> None:
 # Broker failures and authentication, on a separate cluster
 
 
-@dataclass(frozen=True, slots=True)
-class SecuredCluster:
-    """Two brokers, each with four listeners: plaintext, SASL, TLS, and SASL over TLS."""
-
-    cluster: KraftCluster
-    sasl: tuple[str, ...]
-    """Addresses of the listeners with SASL."""
-    tls: tuple[str, ...]
-    sasl_over_tls: tuple[str, ...]
-
-    def admin(self, timeout: timedelta = LONG) -> KafkaAdmin:
-        cluster = self.cluster
-        return KafkaAdmin(
-            KafkaSettings(servers(cluster.bootstrap_servers), servers(cluster.bootstrap_controllers), {}, timeout)
-        )
-
-
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-def _listeners(plain: int, users: int, tls: int, both: int) -> str:
-    """Return lines to append to a broker's server.properties; they override the lab's lines above them."""
-    ports = {"PLAINTEXT": plain, "USERS": users, "TLS": tls, "BOTH": both}
-    lines = [
-        "listeners=" + ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-        "USERS:SASL_PLAINTEXT,TLS:SSL,BOTH:SASL_SSL",
-    ]
-    for name in ("users", "both"):
-        lines += [
-            f"listener.name.{name}.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-            f'listener.name.{name}.plain.sasl.jaas.config={PLAIN} required user_alice="s3cret";',
-            f"listener.name.{name}.scram-sha-256.sasl.jaas.config={SCRAM} required;",
-            f"listener.name.{name}.scram-sha-512.sasl.jaas.config={SCRAM} required;",
-        ]
-    for name in ("tls", "both"):
-        lines += [f"listener.name.{name}.ssl.keystore.type=PEM", f"listener.name.{name}.ssl.truststore.type=PEM"]
-        lines += [f"listener.name.{name}.ssl.keystore.location={TLS / 'server.pem'}"]
-        lines += [f"listener.name.{name}.ssl.truststore.location={TLS / 'ca.pem'}"]
-    return "\n".join([*lines, "listener.name.tls.ssl.client.auth=required", ""])
-
-
 @pytest.fixture(scope="module")
 def secured() -> Iterator[SecuredCluster]:
-    with scratch_directory() as directory:
-        cluster = KraftCluster(directory, (1, 2))
-        ports = {broker_id: free_ports(3) for broker_id in cluster.brokers}
-        for broker_id, broker in cluster.brokers.items():
-            with broker.configuration.open("a") as properties:
-                properties.write(_listeners(broker.port, *ports[broker_id]))
-        with cluster:
-            _add_scram_users(cluster)
-            users, tls, both = zip(*ports.values(), strict=True)
-            yield SecuredCluster(cluster, *(tuple(f"127.0.0.1:{port}" for port in some) for some in (users, tls, both)))
-
-
-def _add_scram_users(cluster: KraftCluster) -> None:
-    users = [
-        kafka.admin.UserScramCredentialUpsertion("bob", mechanism, "t0psecret", iterations=4096)
-        for mechanism in (kafka.admin.ScramMechanism.SCRAM_SHA_256, kafka.admin.ScramMechanism.SCRAM_SHA_512)
-    ]
-
-    def added() -> str:
-        try:
-            with closing(kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers, **CLIENT)) as admin:
-                for user in users:
-                    admin.alter_user_scram_credentials([user])
-        except kafka.errors.KafkaError as error:
-            return str(error)
-        return ""
-
-    until(added, lambda problem: not problem)
+    with scratch_directory() as directory, secured_cluster(directory, (1, 2)) as cluster:
+        yield cluster
 
 
 def test_configs_of_other_parties_stay_byte_identical(secured: SecuredCluster) -> None:
@@ -531,10 +460,6 @@ def test_one_reachable_bootstrap_server_is_enough(secured: SecuredCluster) -> No
             assert "Fix: " in str(caught.value)
 
 
-def connected(servers: tuple[str, ...], properties: Mapping[str, str]) -> KafkaAdmin:
-    return KafkaAdmin(KafkaSettings(servers, (), properties, request_timeout=LONG))
-
-
 def sasl(mechanism: str, username: str, password: str, protocol: str = "SASL_PLAINTEXT") -> dict[str, str]:
     module = PLAIN if mechanism == "PLAIN" else SCRAM
     jaas = f'{module} required username="{username}" password="{password}";'
@@ -583,11 +508,51 @@ def test_wrong_password_is_reported_without_showing_it(secured: SecuredCluster, 
             admin.alter_broker_configs(1, [set_to(LEADER_RATE, "1")])
 
 
+def test_open_connections_outlive_the_token_that_opened_them(secured: SecuredCluster) -> None:
+    """The broker ends a session with its token, and kafka-python answers with the renewed one (KIP-368)."""
+    endpoint = secured.endpoint
+    endpoint.lifetime = 8.0
+    endpoint.requests.clear()
+    with closing(connected(secured.tokens, token_login(endpoint))) as admin:
+        assert admin.broker_configs([1, 2]).values.keys() == {1, 2}
+        connections = admin._routing._current
+        assert connections is not None
+        opened = dict(connections._open)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            assert admin.broker_configs([1, 2]).failures == {}
+            time.sleep(0.1)
+        assert admin._routing._current is connections
+        assert [node for node, connection in opened.items() if connection.closed] == []
+    endpoint.lifetime = 300.0
+    begins = [request.at for request in endpoint.requests]
+    assert len(begins) == 2 and 5.5 < begins[1] - begins[0] < 8
+
+
+def test_refused_tokens_are_reported_with_the_reason(secured: SecuredCluster) -> None:
+    endpoint = secured.endpoint
+    with closing(connected(secured.tokens, token_login(endpoint, "wr0ng"))) as admin:
+        with pytest.raises(
+            Invalid, match=rf"token endpoint {endpoint.token_url} refuses .*401 invalid_client"
+        ) as caught:
+            admin.brokers()
+        assert "wr0ng" not in str(caught.value)
+    endpoint.lifetime, endpoint.stated_lifetime = -60.0, 300.0
+    try:
+        with closing(connected(secured.tokens, token_login(endpoint))) as admin:
+            with pytest.raises(Invalid, match=r"refuses our credentials: .+ subject throttle, valid until ") as caught:
+                admin.brokers()
+            with pytest.raises(Invalid, match="refuses our credentials: "):
+                admin.alter_broker_configs(1, [set_to(LEADER_RATE, "1")])
+    finally:
+        endpoint.lifetime, endpoint.stated_lifetime = 300.0, None
+
+
 @pytest.mark.parametrize(
     ("listener", "properties", "message"),
     [
         ("sasl", {}, "it closed the connection. Fix: .+security.protocol"),
-        ("tls", {"security.protocol": "SSL", **CLIENT_KEY}, "unreachable by TLS: .+CERTIFICATE_VERIFY_FAILED"),
+        ("tls", {"security.protocol": "SSL", **CLIENT_KEY}, "is not trusted: .+CERTIFICATE_VERIFY_FAILED"),
         ("tls", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
         ("sasl", {"security.protocol": "SSL", **TRUST}, "is unreachable"),
     ],
@@ -595,7 +560,8 @@ def test_wrong_password_is_reported_without_showing_it(secured: SecuredCluster, 
 def test_wrong_protocol_for_a_listener_is_reported(
     secured: SecuredCluster, listener: str, properties: dict[str, str], message: str
 ) -> None:
-    with closing(connected(getattr(secured, listener), properties)) as admin, pytest.raises(Unavailable, match=message):
+    kind = Invalid if "not trusted" in message else Unavailable
+    with closing(connected(getattr(secured, listener), properties)) as admin, pytest.raises(kind, match=message):
         admin.brokers(timeout=SHORT)
 
 

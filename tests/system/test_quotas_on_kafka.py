@@ -17,6 +17,7 @@ import pytest
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas
 from autothrottle.adapters.kafka_admin.connections import CLIENT, kafka
+from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
@@ -203,7 +204,7 @@ def is_throttled(cluster: KafkaCluster, client_id: str) -> bool:
         return request(transactional_id=None, acks=1, timeout_ms=30_000, topic_data=data, min_version=3, max_version=9)
 
     servers = tuple(cluster.bootstrap_servers.split(","))
-    with closing(Routing(servers, {"client_id": client_id}, timedelta(seconds=30))) as routing:
+    with closing(Routing(servers, KafkaLogin({"client.id": client_id}), timedelta(seconds=30))) as routing:
         answer = routing.each({1001: build}, time.monotonic() + 30)[1001]
         assert not isinstance(answer, AutothrottleError), answer
         (found,) = answer.responses[0].partition_responses

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.paths import ROOT
-from tests.quality.release import COMMANDS, EXTRAS, NO_EXTRA
+from tests.quality.release import COMMANDS, EXTRAS, NO_EXTRA, SBOM_EXTRAS, sbom_of
 
 
 @pytest.mark.parametrize("extras", [NO_EXTRA, pytest.param(",".join(EXTRAS[1:]), marks=pytest.mark.repeat)])
@@ -24,3 +25,13 @@ def test_every_program_of_the_wheel_answers_or_names_its_extra(extras: str, tmp_
     for extra in extras.split(","):
         assert f"Tried {len(COMMANDS)} commands of {wheel.name} with extra {extra}" in done.stdout
     assert len(list(tmp_path.glob("*.tar.gz"))) == 1
+    deployed = sorted({*extras.split(",")} & {*SBOM_EXTRAS})
+    assert sorted(path.name for path in tmp_path.glob("*.cdx.json")) == [
+        sbom_of(wheel, extra).name for extra in deployed
+    ]
+    for extra in deployed:
+        text = sbom_of(wheel, extra).read_text("utf-8")
+        packages = {component["name"] for component in json.loads(text)["components"]}
+        assert {"grpcio", "kafka-python", "kazoo", "uvicorn"} <= packages
+        assert ("pyspark" in packages) == (extra == "score")
+        assert str(ROOT) not in text and str(tmp_path) not in text and "file:" not in text

@@ -12,9 +12,11 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.codec import parse_config, parse_ledger_entry
 from autothrottle.adapters.zookeeper.mirror import Key, ZnodeMirror
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.security import OtherClients, SecurityFiles, ZooKeeperSecurity
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -26,9 +28,25 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+def address_of(server: ZooKeeperServer) -> str:
+    """Return the address for sessions: with TLS if the server has it."""
+    return server.secure_connect if server.security else server.connect
+
+
+def security_of(server: ZooKeeperServer, others: OtherClients = OtherClients.NONE) -> ZooKeeperSecurity:
+    """Return TLS and the login of the server's first user, to whom all nodes belong; neither if the server has none."""
+    if server.security is None:
+        return ZooKeeperSecurity()
+    login = server.directory / "zk-sasl"
+    login.write_text(":".join(next(iter(server.security.users.items()))))
+    files = SecurityFiles(authorities=str(server.security.authorities), sasl=str(login))
+    return ZooKeeperSecurity(files, others, OwnPaths(""))
+
+
 @contextmanager
-def session(server: ZooKeeperServer, seconds: float = 10.0) -> Iterator[KazooClient]:
-    client = connect(server.connect, timedelta(seconds=seconds), timedelta(seconds=30))
+def session(server: ZooKeeperServer, seconds: float = 10.0) -> Iterator[SecuredClient]:
+    duration, patience = timedelta(seconds=seconds), timedelta(seconds=30)
+    client = connect(address_of(server), duration, patience, security=security_of(server))
     try:
         yield client
     finally:

@@ -63,6 +63,7 @@ FLAG_SOURCES = (
     "services/autothrottle/scorer/command.py",
     "services/autothrottle/replay.py",
     "services/autothrottle/scorer/compaction.py",
+    "services/autothrottle/__main__.py",
     "tests/chaos/__main__.py",
     "tests/fuzz/__main__.py",
     "tests/benchmarks/control/contest.py",
@@ -230,7 +231,8 @@ def check_autothrottle(words: list[str], directory: Path) -> None:
     else:
         assert main([command, "--help"]) == 0
         if command == "state":
-            assert flags.pop(0) in ("export", "import") and flags.pop(0).endswith(".json")
+            assert (action := flags.pop(0)) in ("export", "import", "secure")
+            assert action == "secure" or flags.pop(0).endswith(".json")
         (directory / "autothrottle.toml").write_text(code("toml")[0])
         assert parse(flags, KEYS | {"AUTOTHROTTLE_CONFIG": "autothrottle.toml"}).listen
 
@@ -430,7 +432,7 @@ def test_inline_throttlectl_command_is_accepted(words: list[str], tmp_path: Path
 def test_inline_autothrottle_command_exists(words: list[str]) -> None:
     assert words[1] in {*COMMANDS, "SERVICE", "--version"}
     parsers = {"simulate": make_simulate_parser, "score": make_score_parser}
-    options = {f"--{name}" for name in (*OPTIONS, "help")}
+    options = {f"--{name}" for name in (*OPTIONS, "help", *(["undo"] if words[1] == "state" else []))}
     if words[1] in parsers:
         options = {option for action in parsers[words[1]]()._actions for option in action.option_strings}
     assert {word for word in words[2:] if word[:2] == "--"} <= options

@@ -6,12 +6,13 @@ The types to know are `ZooKeeperClusterWithAdmin` and `AdminCluster`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, fetch_group_clients
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
+from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.adapters.kafka_admin.placement import AdminClusterSource, LogDirMetrics
 from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
@@ -33,15 +34,24 @@ def kafka_settings(configuration: Configuration) -> KafkaSettings:
     """Return how to reach Kafka.
 
     Raises:
-        Invalid: the file that kafka-client-config names cannot be read.
+        Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
-    path = configuration.kafka_client_config
     return KafkaSettings(
         bootstrap_servers=configuration.bootstrap_servers,
         bootstrap_controllers=configuration.kafka_bootstrap_controllers,
-        client_properties=read_client_properties(path) if path else {},
+        login=kafka_login(configuration.kafka_client_config),
         request_timeout=configuration.kafka_api_request_timeout,
     )
+
+
+@cache
+def kafka_login(path: str) -> KafkaLogin:
+    """Return the login of a file of Kafka's client properties, one for the whole process; "": no file.
+
+    Raises:
+        Invalid: the file cannot be read, or has an unsupported property.
+    """
+    return KafkaLogin(read_client_properties(path) if path else None)
 
 
 class _AdminApi:

@@ -5,7 +5,7 @@ The types to know are `ZooKeeperCluster` and, there, `AdminCluster`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -127,13 +127,15 @@ def new_cluster(configuration: Configuration, stack: Shutdown, state: StateStore
     return ZooKeeperClusterWithAdmin(configuration, stack, state)
 
 
-def validate_kafka_settings(configuration: Configuration) -> None:
-    """Check the Kafka settings without connecting.
+def validate_kafka_settings(configuration: Configuration) -> Sequence[str]:
+    """Check the Kafka settings without connecting; return warnings about them.
 
     Raises:
         Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
     """
-    if configuration.kafka_client_config:
-        from autothrottle.adapters.kafka_admin.client_properties import client_options, read_client_properties
+    path = configuration.kafka_client_config
+    if not path:
+        return ()
+    from autothrottle.composition.admin_cluster import kafka_login
 
-        client_options(read_client_properties(configuration.kafka_client_config))
+    return [f"kafka-client-config {path!r}: {warning}" for warning in kafka_login(path).warnings]

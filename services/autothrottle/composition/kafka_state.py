@@ -17,6 +17,7 @@ from autothrottle.adapters.kafka_state.nodes import kafka_map, kafka_overrides, 
 from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
 from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap
 from autothrottle.adapters.state_store.state_copy import StateCopy
+from autothrottle.adapters.zookeeper_state.access import AccessChange
 from autothrottle.composition.admin_cluster import kafka_settings
 from autothrottle.composition.state import StateStores
 from autothrottle.core.errors import Invalid
@@ -98,6 +99,12 @@ class KafkaState(StateStores):
 
     def import_copy(self, copy: StateCopy) -> None:
         import_state(self._log, self.paths, copy)
+
+    def set_access(self, undo: bool) -> AccessChange:
+        raise Invalid(
+            "the state is in Kafka, where the ACLs of the state topic say who may write it. Fix: kafka-acls.sh, see "
+            "docs/security.md; or --state-store=zookeeper"
+        )
 
     def remove(self) -> None:
         remove_own_nodes(self._log, self.paths, self.session_timeout)

@@ -5,20 +5,22 @@ The type to know is `StateStores`.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from kazoo.client import KazooClient
-
 from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
+from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions, require_access
+from autothrottle.adapters.zookeeper.security import OtherClients, ZooKeeperSecurity
 from autothrottle.adapters.zookeeper.session import connect, connect_in_background, disconnect, drop
+from autothrottle.adapters.zookeeper_state.access import AccessChange, members_without_login, secure_tree
 from autothrottle.adapters.zookeeper_state.copy import export_state, import_state
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger, ZooKeeperLedgerReader
@@ -45,6 +47,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
+
+_ACCESS_TIMEOUT = timedelta(seconds=10)
+
+log = logging.getLogger(__name__)
 
 
 class StateStores(ABC):
@@ -123,6 +129,16 @@ class StateStores(ABC):
         """
 
     @abstractmethod
+    def set_access(self, undo: bool) -> AccessChange:
+        """Let other clients do with the store what the configuration says, or everything with `undo`.
+
+        Raises:
+            Invalid: this store has no such access.
+            Conflict: a running process would lose its access, or this process has none.
+            Unavailable: the store does not answer.
+        """
+
+    @abstractmethod
     def remove(self) -> None:
         """Remove the ledger, the election and the members. What operators set stays, and the term.
 
@@ -137,29 +153,52 @@ class ZooKeeperState(StateStores):
     def __init__(self, configuration: Configuration, stack: Shutdown) -> None:
         super().__init__(configuration, stack)
         self._servers = ",".join(configuration.zk_addr)
+        self._security = zookeeper_security(configuration)
+        self._is_admitted = False
         self.place = f"ZooKeeper, {self.paths.root}"
 
-    def new_session(self) -> KazooClient:
-        """Wait for ZooKeeper, and return a session with it."""
-        return self._ended(connect(self._servers, self.session_timeout, _CONNECT_TIMEOUT, self._stack.requested))
+    def new_session(self) -> SecuredClient:
+        """Wait for ZooKeeper, and return a session with it.
 
-    def background_session(self) -> KazooClient:
+        Raises:
+            Unavailable: ZooKeeper does not answer, or does not let this process write our nodes.
+        """
+        timeout, stop = _CONNECT_TIMEOUT, self._stack.requested
+        session = self._ended(connect(self._servers, self.session_timeout, timeout, stop, self._security))
+        if not self._is_admitted:
+            require_access(session, self.paths, _ACCESS_TIMEOUT)
+            self._is_admitted = True
+            self._warn_of_open_members(session)
+        return session
+
+    def _warn_of_open_members(self, session: SecuredClient) -> None:
+        """Name the processes that cannot use the nodes that this process creates."""
+        if self._security.others is OtherClients.OPEN:
+            return
+        if strangers := members_without_login(session, self.paths, _ACCESS_TIMEOUT):
+            log.warning(
+                "These processes do not have the login of this one, and are locked out of the nodes that it creates: "
+                "%s. Fix: restart them with the same login",
+                "; ".join(strangers),
+            )
+
+    def background_session(self) -> SecuredClient:
         """Return a session without waiting: metrics and gateway also work on hosts that cannot reach ZooKeeper."""
-        return self._ended(connect_in_background(self._servers, self.session_timeout))
+        return self._ended(connect_in_background(self._servers, self.session_timeout, self._security))
 
-    def _ended(self, session: KazooClient) -> KazooClient:
+    def _ended(self, session: SecuredClient) -> SecuredClient:
         """Let the shutdown end a session, or drop it if ZooKeeper does not answer."""
         self._stack.callback(disconnect, session)
         self._stack.cancel_after(SESSIONS, partial(drop, session))
         return session
 
     @cached_property
-    def session(self) -> KazooClient:
+    def session(self) -> SecuredClient:
         """The session of all stores. A session for each of them costs three threads, and time at start and end."""
         return self.new_session()
 
     @cached_property
-    def applier_session(self) -> KazooClient:
+    def applier_session(self) -> SecuredClient:
         """The session of all writes to the ledger and to Kafka."""
         return self.new_session()
 
@@ -198,8 +237,21 @@ class ZooKeeperState(StateStores):
     def import_copy(self, copy: StateCopy) -> None:
         import_state(self.session, self.paths, copy)
 
+    def set_access(self, undo: bool) -> AccessChange:
+        return secure_tree(self.session, self.paths, undo)
+
     def remove(self) -> None:
         remove_own_tree(self.session, self.paths, self.session_timeout * 2)
+
+
+def zookeeper_security(configuration: Configuration) -> ZooKeeperSecurity:
+    """Return the TLS, the login and the ACLs of sessions with ZooKeeper.
+
+    Raises:
+        Invalid: a file cannot be read, or has other content.
+    """
+    own = OwnPaths(configuration.zk_config_prefix)
+    return ZooKeeperSecurity(configuration.zookeeper_files, configuration.zk_acl, own)
 
 
 def copy_state(is_import: bool, file: Path, state: StateStores) -> StateCopy:

@@ -10,12 +10,17 @@
     ├── Unauthenticated  the caller gave no known credentials: give a token or a certificate
     └── Forbidden      the caller is known and lacks the role: ask an administrator
 
-A message names the value, the range and the fix.
+A message names the value, the range and the fix. It shows no secret, whatever it was made of.
 """
+
+from autothrottle.core.texts import without_secrets
 
 
 class AutothrottleError(Exception):
     """The base class of all errors that autothrottle reports."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_secrets(message))
 
 
 class Invalid(AutothrottleError):

@@ -108,6 +108,12 @@ CONTROLLER = Retry(
     first=0.2,
 )
 BROKER = Retry("A connection to a Kafka broker", "A restarted broker is used at once", first=0.05, last=0.5)
+TOKEN = Retry(
+    "A token for the login at Kafka by OAUTHBEARER",
+    "The current token stays in use, and a token endpoint must not be flooded",
+    first=1.0,
+    last=10.0,
+)
 DECISION_FILES = Retry(
     "Writing a file of the decision log",
     "The spool keeps the cycles, and a full disk or an outage of a store takes minutes",

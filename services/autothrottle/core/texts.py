@@ -76,6 +76,32 @@ def escape_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+_USER_IN_URI = re.compile(r"""(?<=://)(?:[^\s/?#'"]*|[^\s/'"]*:[^\s'"]*)@""")
+_SECRET_VALUE = re.compile(
+    r"""(\b[\w.-]*(?:password|passwd|secret|token|(?:api|app|access|account)[-_.]?key|credential|signature|\bsig)[\w.-]*
+    (?<!file)(?<!ca)(?<!url)(?<!location)=)  # paths and addresses are no secrets
+    (?!["']?\.\.\.["'\s;,]|["']?\.\.\.$)  # a placeholder
+    ("[^"]*"|'[^']*'|[^\s&;,'"]+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_MASK = "***"
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with `***` in place of users in URIs, and of values whose names say that they are secrets.
+
+    Every error of autothrottle and every log line passes through it. Other code that shows a URI or a setting calls it.
+
+    >>> without_secrets("s3://key:secret@bucket/log?region=eu&session_token=x cannot be read")
+    's3://***@bucket/log?region=eu&session_token=*** cannot be read'
+    >>> without_secrets('org.example.Login required username="a" password="b";')
+    'org.example.Login required username="a" password=***;'
+    """
+    if "://" in text and "@" in text:
+        text = _USER_IN_URI.sub(f"{_MASK}@", text)
+    return _SECRET_VALUE.sub(rf"\1{_MASK}", text) if "=" in text else text
+
+
 def capitalized(text: str) -> str:
     """Return a text as a log line, which begins with a capital unless it begins with a name such as `sasl.mechanism`.
 

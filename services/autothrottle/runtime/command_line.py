@@ -151,10 +151,11 @@ COMMANDS: Mapping[str, Command] = {
         "--zk-addr zk1:2181,zk2:2181",
     ),
     "state": Command(
-        "copies the ledger and what operators set to a file, or from a file into an empty store",
+        "copies the ledger and what operators set to a file, or from a file into an empty store; or sets the ACLs of "
+        "existing znodes as zk-acl says, --undo opens them again",
         _PROCESS,
         "export state.json --state-store zookeeper --zk-addr zk1:2181",
-        "export FILE | import FILE [options]",
+        "export FILE | import FILE | secure [--undo] [options]",
     ),
     "completion": Command("prints a completion script for bash, zsh or fish", example="bash"),
 }

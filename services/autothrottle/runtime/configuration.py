@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 from autothrottle.adapters.credentials import TlsFiles
+from autothrottle.adapters.zookeeper.security import OtherClients, SecurityFiles
 from autothrottle.core.access import CertificateRoles, parse_certificate_roles
 from autothrottle.core.cluster.snapshot import TOPIC_NAME
 from autothrottle.core.operators.sources import Schedule, parse_schedule
@@ -314,6 +315,16 @@ class Configuration:
     zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
     zk_config_prefix: str = kinds.znode("autothrottle", "Root znode of our own state; not below zk-prefix")
     zk_session_timeout: timedelta = kinds.seconds("6", "Same as session-timeout", at_most=60)
+    zk_tls_ca: str = kinds.zookeeper_file("tls-ca")
+    zk_tls_cert: str = kinds.zookeeper_file("tls-cert")
+    zk_tls_key: str = kinds.zookeeper_file("tls-key")
+    zk_digest_file: str = kinds.zookeeper_file("digest")
+    zk_sasl_file: str = kinds.zookeeper_file("sasl")
+    zk_acl: OtherClients = kinds.choice(
+        OtherClients.OPEN,
+        "What clients without our login may do with our znodes; read and none need a login, see docs/security.md",
+        OtherClients,
+    )
 
     RATES: ClassVar[str] = "Rates"
     policy: PolicyName = kinds.choice(
@@ -534,6 +545,11 @@ class Configuration:
         preset = EXPORTERS[self.broker_exporter].with_net_devices(self.net_devices)
         quotas = preset.with_quota_rates(self.broker_leader_quota_series, self.broker_follower_quota_series)
         return quotas.with_series(self.broker_tx_series, self.broker_rx_series)
+
+    @property
+    def zookeeper_files(self) -> SecurityFiles:
+        """The files of TLS and of the login with ZooKeeper."""
+        return SecurityFiles(self.zk_tls_ca, self.zk_tls_cert, self.zk_tls_key, self.zk_digest_file, self.zk_sasl_file)
 
     @property
     def tls(self) -> TlsFiles | None:

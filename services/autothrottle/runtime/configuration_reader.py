@@ -9,6 +9,7 @@ variable counts as not set. `configuration` declares each option, `sources` read
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from autothrottle.adapters.zookeeper.security import OtherClients
 from autothrottle.core.errors import Invalid
+from autothrottle.core.texts import without_secrets
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.runtime.configuration import (
     METRICS_SOURCES,
@@ -150,9 +153,10 @@ def _parsed(
 
 
 def _missing(option: Option[Any], source: str) -> str:
+    flag = f"--{option.name}-file" if option.secret else f"--{option.name}={option.good_value}"
     return (
         f"{option.name} is not given, but metrics-source {source} needs it; it must be {option.range}. "
-        f"Fix: --{option.name}={option.good_value} or {option.variable}"
+        f"Fix: {flag} or {option.variable}"
     )
 
 
@@ -173,6 +177,7 @@ def _shown(option: Option[Any], text: str) -> str:
     if is_url:  # the user, the path and the query may be secrets
         server = re.split("[/?#]", rest.rpartition("@")[2])[0]
         text = f"{scheme}://{server}" + ("" if server == rest else "...")
+    text = without_secrets(text)
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
 
 
@@ -351,8 +356,20 @@ class _Combinations:
             yield "prometheus-url is plain http to another host: the credentials are readable on the network"
         if settled.kafka_bootstrap_controllers and settled.kafka_backend is not KafkaBackend.ADMIN:
             yield "kafka-bootstrap-controllers is given, but only the admin backend uses it"
+        is_remote = any(not is_loopback(server) for server in settled.zk_addr)
+        if settled.zk_digest_file and not settled.zk_tls_ca and is_remote:
+            yield "zk-digest-file is given without zk-tls-ca: the password is readable on the network"
+        for name in ("zk-digest-file", "zk-sasl-file", "zk-tls-key"):
+            path = getattr(settled, name.replace("-", "_"))
+            if mode := _mode_for_all(path):
+                yield f"{name} {path!r} has the mode {mode}, so that every user may read it. Fix: chmod o-rwx {path}"
         if settled.kafka_client_config and not settled.bootstrap_servers:
             yield "kafka-client-config is given, but without bootstrap-servers the Kafka client has no address"
+        for name in (name for name in self.given if OPTIONS[name].secret and self._rank(name) is Rank.FLAG):
+            yield (
+                f"{name} is a flag, which every user of this host can read in the list of processes. "
+                f"Fix: give {name}-file or {OPTIONS[name].variable} instead"
+            )
 
     def _check_exporter(self, source: str) -> None:
         values = self.values
@@ -388,12 +405,34 @@ class _Combinations:
             )
 
     def _check_zookeeper(self) -> None:
+        self._check_zookeeper_security()
         prefix = self.values.zk_prefix
         if _overlap(prefix, self.values.zk_config_prefix):
             self.problems.append(
                 f"{self._valued('zk-config-prefix')} overlaps Kafka's tree, zk-prefix being {prefix!r} "
                 f"({self._source('zk-prefix')}); it must be a path that Kafka "
                 f"does not use. Fix: give {OPTIONS['zk-config-prefix'].default}, for example"
+            )
+
+    def _check_zookeeper_security(self) -> None:
+        values = self.values
+        if bool(values.zk_tls_cert) != bool(values.zk_tls_key):
+            present, absent = ("zk-tls-cert", "zk-tls-key") if values.zk_tls_cert else ("zk-tls-key", "zk-tls-cert")
+            self.problems.append(
+                f"{present} without {absent}; a certificate needs its private key. "
+                f"Fix: --{absent}={OPTIONS[absent].example}, for example"
+            )
+        if (values.zk_tls_cert or values.zk_tls_key) and not values.zk_tls_ca:
+            self.problems.append(
+                "zk-tls-cert and zk-tls-key without zk-tls-ca, which turns on TLS. "
+                f"Fix: --zk-tls-ca={OPTIONS['zk-tls-ca'].example}, for example"
+            )
+        if values.zk_digest_file and values.zk_sasl_file:
+            self.problems.append("zk-digest-file and zk-sasl-file are both given. Fix: give one")
+        if values.zk_acl is not OtherClients.OPEN and not (values.zk_digest_file or values.zk_sasl_file):
+            self.problems.append(
+                f"{self._valued('zk-acl')} closes our znodes to clients without our login, and no login is given. "
+                "Fix: --zk-digest-file or --zk-sasl-file, too"
             )
 
     def _check_decisions(self) -> None:
@@ -451,6 +490,15 @@ class _Combinations:
 def _is_plain_http(url: str) -> bool:
     """Whether a URL sends readable text to another host."""
     return url.startswith("http:") and not is_loopback_host(urlsplit(url).hostname or "")
+
+
+def _mode_for_all(path: str) -> str:
+    """Return the mode of a file that every user may read or write; "": they may not, or there is no file."""
+    try:
+        mode = stat.S_IMODE(Path(path).stat().st_mode) if path else 0
+    except OSError:
+        return ""  # whoever reads it reports it
+    return f"{mode:04o}" if mode & (stat.S_IROTH | stat.S_IWOTH) else ""
 
 
 def _read_key(path: str) -> tuple[str, str]:

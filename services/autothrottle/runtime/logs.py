@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import TextIO
 
 from autothrottle.core.exported_metrics import LOG_DROPS, MetricSample
-from autothrottle.core.texts import escape_unprintable
+from autothrottle.core.texts import escape_unprintable, without_secrets
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -164,10 +164,10 @@ class TextFormat(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, followed by the indented traceback if present: only a record begins in the first column."""
         prefix = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
-        lines = [f"{_second(int(record.created))} {prefix}{escape_unprintable(record.getMessage())}"]
+        lines = [f"{_second(int(record.created))} {prefix}{escape_unprintable(without_secrets(record.getMessage()))}"]
         trace = [self.formatException(record.exc_info)] if record.exc_info else []
         trace += [record.stack_info] if record.stack_info else []
-        lines += (f"    {escape_unprintable(line)}" for text in trace for line in text.split("\n"))
+        lines += (f"    {escape_unprintable(without_secrets(line))}" for text in trace for line in text.split("\n"))
         return "\n".join(lines)
 
 
@@ -181,11 +181,11 @@ class JsonFormat(logging.Formatter):
             "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_secrets(record.getMessage()),
         }
         entry |= {key: getattr(record, key) for key in CONTEXT if getattr(record, key, None) is not None}
         if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
+            entry["exception"] = without_secrets(self.formatException(record.exc_info))
         return json.dumps(entry, default=str)
 
 

@@ -218,8 +218,40 @@ def file(meaning: str, example: str, range: str) -> str:
 
 def client_properties() -> str:
     """Declare the option kafka-client-config."""
-    meaning = "Java properties file with Kafka's SASL and TLS settings, see docs/security.md"
+    meaning = "Java properties file with the login at Kafka and TLS, as for Kafka's own tools, see docs/security.md"
     return file(meaning, "/etc/autothrottle/client.properties", "a readable Java properties file")
+
+
+_PEM_FILE = "a readable PEM file"
+_ZOOKEEPER_FILES: Mapping[str, tuple[str, str, str]] = {
+    "tls-ca": (
+        "Certificates of the authorities of ZooKeeper's servers; turns on TLS",
+        "/etc/autothrottle/zk/ca.crt",
+        _PEM_FILE,
+    ),
+    "tls-cert": (
+        "Certificate of this process for ZooKeeper, with its intermediates",
+        "/etc/autothrottle/zk/tls.crt",
+        _PEM_FILE,
+    ),
+    "tls-key": ("Private key of zk-tls-cert, without a password", "/etc/autothrottle/zk/tls.key", _PEM_FILE),
+    "digest": (
+        "Login with ZooKeeper's scheme digest; further lines have earlier passwords, see docs/security.md",
+        "/run/secrets/zk-digest",
+        "a readable file with lines of USER:PASSWORD",
+    ),
+    "sasl": (
+        "Login with SASL and DIGEST-MD5",
+        "/run/secrets/zk-sasl",
+        "a readable file with USER:PASSWORD alone",
+    ),
+}
+"""Purpose -> meaning, example and content of the file."""
+
+
+def zookeeper_file(purpose: str) -> str:
+    """Declare the path of a file of TLS or of the login with ZooKeeper."""
+    return file(*_ZOOKEEPER_FILES[purpose])
 
 
 def tag(default: str, meaning: str, example: str = "") -> str:

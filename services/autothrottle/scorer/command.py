@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.scoring.score import REFERENCE_RATIO
-from autothrottle.core.texts import escape_unprintable, first_line
+from autothrottle.core.texts import escape_unprintable, first_line, without_secrets
 from autothrottle.scorer import report
 from autothrottle.scorer.files import ArrowFiles, Files
 from autothrottle.scorer.local import LARGEST, LocalScorer
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:  # of a store or a disk
-        reason = escape_unprintable(first_line(error))
+        reason = without_secrets(escape_unprintable(first_line(error)))
         print(f"the log or the results cannot be read or written: {reason}. Fix: check both locations", file=sys.stderr)
         return 1
 

@@ -98,6 +98,11 @@ class ClusterOptions:
     )
     kafka_client_config: str = kinds.client_properties()
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
+    zk_tls_ca: str = kinds.zookeeper_file("tls-ca")
+    zk_tls_cert: str = kinds.zookeeper_file("tls-cert")
+    zk_tls_key: str = kinds.zookeeper_file("tls-key")
+    zk_digest_file: str = kinds.zookeeper_file("digest")
+    zk_sasl_file: str = kinds.zookeeper_file("sasl")
     zk_prefix: str = kinds.znode("", "Kafka's chroot in ZooKeeper", "/kafka")
     zk_metrics_prefix: str = kinds.znode("topicmappr", "Parent of the znodes that metricsfetcher writes", root=True)
     metrics_source: MetricsSource = kinds.choice(
@@ -449,6 +454,11 @@ class FetcherOptions:
 
     DESTINATION: ClassVar[str] = "Destination"
     zk_addr: tuple[str, ...] = kinds.addresses("localhost:2181", "ZooKeeper servers")
+    zk_tls_ca: str = kinds.zookeeper_file("tls-ca")
+    zk_tls_cert: str = kinds.zookeeper_file("tls-cert")
+    zk_tls_key: str = kinds.zookeeper_file("tls-key")
+    zk_digest_file: str = kinds.zookeeper_file("digest")
+    zk_sasl_file: str = kinds.zookeeper_file("sasl")
     zk_prefix: str = kinds.znode("topicmappr", "Parent of the znodes", root=True)
     compression: bool = kinds.boolean("Compress the znodes with gzip", "true")
     accept_smaller: bool = kinds.boolean("Replace a stored sample that has more brokers or many more partitions")

@@ -5,6 +5,7 @@ Adapters are imported where they are used: offline commands need none of them.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -269,18 +270,27 @@ class _Connections:
     def admin(self) -> KafkaAdmin:
         from autothrottle.adapters.kafka_admin.client import KafkaAdmin
         from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
+        from autothrottle.adapters.kafka_admin.login import KafkaLogin
         from autothrottle.adapters.kafka_admin.values import KafkaSettings
 
-        settings, path = KafkaSettings(self._options.kafka_addr), self._options.kafka_client_config
-        if path:
-            settings = replace(settings, client_properties=read_client_properties(path))
+        path = self._options.kafka_client_config
+        login = KafkaLogin(read_client_properties(path) if path else None)
+        for warning in login.warnings:
+            print(f"{path}: {warning}", file=sys.stderr)
+        settings = KafkaSettings(self._options.kafka_addr, login=login)
         return self._stack.enter_context(closing(KafkaAdmin(settings)))
 
     @cached_property
     def session(self) -> KazooClient:
+        from autothrottle.adapters.zookeeper.security import SecurityFiles, ZooKeeperSecurity
         from autothrottle.adapters.zookeeper.session import connect, disconnect
 
-        session = connect(",".join(self._options.zk_addr), _SESSION_TIMEOUT, _CONNECT_TIMEOUT)
+        options = self._options
+        files = SecurityFiles(
+            options.zk_tls_ca, options.zk_tls_cert, options.zk_tls_key, options.zk_digest_file, options.zk_sasl_file
+        )
+        security = ZooKeeperSecurity(files)
+        session = connect(",".join(options.zk_addr), _SESSION_TIMEOUT, _CONNECT_TIMEOUT, security=security)
         self._stack.callback(disconnect, session)
         return session
 

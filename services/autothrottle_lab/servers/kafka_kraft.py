@@ -52,6 +52,7 @@ class KraftCluster(KafkaCluster):
         heap_megabytes: int = 256,
         places: Mapping[int, Place] | None = None,
         racks: Mapping[int, str] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         """Prepare the controller and the brokers.
 
@@ -63,13 +64,14 @@ class KraftCluster(KafkaCluster):
             heap_megabytes: Java heap of each process.
             places: broker id or `CONTROLLER_ID` -> where it runs; default: 127.0.0.1.
             racks: broker id -> `broker.rack`; default: none.
+            java_options: more options of Java, of each process.
 
         Raises:
             Invalid: a broker has the controller's id.
         """
         if CONTROLLER_ID in broker_ids:
             raise Invalid(f"Broker id {CONTROLLER_ID} is the controller's. Fix: choose another one.")
-        command, places = java_command(version, heap_megabytes), places or {}
+        command, places = [*java_command(version, heap_megabytes), *java_options], places or {}
         (port,), place = free_ports(1), places.get(CONTROLLER_ID, LOCAL)
         self._cluster_id = new_kafka_uuid()
         common = {**_PROPERTIES, "controller.quorum.voters": f"{CONTROLLER_ID}@{place.host}:{port}"}

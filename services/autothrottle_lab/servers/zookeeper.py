@@ -15,7 +15,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -46,6 +46,22 @@ admin.enableServer=false
 4lw.commands.whitelist=srvr,mntr,ruok
 """
 
+_TLS = """\
+secureClientPortAddress={host}
+secureClientPort={port}
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.keyStore.location={certificate}
+ssl.trustStore.location={authorities}
+ssl.clientAuth={client_auth}
+authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider
+"""
+
+_JAAS = """\
+Server {{
+  org.apache.zookeeper.server.auth.DigestLoginModule required{users};
+}};
+"""
+
 _JARS = tuple(
     ["zookeeper", "slf4j-api", "log4j", "netty", "metrics-core", "snappy-java", "commons-io", "commons-lang3"]
 )
@@ -56,6 +72,20 @@ _ENSEMBLE = ("initLimit=20", "syncLimit=6")
 
 _MODE = re.compile(r"^Mode: (\w+)$", re.MULTILINE)
 _POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSecurity:
+    """A second port of a server, with TLS, and its users."""
+
+    certificate: Path
+    """PEM file with the server's certificate and its private key."""
+    authorities: Path
+    """PEM file with the authorities that sign the certificates of clients."""
+    users: Mapping[str, str]
+    """User -> password, for SASL with DIGEST-MD5."""
+    needs_certificate: bool = False
+    """Whether clients need a certificate."""
 
 
 class ZooKeeperServer(Process):
@@ -73,6 +103,7 @@ class ZooKeeperServer(Process):
         ensemble: Sequence[str] = (),
         host: str = "127.0.0.1",
         java: Sequence[str] = (),
+        security: ServerSecurity | None = None,
     ) -> None:
         """Prepare a server.
 
@@ -83,22 +114,44 @@ class ZooKeeperServer(Process):
             ensemble: lines of `zoo.cfg` that are the same for all members of the ensemble.
             host: address of this machine that it listens on.
             java: Java and its options; empty: those of `java_command`.
+            security: TLS at `secure_connect`, and logins at both ports; None: neither.
         """
         self.host = host
         self.port = port or free_ports(1)[0]
         self.directory = directory
         data, configuration = directory / "data", directory / "zoo.cfg"
         data.mkdir(parents=True, exist_ok=True)
-        configuration.write_text(_CONFIGURATION.format(host=host, port=self.port, data=data) + "\n".join(ensemble))
+        self.security = security
+        self._secure_port = free_ports(1)[0] if security else 0
+        lines = _CONFIGURATION.format(host=host, port=self.port, data=data) + "\n".join(ensemble)
+        options = []
+        if security:
+            lines += _TLS.format(
+                host=host,
+                port=self._secure_port,
+                certificate=security.certificate,
+                authorities=security.authorities,
+                client_auth="need" if security.needs_certificate else "none",
+            )
+            users = "".join(f'\n    user_{user}="{password}"' for user, password in security.users.items())
+            (directory / "jaas.conf").write_text(_JAAS.format(users=users))
+            options = [f"-Djava.security.auth.login.config={directory / 'jaas.conf'}"]
+        configuration.write_text(lines)
         if number:
             (data / "myid").write_text(f"{number}\n")
-        command = [*(java or java_command()), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        command = [*(java or java_command()), *options, main, str(configuration)]
         super().__init__("ZooKeeper", command, directory / "zookeeper.log")
 
     @property
     def connect(self) -> str:
         """Connection string, `host:port`."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def secure_connect(self) -> str:
+        """Connection string of the port with TLS."""
+        return f"{self.host}:{self._secure_port}"
 
     def start(self, within_seconds: float = 120.0) -> None:
         """Start the server; return when it answers. Port and data are the same after each start."""

@@ -21,7 +21,7 @@ FOREIGN_FLAGS = {
     "groupadd": {"system"},
     "helm": {"namespace", "values"},
     "journalctl": {"unit"},
-    "kubectl": {"namespace", "from-file", "from-literal"},
+    "kubectl": {"namespace", "from-env-file", "from-file"},
     "node_exporter": {"collector"},
     "systemctl": {"now"},
     "pip": {"require-hashes", "no-index", "no-deps", "no-build-isolation"},

@@ -7,6 +7,7 @@ import json
 import logging
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -197,6 +198,7 @@ class HttpClient:
         advice: Mapping[int, str] | None = None,
         ca_file: str = "",
         most_servers: int = 10,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Prepare; this sends nothing.
 
@@ -207,6 +209,7 @@ class HttpClient:
             advice: status -> what an operator can do about a response with it.
             ca_file: PEM file with the authorities of the server's certificate; "": those of the system.
             most_servers: number of servers whose connections stay open until `drop_idle_connections`.
+            tls: the context of TLS, instead of `ca_file`; None: one with the authorities in it.
         """
         # It would log the whole URL, which may hold a token, with each odd header.
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
@@ -215,7 +218,7 @@ class HttpClient:
         self._running: set[Exchange] = set()
         self._is_closed = False
         self._server, self._advice = server, advice or {}
-        self._pools = PoolManager(most_servers, maxsize=width, ca_certs=ca_file or None)
+        self._pools = PoolManager(most_servers, maxsize=width, ca_certs=ca_file or None, ssl_context=tls)
         self._pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
 
     def close(self) -> None:

@@ -7,5 +7,9 @@ settings and permissions).
 
 Below `KafkaAdmin`: the requests (`messages`, and `schemas` for those that kafka-python lacks), the meaning of their
 answers (`values`, `errors`), the broker that gets each request (`routing`), and connections with
-deadlines (`connections`). `client_properties` translates Kafka's client properties into options of kafka-python.
+deadlines (`connections`).
+
+`login` holds how to log in, one value for a process. It comes from a file in Java's format (`java_properties`), which
+`client_properties` translates into options of kafka-python: TLS (`key_stores`), the mechanism (`sasl`), and the token
+of OAUTHBEARER (`bearer_tokens`, from `token_sources`).
 """

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from autothrottle.adapters.kafka_admin import messages
-from autothrottle.adapters.kafka_admin.client_properties import client_options
 from autothrottle.adapters.kafka_admin.errors import Unexplained, code_error
 from autothrottle.adapters.kafka_admin.routing import Build, Routing, alter_through_controller
 from autothrottle.adapters.kafka_admin.values import (
@@ -51,14 +50,9 @@ class KafkaAdmin:
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
-        """Prepare; this sends nothing.
-
-        Raises:
-            Invalid: a client property is unknown, unsupported or wrong.
-        """
+        """Prepare; this sends nothing."""
         self._settings = settings
-        self._options = client_options(settings.client_properties)
-        self._routing = Routing(settings.bootstrap_servers, self._options, settings.request_timeout)
+        self._routing = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
 
     def close(self) -> None:
         """Close all connections; running calls fail. Idempotent."""
@@ -266,7 +260,7 @@ class KafkaAdmin:
         resources = {str(broker_id): edits}
         build = partial(messages.alter_configs, messages.BROKER, resources)
         servers, deadline = self._settings.bootstrap_controllers, until or self._deadline()
-        _raise_refusal(alter_through_controller(servers, self._options, build, deadline), resources)
+        _raise_refusal(alter_through_controller(servers, self._settings.login.options, build, deadline), resources)
 
     def alter_client_quotas(
         self, entity: ClientQuotaEntity, edits: QuotaEdits, *, validate_only: bool = False, until: float | None = None

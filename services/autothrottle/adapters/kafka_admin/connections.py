@@ -40,6 +40,7 @@ with warnings.catch_warnings():
     import kafka.future
     import kafka.net.inet
     import kafka.net.manager
+    import kafka.net.sasl.oauth
     import kafka.net.selector
     import kafka.protocol.admin
     import kafka.protocol.consumer
@@ -186,7 +187,8 @@ class Connections:
 
         Args:
             servers: `host:port` each; their nodes are `bootstrap_nodes`.
-            options: of kafka-python: security_protocol, sasl_*, ssl_*, client_id.
+            options: of kafka-python: security_protocol, sasl_*, ssl_*, client_id. A token provider among them is one of
+                `BearerTokens`.
             setup_timeout: limit for setting up a connection.
         """
         milliseconds = int(setup_timeout.total_seconds() * 1000)
@@ -202,10 +204,14 @@ class Connections:
             max_in_flight_requests_per_connection=1_000,
             receive_message_max_bytes=100_000_000,
         )
+        self.options = options
+        self._tokens = options.get("sasl_oauth_token_provider")
         self._names = _BrokerNames(self._net)
         self._open: dict[Node, Any] = {}
         self._abandoned = 0
         self._net.start()
+        if self._tokens is not None:
+            self._schedule(self._keep_token, self._tokens)
 
     @property
     def should_be_replaced(self) -> bool:
@@ -309,7 +315,7 @@ class Connections:
                 await self._net.sleep(delay)
             connection = await self._connection(node)
         except Exception as error:
-            return NoResponse(error, sent=False)
+            return NoResponse(self._explained(error), sent=False)
         milliseconds = (deadline - time.monotonic()) * 1000 * _TIMEOUT_SHARE
         if milliseconds <= 0:  # this process may have been stopped, and another planner may lead now
             return NoResponse(kafka.errors.KafkaTimeoutError("it was too late to send the request"), sent=False)
@@ -327,5 +333,33 @@ class Connections:
         broker, current = self._manager.cluster.broker_metadata(node), self._open.get(node)
         if broker and (current is None or current.closed):
             await self._names.resolve(broker.host, broker.port)
+            if self._tokens is not None:
+                await self._token_ready(self._tokens)
         self._open[node] = connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
         return await connection
+
+    async def _keep_token(self, tokens: Any) -> None:
+        """Renew the token in time for the next login of the open connections, also while no request is sent."""
+        while True:
+            await self._net.sleep(tokens.renew_if_due())
+
+    async def _token_ready(self, tokens: Any) -> None:
+        """Wait for a token in another thread; kafka-python would fetch it in this one, which drives all connections."""
+        ready = kafka.future.Future()
+
+        def settle(problem: Exception | None) -> None:
+            with suppress(Exception):  # the loop has ended
+                self._net.call_soon_threadsafe(
+                    lambda: ready.success(None) if problem is None else ready.failure(problem)
+                )
+
+        tokens.when_ready(settle)
+        await ready
+
+    def _explained(self, error: Exception) -> Exception:
+        """Return the error of a refused login with the claims of its token."""
+        if self._tokens is None or not isinstance(error, kafka.errors.SaslAuthenticationFailedError):
+            return error
+        self._tokens.discard()
+        refused: Exception = kafka.errors.SaslAuthenticationFailedError(f"{error.args[0]} ({self._tokens.description})")
+        return refused

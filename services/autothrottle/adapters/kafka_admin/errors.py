@@ -15,7 +15,7 @@ _AUTHENTICATION = (
     kafka.errors.AuthorizationError,
 )
 _MISSING = frozenset({"UnknownTopicOrPartitionError", "UnknownTopicIdError", "NoReassignmentInProgressError"})
-_CREDENTIALS = "Fix: sasl.mechanism and sasl.jaas.config in the file that kafka-client-config names"
+_CREDENTIALS = "Fix: sasl.* in the file that kafka-client-config names, or the rights of this user"
 _RIGHTS = (
     "Fix: grant this user Describe, Alter, DescribeConfigs and AlterConfigs on the cluster and on topics, "
     "and Describe on groups"
@@ -34,16 +34,25 @@ class Unexplained(Unavailable):
     """A broker failed at a request, and does not say why or at which part of it."""
 
 
+def is_remembered(no_response: NoResponse) -> bool:
+    """Whether kafka-python repeats this failure until its connections are replaced: a refused login, or a version."""
+    return isinstance(no_response.error, (*_AUTHENTICATION, kafka.errors.IncompatibleBrokerVersion))
+
+
 def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
     """Return why `peer` gave no response."""
     error = no_response.error
     text = str(error)
+    if isinstance(error, AutothrottleError):  # there is no token to log in with
+        return error
     if isinstance(error, _AUTHENTICATION):
         return Invalid(f"{peer} refuses our credentials: {text}. {_CREDENTIALS}")
     if isinstance(error, kafka.errors.UnknownBrokerIdError):
         return Unavailable(f"{peer} is unreachable: it is not registered. Fix: start it; autothrottle tries again")
     if isinstance(error, kafka.errors.IncompatibleBrokerVersion):
         return Invalid(f"{peer} is too old or too new for this request: {text}. Fix: Kafka 2.4 to 4.x")
+    if "CERTIFICATE_VERIFY_FAILED" in text:  # waiting does not help
+        return Invalid(f"{peer} is not trusted: {text}. {_TLS}")
     if "Handshake failed" in text:
         return Unavailable(f"{peer} is unreachable by TLS: {text}. {_TLS}")
     if isinstance(error, kafka.errors.KafkaTimeoutError | kafka.errors.RequestTimedOutError):

@@ -19,7 +19,8 @@ from typing import Any
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse, kafka
-from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, no_response_error
+from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, is_remembered, no_response_error
+from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.retries import CONTROLLER
 
@@ -40,12 +41,13 @@ _brokers_request = partial(messages.describe_topics, [])
 class Routing:
     """Finds brokers of one cluster and sends them requests; thread-safe.
 
-    It uses one `Connections` at a time, and replaces it when too many connections hang or when Kafka refuses our
-    credentials. Running calls finish on the old one; the next call starts with a new one.
+    It uses one `Connections` at a time, and replaces it when too many connections hang, when Kafka refuses our
+    credentials, or when the login has been replaced. Running calls finish on the old one; the next call starts with a
+    new one.
     """
 
-    def __init__(self, servers: Sequence[str], options: Mapping[str, Any], setup_timeout: timedelta) -> None:
-        self._servers, self._options, self._setup_timeout = tuple(servers), options, setup_timeout
+    def __init__(self, servers: Sequence[str], login: KafkaLogin, setup_timeout: timedelta) -> None:
+        self._servers, self._login, self._setup_timeout = tuple(servers), login, setup_timeout
         self._lock = threading.Lock()
         self._current: Connections | None = None
         self._users: dict[Connections, int] = {}
@@ -205,18 +207,21 @@ class Routing:
         return Unavailable(f"no broker of {servers} answers: {problem or 'none knows a broker'}")
 
     def _problem(self, connections: Connections, node: Node, no_response: NoResponse) -> AutothrottleError:
-        problem = no_response_error(no_response, connections.name(node))
-        if isinstance(problem, Invalid):
+        if is_remembered(no_response):
             self._retire(connections)
-        return problem
+        return no_response_error(no_response, connections.name(node))
 
     @contextmanager
     def _connections(self) -> Iterator[Connections]:
         with self._lock:
             if self._closed:
                 raise Unavailable("the connections to Kafka are closed. Fix: create a new client")
+            options = self._login.options
+            if self._current is not None and self._current.options is not options:
+                self._close_unused(self._current)
+                self._current = None
             if self._current is None:
-                self._current = Connections(self._servers, self._options, self._setup_timeout)
+                self._current = Connections(self._servers, options, self._setup_timeout)
                 self._users[self._current] = 0
                 self._preferred = self._controller = None
             connections = self._current
@@ -230,6 +235,12 @@ class Routing:
         with self._lock:
             if self._current is connections:
                 self._current = None
+
+    def _close_unused(self, connections: Connections) -> None:
+        """Close retired connections that no call uses; the last call closes others. Needs the lock."""
+        if not self._users[connections]:
+            del self._users[connections]
+            connections.close(wait=False)
 
     def _release(self, connections: Connections) -> None:
         if connections.should_be_replaced:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.kafka_admin import messages
-from autothrottle.adapters.kafka_admin.client_properties import client_options
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
@@ -52,15 +51,10 @@ class TopicLog:
     """A `Topic` in Kafka 3.1 or later. Thread-safe; reads and appends do not wait for one another."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
-        """Prepare; this sends nothing.
-
-        Raises:
-            Invalid: a client property is unknown, unsupported or wrong.
-        """
-        options = client_options(settings.client_properties)
+        """Prepare; this sends nothing."""
         self.name, self._servers = topic, ",".join(settings.bootstrap_servers)
-        self._reads = Routing(settings.bootstrap_servers, options, settings.request_timeout)
-        self._appends = Routing(settings.bootstrap_servers, options, settings.request_timeout)
+        self._reads = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
+        self._appends = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
         self.summary = ""
         """What `fetch_missing_permissions` has seen, if that was no problem."""
         self._partition: _Partition | None = None

@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
+from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.errors import AutothrottleError
 
@@ -23,8 +24,8 @@ class KafkaSettings:
     """Brokers, `host:port` each, at least one."""
     bootstrap_controllers: tuple[str, ...] = ()
     """KRaft controllers, `host:port` each. Empty: the throttle of a broker that is down stays until it returns."""
-    client_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Kafka's own names (`security.protocol`, `sasl.jaas.config`, ...) -> values; holds secrets."""
+    login: KafkaLogin = field(default_factory=KafkaLogin, repr=False)
+    """One for all clients of a process, so that it can be replaced for all of them."""
     request_timeout: timedelta = timedelta(seconds=15)
     """Deadline of calls without a timeout of their own, > 0."""
 

@@ -14,7 +14,14 @@ from datetime import timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.zookeeper.bulk import Node, read_nodes
@@ -28,6 +35,7 @@ from autothrottle.adapters.zookeeper.codec import (
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle.adapters.zookeeper.session import (
     ANSWER_LOST,
+    NOT_ADMITTED,
     FenceCheck,
     read_after_outage,
     term_check,
@@ -310,4 +318,6 @@ def _refused(change: Change, reason: str) -> Outcome:
 def _conflict(change: Change, error: Exception) -> str:
     if isinstance(error, BadVersionError | NodeExistsError):
         return f"another client wrote {change.resource} at the same time; the next cycle decides again"
+    if isinstance(error, NoAuthError):
+        return f"ZooKeeper denies the write of {change.resource} or of its ledger entry: {NOT_ADMITTED}"
     return f"ZooKeeper refused {change.resource}: {type(error).__name__} {error}".rstrip()

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
@@ -50,7 +50,13 @@ from autothrottle.adapters.zookeeper.codec import (
 )
 from autothrottle.adapters.zookeeper.mirror import ParsedNodes
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
-from autothrottle.adapters.zookeeper.session import ANSWER_LOST, read_after_outage, term_check, translated_errors
+from autothrottle.adapters.zookeeper.session import (
+    ANSWER_LOST,
+    NOT_ADMITTED,
+    read_after_outage,
+    term_check,
+    translated_errors,
+)
 from autothrottle.core.cluster.snapshot import (
     NO_LEADER,
     Assignment,
@@ -581,6 +587,8 @@ class ZooKeeperReassigner:
                 f"a reassignment that was started through ZooKeeper is in progress ({self._path}), and Kafka accepts "
                 "only one at a time there; wait until it is complete"
             )
+        if any(isinstance(result, NoAuthError) for result in results):
+            raise Unavailable(f"ZooKeeper denies the creation of {self._path}: {NOT_ADMITTED}")
         if isinstance(created, Exception) and not isinstance(created, NodeExistsError):
             raise Unavailable(
                 f"ZooKeeper refuses to create {self._path}: {created!r}; check that zk-prefix is Kafka's chroot"

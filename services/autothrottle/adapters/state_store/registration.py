@@ -106,12 +106,13 @@ class Registration(ABC):
 
     def _check_registration(self) -> None:
         """Make sure that we are registered; log once when that fails, and once when it works again."""
+        reason = ""
         try:
             listed = self._register()
             if listed:
                 self._look_for_other_hosts()
-        except AutothrottleError:
-            listed = False
+        except AutothrottleError as error:
+            listed, reason = False, str(error)
         except Exception:  # a bug must not end the thread: this process would disappear from the members
             log.exception("Registering this process as a member failed unexpectedly, trying again")
             listed = False
@@ -119,7 +120,10 @@ class Registration(ABC):
             self._registered()
         elif not self._outage_logged and time.monotonic() - self._last_registered > self._silence_limit:
             self._outage_logged = True
-            log.warning("%s does not answer: this process is not registered as a member", self._store)
+            if reason:
+                log.warning("This process is not registered as a member: %s", reason)
+            else:
+                log.warning("%s does not answer: this process is not registered as a member", self._store)
 
     def _look_for_other_hosts(self) -> None:
         """Warn when a process joins on a host that cannot call this planner."""

@@ -31,6 +31,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from autothrottle import __version__
 from autothrottle.adapters.tracing.exports import OutageLog, restore_library_log, silence_library
+from autothrottle.core.texts import without_secrets
 from autothrottle.ports.telemetry import Attribute, Origin, Span
 from autothrottle_client.call_metadata import AddedMetadata
 
@@ -121,7 +122,7 @@ class _Span:
         self._span.set_attributes(attributes)
 
     def fail(self, reason: str) -> None:
-        self._span.set_status(trace.StatusCode.ERROR, reason)
+        self._span.set_status(trace.StatusCode.ERROR, without_secrets(reason))
 
     def event(self, name: str, attributes: Mapping[str, Attribute]) -> None:
         self._span.add_event(name, attributes)

@@ -1,26 +1,29 @@
 """What the ACLs of znodes let this client do; asking changes nothing.
 
-autothrottle does not authenticate with ZooKeeper, so only entries for everybody and for its address concern it.
+Entries for everybody, for this client's address and for its login concern it. Entries for the name in a certificate
+(x509) are taken for its own, because only ZooKeeper knows that name.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.security import Permissions
+from kazoo.security import ANYONE_ID_UNSAFE, Id, Permissions
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
+from autothrottle.adapters.zookeeper.security import Login
 from autothrottle.adapters.zookeeper.session import translated_errors
-from autothrottle.core.errors import Incomplete
+from autothrottle.core.errors import Incomplete, Unavailable
 from autothrottle.ports.kafka import PERMITTED
 
 _NAMES = {
@@ -42,7 +45,7 @@ class ZooKeeperPermissions:
 
     summary = PERMITTED
 
-    def __init__(self, client: KazooClient, paths: OwnPaths | KafkaPaths, submits: bool = True) -> None:
+    def __init__(self, client: SecuredClient, paths: OwnPaths | KafkaPaths, submits: bool = True) -> None:
         """Prepare.
 
         Args:
@@ -87,6 +90,8 @@ class ZooKeeperPermissions:
 
     def _missing(self, needed: Mapping[str, int], deadline: float) -> Iterator[tuple[str, str]]:
         paths, address = list(needed), self._address()
+        login = self._client.login
+        identities = {*login.identities} if login else set()
         for start in range(0, len(paths), _IN_FLIGHT):
             batch = paths[start : start + _IN_FLIGHT]
             answers = [self._client.get_acls_async(path) for path in batch]
@@ -100,8 +105,20 @@ class ZooKeeperPermissions:
                     except KazooTimeoutError:
                         yield f"{path} and later znodes", _NO_TIME
                         return
-                if absent := needed[path] & ~_allowed(entries, address):
-                    yield path, _sentence(absent, entries)
+                if absent := needed[path] & ~_allowed(entries, address, identities):
+                    yield path, _sentence(absent, entries, login)
+                elif surplus := self._surplus(path, entries):
+                    yield path, surplus
+
+    def _surplus(self, path: str, entries: Sequence[Any]) -> str:
+        """Return a sentence if other clients may do more with one of our nodes than `zk-acl` says; "": they may not."""
+        acl = self._client.security.acl(path, self._client.login)
+        if acl is None or not _allowed(entries, "", set()) & ~_allowed(acl, "", set()):
+            return ""
+        return (
+            f"other clients may do more than zk-acl {self._client.security.others} says: its ACL is "
+            f"{_shown(entries)}. Fix: autothrottle state secure"
+        )
 
     def _exists(self, path: str, deadline: float) -> bool:
         return self._client.exists_async(path).get(timeout=seconds_left(deadline)) is not None
@@ -126,14 +143,40 @@ class ZooKeeperPermissions:
         return ""
 
 
-def _allowed(entries: Sequence[Any], address: str) -> int:
-    """Return the permissions that the entries give to a client without credentials."""
+def _allowed(entries: Sequence[Any], address: str, identities: Collection[Id]) -> int:
+    """Return the permissions that the entries give to a client with an address ("": unknown) and identities."""
     allowed = 0
     for entry in entries:
-        is_everybody = (entry.id.scheme, entry.id.id) == ("world", "anyone")
-        if is_everybody or (entry.id.scheme == "ip" and _is_in(address, entry.id.id)):
+        is_address = entry.id.scheme == "ip" and _is_in(address, entry.id.id)
+        is_certificate = entry.id.scheme == "x509" and bool(address)
+        if entry.id == ANYONE_ID_UNSAFE or entry.id in identities or is_address or is_certificate:
             allowed |= entry.perms
     return allowed
+
+
+def require_access(client: SecuredClient, own: OwnPaths, timeout: timedelta) -> None:
+    """Check that this session may write our nodes, by a transaction that never takes effect.
+
+    It fails at the check of a node that cannot exist, unless ZooKeeper denies an earlier operation. A wrong password of
+    the scheme digest is found only this way: ZooKeeper accepts it as another identity.
+
+    Raises:
+        Unavailable: ZooKeeper denies it, or does not answer.
+    """
+    absent = f"{own.root}/absent-{uuid.uuid4().hex}"
+    transaction = client.transaction()
+    transaction.create(absent)
+    transaction.set_data(own.term, b"")
+    transaction.check(f"{absent}/absent", -1)
+    with translated_errors("checking the access to our nodes"):
+        results = transaction.commit_async().get(timeout=timeout.total_seconds())
+    if not any(isinstance(result, NoAuthError) for result in results):
+        return
+    login = client.login
+    who = f"its login {login.name} is not in their ACLs" if login else "it has no login"
+    password = ", or its password is wrong" if login and login.scheme == "digest" else ""
+    fix = f"correct {login.option}" if login else "give the login of the others with --zk-digest-file or --zk-sasl-file"
+    raise Unavailable(f"ZooKeeper denies this process the nodes below {own.root}: {who}{password}. Fix: {fix}")
 
 
 def _is_in(address: str, network: str) -> bool:
@@ -143,14 +186,16 @@ def _is_in(address: str, network: str) -> bool:
         return False
 
 
-def _sentence(absent: int, entries: Sequence[Any]) -> str:
+def _sentence(absent: int, entries: Sequence[Any], login: Login | None) -> str:
     operations = " and ".join(name for bit, name in _NAMES.items() if bit & absent)
-    shown = ", ".join(f"{entry.id.scheme}:{entry.id.id[:40]} {_letters(entry.perms)}" for entry in entries[:_SHOWN])
-    reason = f"its ACL is {shown}" if shown else "it hides its ACL"
-    return (
-        f"this client may not {operations}: {reason}. Fix: allow it in the znode's ACL, or use another ensemble with "
-        "--kafka-backend admin; autothrottle does not authenticate, see docs/security.md"
-    )
+    reason = f"its ACL is {_shown(entries)}" if entries else "it hides its ACL"
+    fix = f"correct {login.option}" if login else "give a login with --zk-sasl-file or --zk-digest-file"
+    client = f"the login {login.name}" if login else "this client"
+    return f"{client} may not {operations}: {reason}. Fix: {fix}, or allow it in the znode's ACL, see docs/security.md"
+
+
+def _shown(entries: Sequence[Any]) -> str:
+    return ", ".join(f"{entry.id.scheme}:{entry.id.id[:40]} {_letters(entry.perms)}" for entry in entries[:_SHOWN])
 
 
 def _letters(permissions: int) -> str:

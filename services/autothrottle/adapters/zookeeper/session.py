@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import re
-import select
 import socket
 import threading
 import time
@@ -16,15 +13,16 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import BadVersionError, ConnectionClosedError, KazooException, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.handlers.utils import fileobj_to_fd
+from kazoo.exceptions import BadVersionError, ConnectionClosedError, KazooException, NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.security import ZooKeeperSecurity
 from autothrottle.core.errors import NotLeader, Unavailable
-from autothrottle.core.retries import OUTCOME, SESSION
+from autothrottle.core.retries import OUTCOME
 from autothrottle.core.units import MAX_INT32
 
 _END_SECONDS = 3.0
@@ -34,115 +32,55 @@ _DROP_SECONDS = 0.3
 
 _T = TypeVar("_T")
 
+NOT_ADMITTED = (
+    "the ACL of a node does not admit this process. Fix: give it the login of the others (zk-digest-file or "
+    "zk-sasl-file); `autothrottle check` names the nodes"
+)
+"""The cause and the fix of a `NoAuthError`."""
+
 ANSWER_LOST = (KazooException, KazooTimeoutError)
 """Errors of the call that commits a transaction. After one, it is unknown whether the transaction was carried out."""
 
 
 def connect(
-    hosts: str, session_timeout: timedelta, connect_timeout: timedelta, stop: threading.Event | None = None
-) -> KazooClient:
+    hosts: str,
+    session_timeout: timedelta,
+    connect_timeout: timedelta,
+    stop: threading.Event | None = None,
+    security: ZooKeeperSecurity | None = None,
+) -> SecuredClient:
     """Return a started client; `hosts` is a comma list of `host:port` without a chroot.
 
     Raises:
-        Unavailable: when no server answers within `connect_timeout`, or before `stop` is set.
+        Unavailable: when no server answers within `connect_timeout`, or before `stop` is set. At once when every
+            server refuses TLS or the login.
     """
-    client = _client(hosts, session_timeout)
-    live, deadline = client.start_async(), time.monotonic() + connect_timeout.total_seconds()
-    while not live.wait(_POLL_SECONDS):
-        if time.monotonic() >= deadline or (stop is not None and stop.is_set()):
+    client = SecuredClient(hosts, session_timeout, security or ZooKeeperSecurity())
+    client.start_async()
+    deadline = time.monotonic() + connect_timeout.total_seconds()
+    while not client.logged_in.wait(_POLL_SECONDS):
+        is_over = time.monotonic() >= deadline or (stop is not None and stop.is_set())
+        if is_over or client.refusal:
+            reasons = list(client.refusals.values())
             disconnect(client)
             raise Unavailable(
-                f"no ZooKeeper server of {hosts!r} answers within {connect_timeout.total_seconds():g} s; "
+                reasons[0]
+                if reasons
+                else f"no ZooKeeper server of {hosts!r} answers within {connect_timeout.total_seconds():g} s; "
                 "check --zk-addr and that the servers run"
             )
     client.logger.connected = True
     return client
 
 
-def connect_in_background(hosts: str, session_timeout: timedelta) -> KazooClient:
-    """Return a client that connects in the background, without log lines, for optional uses of ZooKeeper."""
-    client = _client(hosts, session_timeout)
+def connect_in_background(
+    hosts: str, session_timeout: timedelta, security: ZooKeeperSecurity | None = None
+) -> SecuredClient:
+    """Return a client that connects in the background, for optional uses of ZooKeeper. It logs only refusals."""
+    client = SecuredClient(hosts, session_timeout, security or ZooKeeperSecurity())
+    client.warns_of_refusals = True
     client.start_async()
     return client
-
-
-class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Waits for the answer to a heartbeat as long as ZooKeeper's own client: two thirds of the session timeout.
-
-    kazoo drops the connection after half of this time. A server that was busy for 2 s with the writes of a large
-    reassignment then cost every client its connection and its watches.
-    """
-
-    def __init__(self, session_timeout: timedelta) -> None:
-        super().__init__()
-        self._patience = session_timeout.total_seconds() * 2 / 3
-        self._last_answer = time.monotonic()
-        self.awaits_heartbeat: Callable[[], bool] = bool
-
-    def select(self, readers: Sequence[Any], writers: Sequence[Any], errors: Sequence[Any], timeout: float) -> Any:
-        """Wait for one of the sockets; the first reader is the connection with ZooKeeper."""
-        ready = _ready(readers, writers, timeout)
-        while readers and not any(ready) and self.awaits_heartbeat():
-            left = self._last_answer + self._patience - time.monotonic()
-            if left <= 0:
-                break
-            ready = _ready(readers, writers, left)
-        if readers and readers[0] in ready[0]:
-            self._last_answer = time.monotonic()
-        return ready
-
-
-def _ready(
-    readers: Sequence[Any], writers: Sequence[Any], timeout: float | None
-) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the sockets that can be read, those that can be written, and an empty list.
-
-    kazoo creates an epoll instance for each wait, which took a seventh of the time of a large read.
-    """
-    events = {fileobj_to_fd(reader): select.POLLIN for reader in readers}
-    for writer in writers:
-        events[fileobj_to_fd(writer)] = events.get(fileobj_to_fd(writer), 0) | select.POLLOUT
-    poll = select.poll()
-    for descriptor, mask in events.items():
-        poll.register(descriptor, mask)
-    ready = dict(poll.poll(None if timeout is None else math.ceil(max(0.0, timeout) * 1_000)))
-    if any(mask & select.POLLNVAL for mask in ready.values()):
-        raise ValueError("the connection with ZooKeeper is closed")
-    readable, writable = (
-        [sock for sock in sockets if ready.get(fileobj_to_fd(sock), 0) & (mask | select.POLLERR | select.POLLHUP)]
-        for sockets, mask in ((readers, select.POLLIN), (writers, select.POLLOUT))
-    )
-    return readable, writable, []
-
-
-def _client(hosts: str, session_timeout: timedelta) -> KazooClient:
-    handler = PatientHandler(session_timeout)
-    client = KazooClient(
-        handler=handler,
-        hosts=hosts,
-        timeout=session_timeout.total_seconds(),
-        connection_retry={"max_tries": -1, "delay": SESSION.first, "max_delay": SESSION.longest, "backoff": 2},
-        command_retry={"max_tries": 0},
-        logger=ClientLog(hosts),
-    )
-    handler.awaits_heartbeat = client._connection.ping_outstanding.is_set
-    return client
-
-
-class ClientLog(logging.LoggerAdapter[logging.Logger]):
-    """kazoo's log lines with the addresses of the servers, without warnings until the first connection.
-
-    kazoo warns at every attempt to connect, and does not name the server. Until the first connection the client's user
-    logs the problem once.
-    """
-
-    def __init__(self, hosts: str) -> None:
-        super().__init__(logging.getLogger("kazoo.client"))
-        self.hosts, self.connected = hosts, False
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if (self.connected or level >= logging.ERROR) and self.isEnabledFor(level):
-            self.logger.log(level, f"ZooKeeper (%s): {msg}", self.hosts, *args, **kwargs)
 
 
 def disconnect(client: KazooClient) -> None:
@@ -198,6 +136,8 @@ def translated_errors(doing: str) -> Iterator[None]:
     """Turn kazoo's errors into `Unavailable`, with a description of the failed operation."""
     try:
         yield
+    except NoAuthError as error:
+        raise Unavailable(f"ZooKeeper denies access while {doing}: {NOT_ADMITTED}") from error
     except ANSWER_LOST as error:
         name = type(error).__name__
         raise Unavailable(f"ZooKeeper did not answer while {doing}: {name} {error}".rstrip()) from error

@@ -20,13 +20,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import ConnectionClosedError, KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
 from autothrottle.adapters.state_store.candidate import Candidate
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper.session import new_origin, origin_path, read_origin, translated_errors
+from autothrottle.adapters.zookeeper.session import (
+    NOT_ADMITTED,
+    new_origin,
+    origin_path,
+    read_origin,
+    translated_errors,
+)
 from autothrottle.core.retries import ELECTION
 from autothrottle.ports.state_store import Leader
 
@@ -36,6 +42,8 @@ _LEAVE_SECONDS = 3.0
 """How long `leave` waits at most for ZooKeeper to answer."""
 
 _REST_POLL_SECONDS = 1.0
+
+_DENIAL_LOG_SECONDS = 60.0
 
 _SEQUENCE_DIGITS = 10
 
@@ -50,6 +58,7 @@ class ZooKeeperElection(Candidate):
         self._client = client
         self._name = f"{uuid.uuid4().hex}-"
         self._candidate = ""
+        self._next_denial_log = 0.0
 
     def leader(self) -> Leader | None:
         with translated_errors("reading who leads"):
@@ -72,12 +81,20 @@ class ZooKeeperElection(Candidate):
                 self._withdraw()
                 if not (rests := time.monotonic() < self._rests_until and bool(self._others())):
                     self._run_candidacy()
+            except NoAuthError:
+                self._log_denial()
+                rests = True
             except (KazooException, KazooTimeoutError) as error:
                 log.warning("Election interrupted, trying again: %s %s", type(error).__name__, error)
             except Exception:  # a bug must not end the thread: this planner would never lead again
                 log.exception("Election failed unexpectedly, trying again")
             self._leaving.wait(_REST_POLL_SECONDS if rests else ELECTION.first)
         self._client.remove_listener(self._wake_up)
+
+    def _log_denial(self) -> None:
+        if time.monotonic() >= self._next_denial_log:
+            self._next_denial_log = time.monotonic() + _DENIAL_LOG_SECONDS
+            log.error("ZooKeeper denies this planner the election, so that it cannot lead: %s", NOT_ADMITTED)
 
     def _wake_up(self, _what: object) -> None:
         """Wake the campaign: the connection or the candidate before us changed."""
@@ -116,8 +133,8 @@ class ZooKeeperElection(Candidate):
         while self._leaving.is_set():
             try:
                 return self._withdraw()
-            except ConnectionClosedError:
-                return  # the session ended, and the node with it
+            except (ConnectionClosedError, NoAuthError):
+                return  # the node ends with the session
             except (KazooException, KazooTimeoutError):
                 time.sleep(ELECTION.first)
 
@@ -174,6 +191,8 @@ class ZooKeeperElection(Candidate):
             transaction.create(origin_path(self._own, origin))
         transaction.set_data(self._own.term, self._term_text(self._candidate).encode(), stat.version)
         results = self._answer(transaction.commit_async())
+        if denials := [result for result in results if isinstance(result, NoAuthError)]:
+            raise denials[0]
         if any(isinstance(result, Exception) for result in results):
             log.warning("Cannot begin a term, trying again: %s", results)
             return None

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autothrottle.adapters.credentials import TlsFiles
+from autothrottle.adapters.zookeeper.security import OtherClients, SecurityFiles
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
 from autothrottle.core.traffic.capacity import CapacityLimits
@@ -121,6 +122,11 @@ TLS = {"tls-cert": "cert.pem", "tls-key": "key.pem", "tls-ca": "ca.pem", "tls-se
 """The first three options require one another."""
 
 TLS_AND_ROLES = {**TLS, "certificate-roles": "{}"}
+
+ZOOKEEPER_TLS = {"zk-tls-ca": "ca.pem", "zk-tls-cert": "cert.pem", "zk-tls-key": "key.pem"}
+
+ZOOKEEPER_LOGIN = {"zk-sasl-file": "zk-sasl", "zk-acl": "read"}
+"""An ACL needs a login, of which there is one."""
 
 OPEN = ("api-listen", "grpc-listen", "listen", "metrics-listen")
 
@@ -294,6 +300,9 @@ def test_the_tables_of_this_module_contain_every_option() -> None:
         "prometheus-user-file",
         "state-store",
         *TLS,
+        *ZOOKEEPER_TLS,
+        *ZOOKEEPER_LOGIN,
+        "zk-digest-file",
     }
     assert set(GOOD) | special == set(OPTIONS)
     assert set(BAD) <= set(OPTIONS)
@@ -372,6 +381,9 @@ def test_decisions_in_an_object_store_need_a_local_spool() -> None:
 
 def test_tls_needs_certificate_key_and_authorities() -> None:
     assert configure(TLS).tls == TlsFiles(*TLS.values())
+    zookeeper = configure({**ZOOKEEPER_TLS, **ZOOKEEPER_LOGIN})
+    assert zookeeper.zookeeper_files == SecurityFiles("ca.pem", "cert.pem", "key.pem", sasl="zk-sasl")
+    assert zookeeper.zk_acl is OtherClients.READ
     assert parse([], {}).tls is None
     (problem,) = problems("--tls-cert=cert.pem", "--tls-ca=ca.pem")
     assert problem.startswith("tls-cert and tls-ca without tls-key; TLS is mutual and needs all three. Fix: ")
@@ -403,6 +415,47 @@ def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_in
         assert {*refused} <= {warning.partition(":")[0] for warning in insecure.warnings}
         assert parse(argv, {}, used=used - {*OPEN}).warnings == ()
     assert [one.partition(":")[0] for one in found] == refused
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--zk-tls-ca=ca", "--zk-tls-cert=c"], "zk-tls-cert without zk-tls-key; a certificate needs its private key"),
+        (["--zk-tls-ca=ca", "--zk-tls-key=k"], "zk-tls-key without zk-tls-cert; a certificate needs its private key"),
+        (["--zk-tls-cert=c", "--zk-tls-key=k"], "zk-tls-cert and zk-tls-key without zk-tls-ca, which turns on TLS"),
+        (["--zk-digest-file=d", "--zk-sasl-file=s"], "zk-digest-file and zk-sasl-file are both given"),
+        (
+            ["--zk-acl=read"],
+            "zk-acl: 'read' (flag --zk-acl) closes our znodes to clients without our login, and no login is given",
+        ),
+        (
+            ["--zk-acl=closed"],
+            "zk-acl: 'closed' (flag --zk-acl) is not one of them; it must be one of open, read",
+        ),
+    ],
+)
+def test_security_of_zookeeper_is_complete_or_refused(argv: Sequence[str], problem: str) -> None:
+    (found,) = problems(*argv)
+    assert found.startswith(problem)
+    assert ". Fix: " in found
+
+
+def test_secret_files_that_every_user_may_read_cause_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "zk"
+    path.write_text("autothrottle:secret")
+    path.chmod(0o644)
+    argv = ["--zk-tls-ca=ca", f"--zk-sasl-file={path}"]
+    assert parse(argv, {}).warnings == (
+        f"zk-sasl-file {str(path)!r} has the mode 0644, so that every user may read it. Fix: chmod o-rwx {path}",
+    )
+    path.chmod(0o640)
+    assert parse(argv, {}).warnings == ()
+
+
+def test_a_digest_without_tls_to_another_host_causes_a_warning() -> None:
+    (warning,) = parse(["--zk-digest-file=zk", "--zk-addr=zk1:2181"], {}).warnings
+    assert warning == "zk-digest-file is given without zk-tls-ca: the password is readable on the network"
+    assert parse(["--zk-digest-file=zk", "--zk-addr=localhost:2181"], {}).warnings == ()
 
 
 def test_tokens_without_tls_on_a_port_open_to_other_hosts_cause_a_warning() -> None:

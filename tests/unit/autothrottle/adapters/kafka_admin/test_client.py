@@ -14,6 +14,8 @@ import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import Connections, NoResponse, kafka
+from autothrottle.adapters.kafka_admin.login import KafkaLogin
+from autothrottle.adapters.kafka_admin.routing import Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle_lab.servers.processes import free_ports
@@ -89,7 +91,7 @@ def metadata_request() -> Any:
 def test_call_to_a_silent_server_ends_at_its_deadline(properties: dict[str, str]) -> None:
     """kafka-python waits for a TLS handshake without a limit."""
     with silent_server() as server:
-        settings = KafkaSettings((server.address,), (server.address,), properties)
+        settings = KafkaSettings((server.address,), (server.address,), KafkaLogin(properties))
         with closing(KafkaAdmin(settings)) as admin:
             with pytest.raises(Unavailable, match=f"{server.address} is unreachable: no answer in time. Fix: "):
                 admin.brokers(timeout=SHORT_TIMEOUT)
@@ -103,7 +105,7 @@ def test_call_to_a_silent_server_ends_at_its_deadline(properties: dict[str, str]
 def test_hanging_connections_do_not_accumulate(properties: dict[str, str]) -> None:
     """Connections that neither succeed nor fail are all closed together before there are many."""
     with silent_server() as server:
-        with closing(KafkaAdmin(KafkaSettings((server.address,), (), properties))) as admin:
+        with closing(KafkaAdmin(KafkaSettings((server.address,), (), KafkaLogin(properties)))) as admin:
             for _ in range(50):
                 with pytest.raises(Unavailable):
                     admin.brokers(timeout=timedelta(seconds=0.05))
@@ -196,7 +198,22 @@ def test_close_ends_waiting_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unsupported_property_is_refused_before_anything_is_opened() -> None:
     before = set(threading.enumerate())
-    with pytest.raises(Invalid, match="acks"):
-        KafkaAdmin(KafkaSettings(("127.0.0.1:1",), client_properties={"acks": "all"}))
+    with pytest.raises(Invalid, match=r"ssl.provider"):
+        KafkaLogin({"ssl.provider": "BCFIPS"})
     KafkaAdmin(KafkaSettings(("127.0.0.1:1",))).close()
     assert set(threading.enumerate()) <= before
+
+
+def test_calls_after_a_replaced_login_use_new_connections_and_running_calls_the_old_ones() -> None:
+    login = KafkaLogin()
+    with closing(Routing(("127.0.0.1:1",), login, timedelta(seconds=1))) as routing:
+        with routing._connections() as first:
+            login.replace({"client.id": "other"})
+            with routing._connections() as second, routing._connections() as third:
+                assert second is third is not first
+                assert second.options["client_id"] == "other"
+            assert first in routing._users
+        assert first not in routing._users
+        login.replace({})
+        with routing._connections():
+            assert second not in routing._users

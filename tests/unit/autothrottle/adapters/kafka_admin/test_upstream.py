@@ -130,3 +130,16 @@ def test_kafka_python_waits_for_a_tls_handshake_beyond_the_limit_for_setting_up_
         eventually(lambda: connections)
         time.sleep(5 * SETUP_SECONDS)
         assert not connections[0].init_future.is_done, "kafka-python limits the handshake: abandoned connections can go"
+
+
+def test_kafka_python_asks_for_a_token_in_the_thread_of_the_connections() -> None:
+    threads: list[threading.Thread] = []
+
+    class Provider(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            threads.append(threading.current_thread())
+            return "token"
+
+    mechanism = kafka.net.sasl.oauth.SaslMechanismOAuth(sasl_oauth_token_provider=Provider())
+    assert mechanism.auth_bytes() == b"n,,\x01auth=Bearer token\x01\x01"
+    assert threads == [threading.current_thread()]

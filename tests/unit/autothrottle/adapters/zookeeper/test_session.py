@@ -12,9 +12,8 @@ from datetime import timedelta
 import pytest
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
 
+from autothrottle.adapters.zookeeper.client import ClientLog, PatientHandler
 from autothrottle.adapters.zookeeper.session import (
-    ClientLog,
-    PatientHandler,
     connect,
     connect_in_background,
     disconnect,

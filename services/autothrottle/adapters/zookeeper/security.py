@@ -1,0 +1,192 @@
+"""TLS to ZooKeeper, logins, and the ACLs of our nodes.
+
+All credentials are read here: `tls_context` and `login` return those of the current files, and a session asks for them
+at each connection. A file that becomes invalid changes nothing. The type to know is `ZooKeeperSecurity`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
+
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.errors import Invalid
+from autothrottle_client.files import ReloadedFiles
+
+
+class OtherClients(StrEnum):
+    """What clients without our login may do with our nodes."""
+
+    OPEN = "open"
+    """Everything."""
+    READ = "read"
+    NONE = "none"
+    """Nothing, except for reading the overrides, which Kafka-Kit's programs read, too."""
+
+
+_PERMISSIONS = {
+    OtherClients.OPEN: Permissions.ALL,
+    OtherClients.READ: Permissions.READ,
+    OtherClients.NONE: 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityFiles:
+    """Paths of the files; "": not given."""
+
+    authorities: str = ""
+    """PEM file with the certificates of the authorities that sign the servers; turns on TLS."""
+    certificate: str = ""
+    """PEM file with our own certificate, for mutual TLS."""
+    key: str = ""
+    """PEM file with the private key of our own certificate, without a password."""
+    digest: str = ""
+    """File with lines of USER:PASSWORD for the scheme digest."""
+    sasl: str = ""
+    """File with USER:PASSWORD for SASL with DIGEST-MD5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Users with which a session logs in."""
+
+    scheme: str
+    """`digest` or `sasl`."""
+    users: tuple[tuple[str, str], ...] = field(repr=False)
+    """(user, password). New nodes name the first one in their ACLs; the others open nodes of earlier passwords."""
+
+    @property
+    def name(self) -> str:
+        """The scheme and the first user, for messages."""
+        return f"{self.scheme}:{self.users[0][0]}"
+
+    @property
+    def identities(self) -> Sequence[Id]:
+        """The identities of the users in ACLs, in the same order."""
+        if self.scheme == "sasl":
+            return [Id("sasl", user) for user, _ in self.users]
+        return [Id("digest", make_digest_acl_credential(user, password)) for user, password in self.users]
+
+    @property
+    def option(self) -> str:
+        """Name of the option with its file."""
+        return f"zk-{self.scheme}-file"
+
+
+class ZooKeeperSecurity:
+    """How the sessions of this process are secured. Thread-safe."""
+
+    def __init__(
+        self,
+        files: SecurityFiles = SecurityFiles(),
+        others: OtherClients = OtherClients.OPEN,
+        own: OwnPaths | None = None,
+    ) -> None:
+        """Read the files.
+
+        Args:
+            files: without files, there is no TLS and no login.
+            others: what other clients may do with our nodes. Without a login, it has no effect.
+            own: our nodes; None: this process creates none.
+
+        Raises:
+            Invalid: a file cannot be read, or has other content.
+        """
+        if bool(files.certificate) != bool(files.key) or (files.certificate and not files.authorities):
+            raise Invalid("zk-tls-cert needs zk-tls-key and zk-tls-ca, and the key needs both. Fix: give all three")
+        if files.digest and files.sasl:
+            raise Invalid("zk-digest-file and zk-sasl-file are both given. Fix: give one")
+        self.others, self._own = others, own
+        self.reported: set[str] = set()
+        """Refusals in the log; the sessions of a process report each of them once."""
+        self.has_certificate = bool(files.certificate)
+        self._context: ReloadedFiles[ssl.SSLContext] | None = None
+        self._login: ReloadedFiles[Login] | None = None
+        if files.authorities:
+            paths = [path for path in (files.authorities, files.certificate, files.key) if path]
+            self._context = ReloadedFiles(paths, partial(_tls_context, files), Invalid)
+        for scheme, path in (("digest", files.digest), ("sasl", files.sasl)):
+            if path:
+                self._login = ReloadedFiles((path,), partial(_read_login, scheme, path), Invalid)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the context of the current files; None: connect without TLS."""
+        return self._context.current()[0] if self._context else None
+
+    def login(self) -> Login | None:
+        """Return the login of the current file; None: connect without a login."""
+        return self._login.current()[0] if self._login else None
+
+    def acl(self, path: str, login: Login | None) -> list[ACL] | None:
+        """Return the ACL of one of our nodes; None: the node is not ours, or this process has no login.
+
+        Args:
+            path: of the node.
+            login: of the session that creates the node or changes its ACL.
+        """
+        if login is None or self._own is None or not _is_below(self._own.root, path):
+            return None
+        permissions = _PERMISSIONS[self.others]
+        if _is_below(self._own.overrides, path):
+            permissions |= Permissions.READ
+        of_others = [ACL(permissions, ANYONE_ID_UNSAFE)] if permissions else []
+        return [ACL(Permissions.ALL, login.identities[0]), *of_others]
+
+
+OPEN_ACL: list[ACL] = OPEN_ACL_UNSAFE
+"""Every client may do everything."""
+
+
+def _is_below(root: str, path: str) -> bool:
+    return path == root or path.startswith(f"{root}/")
+
+
+def _tls_context(files: SecurityFiles) -> ssl.SSLContext:
+    """Return a context that checks the server's certificate and the host name in it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=_authorities(files.authorities))
+    if files.certificate:
+        try:
+            # Without a password, OpenSSL would prompt for it on the terminal.
+            context.load_cert_chain(files.certificate, files.key, password="")
+        except (OSError, ValueError) as error:
+            raise Invalid(
+                f"zk-tls-cert {files.certificate!r} and zk-tls-key {files.key!r} are not a PEM certificate and its "
+                f"private key without a password ({error}). Fix: give a matching pair"
+            ) from error
+    return context
+
+
+def _authorities(path: str) -> str:
+    fix = "Fix: give the file with the certificates of the authorities that sign ZooKeeper's servers"
+    try:
+        text = Path(path).read_text("ascii")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+        return text
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Invalid(f"zk-tls-ca {path!r} holds no PEM certificates ({reason}). {fix}") from error
+
+
+def _read_login(scheme: str, path: str) -> Login:
+    subject = f"zk-{scheme}-file {path!r}"
+    try:
+        lines = [line.strip() for line in Path(path).read_text("utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise Invalid(f"{subject} cannot be read: {error.strerror}. Fix: name a readable file") from error
+    except ValueError as error:
+        raise Invalid(f"{subject} is not UTF-8 text. Fix: put USER:PASSWORD there") from error
+    users = [line.partition(":")[::2] for line in lines]
+    if scheme == "sasl" and len(users) > 1:
+        raise Invalid(f"{subject} has {len(users)} lines. Fix: put one line USER:PASSWORD there")
+    # The messages omit the lines, because they contain passwords.
+    if not users or not all(user and password for user, password in users) or not "".join(lines).isprintable():
+        raise Invalid(f"{subject} does not contain USER:PASSWORD alone. Fix: put one such line there")
+    return Login(scheme, tuple(users))

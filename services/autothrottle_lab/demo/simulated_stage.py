@@ -10,7 +10,7 @@ from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.core.cluster.configs import THROTTLED_TYPES, ConfigResource
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER, demo_cluster, demo_scenario
 from autothrottle_lab.demo.stage import Interruption, Reading, Report, Stage, size
-from autothrottle_lab.emulators.broker_endpoints import LogSizeEndpoints
+from autothrottle_lab.emulators.broker_endpoints import ClusterEndpoints
 from autothrottle_lab.emulators.kafka import SimulatedKafka, format_reassignment
 from autothrottle_lab.observation.observer import Configs, read_timeline
 from autothrottle_lab.simulate.recording import bound
@@ -46,7 +46,7 @@ class SimulatedStage(Stage):
         connect = self.zookeeper.connect
         kafka = SimulatedKafka(connect, self._cluster, on_sample=datadog.record, past_seconds=_PAST_SECONDS)
         self._kafka = self.stack.enter_context(kafka)
-        endpoints = self.stack.enter_context(LogSizeEndpoints(kafka.inspect, self._cluster.brokers))
+        endpoints = self.stack.enter_context(ClusterEndpoints(kafka.inspect, self._cluster.brokers))
         bootstrap_servers = ",".join(endpoints.bootstrap_servers)
         self.start_services(datadog.url, {**self.options, "bootstrap-servers": bootstrap_servers})
 

@@ -1,7 +1,7 @@
 """Simulated brokers that speak a part of Kafka's protocol.
 
-`BrokerEndpoints` has the sockets, and answers which brokers there are. `LogSizeEndpoints` adds what autothrottle reads
-besides ZooKeeper: log sizes, leaders and settings.
+`BrokerEndpoints` has the sockets, and answers which brokers there are. `ClusterEndpoints` adds what autothrottle uses
+besides ZooKeeper: log sizes, leaders, settings and reassignments.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from typing import Any, Protocol, Self, TypeVar
 
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.core.cluster.snapshot import TopicPartition
+from autothrottle.core.errors import Invalid, Missing
 from autothrottle_lab.simulation.cluster import Cluster, SimulatedPartition
 
 T = TypeVar("T")
 Answer = Callable[[int, Any], Any]
 """Function of a broker id and a request; returns the response."""
 
-METADATA, API_VERSIONS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS = 3, 18, 32, 35
+METADATA, API_VERSIONS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, ALTER_REASSIGNMENTS = 3, 18, 32, 35, 45
 """Kafka's API keys."""
 
 SETTINGS: Mapping[str, str] = {"replica.fetch.max.bytes": "262144", "replica.fetch.response.max.bytes": "524288"}
 """Settings of the brokers: small fetches, since simulated links have no bursts."""
 
 _STATIC_BROKER_CONFIG = 4
+_INVALID_REPLICA_ASSIGNMENT = 39
 _UNKNOWN_BYTES = -1
 
 
@@ -145,13 +147,14 @@ class Inspect(Protocol):
     def __call__(self, value: Callable[[Cluster], T]) -> T: ...
 
 
-class LogSizeEndpoints(BrokerEndpoints):
-    """Endpoints of a simulated cluster: its topics, the sizes of their logs, and `SETTINGS`."""
+class ClusterEndpoints(BrokerEndpoints):
+    """Endpoints of a simulated cluster: its topics, their log sizes and reassignments, and `SETTINGS`."""
 
     versions: Mapping[int, tuple[int, int]] = {
         **BrokerEndpoints.versions,
         DESCRIBE_CONFIGS: (1, 3),
         DESCRIBE_LOG_DIRS: (1, 1),
+        ALTER_REASSIGNMENTS: (0, 0),
     }
 
     def __init__(self, inspect: Inspect, broker_ids: Collection[int]) -> None:
@@ -160,6 +163,7 @@ class LogSizeEndpoints(BrokerEndpoints):
         self.apis |= {
             DESCRIBE_CONFIGS: (kafka.protocol.admin.DescribeConfigsRequest, self._configs),
             DESCRIBE_LOG_DIRS: (kafka.protocol.admin.DescribeLogDirsRequest, self._log_dirs),
+            ALTER_REASSIGNMENTS: (kafka.protocol.admin.AlterPartitionReassignmentsRequest, self._reassign),
         }
 
     def topics(self, request: Any) -> list[Any]:
@@ -243,6 +247,39 @@ class LogSizeEndpoints(BrokerEndpoints):
             )
         ]
         return answer(throttle_time_ms=0, results=results)
+
+    def _reassign(self, _: int, request: Any) -> Any:
+        """Start or cancel reassignments (KIP-455), or refuse all partitions because of one."""
+
+        def submit(cluster: Cluster) -> None:
+            targets = {}
+            for topic in request.topics:
+                for row in topic.partitions:
+                    key = topic.name, row.partition_index
+                    current = cluster.partitions.get(key)
+                    original = [b for b in current.replicas if b not in current.adding] if current else []
+                    targets[key] = row.replicas or original
+            cluster.submit_reassignment(targets)
+
+        code, message = 0, None
+        try:
+            self._inspect(submit)
+        except (Invalid, Missing) as error:
+            code, message = _INVALID_REPLICA_ASSIGNMENT, str(error)
+        answer = kafka.protocol.admin.AlterPartitionReassignmentsResponse
+        response = answer.ReassignableTopicResponse
+        partition = response.ReassignablePartitionResponse
+        rows = [
+            response(
+                name=topic.name,
+                partitions=[
+                    partition(partition_index=row.partition_index, error_code=code, error_message=message)
+                    for row in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return answer(throttle_time_ms=0, error_code=0, error_message=None, responses=rows)
 
 
 def _by_topic(partitions: Mapping[TopicPartition, SimulatedPartition]) -> Mapping[str, list[SimulatedPartition]]:

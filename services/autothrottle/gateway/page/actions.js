@@ -26,8 +26,8 @@ const WHEN_DONE = ["done", "when no reassignment is left"];
 
 /** Asks for a rate and sets it. `broker`: the broker to begin with; null: all; undefined: the operator chooses. */
 export function setOverride(state, broker, megabytes = "") {
-  const known = [...new Set(state.sides.map((side) => side.broker))];
-  const choice = broker === undefined && known.length === 1 ? known[0] : broker;
+  const brokerIds = [...new Set(state.sides.map((side) => side.broker))];
+  const choice = broker === undefined && brokerIds.length === 1 ? brokerIds[0] : broker;
   ask({
     title: choice === undefined || choice === null ? "Set a rate" : `Set the rate of broker ${choice}`,
     fields: [
@@ -89,13 +89,13 @@ function sidesChange(sides, value, broker) {
 function timeChange(state, sides, value) {
   let slowest = null;
   for (const side of sides) {
-    const left = state.flows.filter((flow) => flow[side.role] === side.broker).reduce((sum, flow) => sum + (flow.bytesLeft ?? 0), 0);
-    if (left > 0 && (!slowest || left > slowest.left)) slowest = { side, left };
+    const bytesLeft = state.flows.filter((flow) => flow[side.role] === side.broker).reduce((sum, flow) => sum + (flow.bytesLeft ?? 0), 0);
+    if (bytesLeft > 0 && (!slowest || bytesLeft > slowest.bytesLeft)) slowest = { side, bytesLeft };
   }
   if (!slowest || value <= 0) return [];
-  const seconds = slowest.left / value;
+  const seconds = slowest.bytesLeft / value;
   const verb = slowest.side.role === "leader" ? "send" : "receive";
-  const lines = [`Broker ${slowest.side.broker} has ${bytes(slowest.left)} to ${verb}. At ${rate(value)} that takes at least ${duration(seconds)}, until ${clock(currentTime() + 1000 * seconds)}.`];
+  const lines = [`Broker ${slowest.side.broker} has ${bytes(slowest.bytesLeft)} to ${verb}. At ${rate(value)} that takes at least ${duration(seconds)}, until ${clock(currentTime() + 1000 * seconds)}.`];
   if (state.now.eta && until(state.now.eta) > 0) lines.push(`The present estimate for everything is ${duration(until(state.now.eta))}, until ${clock(state.now.eta)}.`);
   return lines;
 }
@@ -174,10 +174,10 @@ export function pause(state) {
     ],
     effect: ({ mode, reason }) => {
       const isKept = mode === "MODE_KEEP";
-      const left = state.now.bytesLeft ? `${bytes(state.now.bytesLeft)} are left to copy` : "Nothing is being copied now";
+      const remainder = state.now.bytesLeft ? `${bytes(state.now.bytesLeft)} are left to copy` : "Nothing is being copied now";
       const lines = isKept
-        ? [`${count(throttled.length, "throttle")} keep their values, also when the load of clients changes. ${left}.`]
-        : [`${count(throttled.length, "throttle")} are removed. ${left}${state.now.bytesLeft ? ", as fast as the links allow" : ""}.`];
+        ? [`${count(throttled.length, "throttle")} keep their values, also when the load of clients changes. ${remainder}.`]
+        : [`${count(throttled.length, "throttle")} are removed. ${remainder}${state.now.bytesLeft ? ", as fast as the links allow" : ""}.`];
       lines.push("No rate is decided and no plan is accepted until an operator resumes, also after a change of leader.");
       const warnings = !isKept && state.now.bytesLeft ? ["Replication can take whole links, and clients may have to wait."] : [];
       return { lines, warnings, verb: isKept ? "Pause and keep throttles" : "Pause and remove throttles", wish: { mode, reason } };

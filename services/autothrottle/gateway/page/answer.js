@@ -30,10 +30,10 @@ export function facts(now, flows) {
   if (now.topics.length === 0 && !now.bytesLeft) return [];
   const partitions = now.topics.reduce((sum, topic) => sum + topic.partitions, 0);
   const speed = flows.reduce((sum, flow) => sum + (flow.rate ?? 0), 0);
-  const left = [now.topics.length > 0 && count(partitions, "partition"), all && `of ${bytes(all.total)}`];
+  const remainder = [now.topics.length > 0 && count(partitions, "partition"), all && `of ${bytes(all.total)}`];
   return [
     ["Done", whenDone(now), interval(now)],
-    ["Left", bytes(now.bytesLeft), left.filter(Boolean).join(", ")],
+    ["Left", bytes(now.bytesLeft), remainder.filter(Boolean).join(", ")],
     ["Copies", flows.some((flow) => flow.rate !== null) ? rate(speed) : "unknown", `${count(flows.length, "flow")} from leader to follower`],
     ["Limited by", now.limitedBy || "unknown", ""],
   ];

@@ -116,9 +116,9 @@ function force() {
   const items = [];
   if (now.pause) {
     const { mode, reason, author, since } = now.pause;
-    const kept = /clear/i.test(mode) ? "throttles are removed" : "throttles keep their values";
+    const throttles = /clear/i.test(mode) ? "throttles are removed" : "throttles keep their values";
     const by = [author && `by ${author}`, since && `at ${clock(since)}`].filter(Boolean).join(" ");
-    items.push(h("li", {}, h("span", {}, h("b", {}, "Paused"), ` ${by}: ${kept}.${reason ? ` Reason: ${reason}` : ""}`), isAllowed && h("button", { type: "button", onclick: () => resume(state) }, "Resume …")));
+    items.push(h("li", {}, h("span", {}, h("b", {}, "Paused"), ` ${by}: ${throttles}.${reason ? ` Reason: ${reason}` : ""}`), isAllowed && h("button", { type: "button", onclick: () => resume(state) }, "Resume …")));
   }
   for (const override of now.overrides.slice(0, MOST_OVERRIDES)) {
     const end = override.expires ? `until ${clock(override.expires)}` : override.autoremove ? "until no reassignment is left" : "without an end";

@@ -15,7 +15,7 @@ let open = null;
 export function openPanel(broker, context) {
   closePanel();
   const title = h("h2", { id: "panel-title" });
-  const now = h("div", { class: "panel-sides" });
+  const links = h("div", { class: "panel-sides" });
   const why = h("div", { class: "why" }, h("p", { class: "faint" }, "Asking …"));
   const actions = h("div", { class: "panel-actions" });
   const charts = h("div", { class: "panel-charts" });
@@ -23,7 +23,7 @@ export function openPanel(broker, context) {
     "dialog",
     { class: "panel", "aria-labelledby": "panel-title" },
     h("div", { class: "panel-head" }, title, h("button", { type: "button", class: "quiet", "aria-label": "Close", onclick: () => dialog.close() }, "×")),
-    now,
+    links,
     h("h3", {}, "Why these rates"),
     why,
     h("h3", {}, "Change it"),
@@ -32,7 +32,7 @@ export function openPanel(broker, context) {
     charts,
   );
   const returnTo = document.activeElement;
-  open = { broker, context, dialog, title, now, why, actions, charts, cycle: undefined, timer: 0 };
+  open = { broker, context, dialog, title, links, why, actions, charts, cycle: undefined, timer: 0 };
   dialog.addEventListener("close", () => {
     if (dialog.contains(byId("done"))) document.body.append(byId("done"));
     dialog.remove();
@@ -59,12 +59,12 @@ export function closePanel() {
 /** Shows the newest state in the open panel. */
 export function updatePanel() {
   if (!open) return;
-  const { broker, context, title, now } = open;
+  const { broker, context, title, links } = open;
   const { state } = context;
   const sides = state.sides.filter((side) => side.broker === broker).sort((a, b) => (a.role < b.role ? -1 : 1));
   const rates = sides.filter((side) => side.throttle !== null).map((side) => `${rate(side.throttle)} ${side.role === "leader" ? "out" : "in"}`);
   setText(title, `Broker ${broker}${rates.length ? `: ${rates.join(", ")}` : ""}`);
-  render(now, sides, () =>
+  render(links, sides, () =>
     sides.length
       ? [sides.map((side) => h("div", { class: "panel-side" }, h("p", { class: "label" }, NAMES[side.role]), bar(side), h("p", { class: "faint" }, barText(side)))), legend("clients", "replication", "free", "mark")]
       : h("p", { class: "faint" }, "This broker takes part in no reassignment."),

@@ -42,11 +42,11 @@ export class Table {
     this.element = h("div", { class: "table" }, h("div", { class: "tools" }, this.filter, this.sorting, this.shown, this.matches), this.note, this.scroll);
     this.scroll.style.setProperty("--columns", template);
     new ResizeObserver(() => this.draw()).observe(this.scroll);
-    const seen = new IntersectionObserver(([{ isIntersecting }]) => {
+    const visibility = new IntersectionObserver(([{ isIntersecting }]) => {
       this.isSeen = isIntersecting;
       if (isIntersecting && this.isStale) this.arrange(true);
     });
-    seen.observe(this.element);
+    visibility.observe(this.element);
   }
 
   heading({ title, sort, isNumber }, n) {
@@ -147,11 +147,11 @@ export class Table {
     const first = Math.max(0, Math.floor((this.scroll.scrollTop - 40) / height) - MARGIN_ROWS);
     const last = Math.min(this.visible.length, Math.ceil((this.scroll.scrollTop + (this.scroll.clientHeight || 600)) / height) + MARGIN_ROWS);
     this.body.style.height = `${this.visible.length * height}px`;
-    const kept = new Set();
+    const drawnKeys = new Set();
     let next = this.body.firstChild;
     for (let n = first; n < last; n += 1) {
       const [key, element] = this.drawRow(this.visible[n], n, height);
-      kept.add(key);
+      drawnKeys.add(key);
       // The order of the elements is the order of the rows, for the keyboard and screen readers. Moving an element
       // takes its focus away, so the others move around it.
       if (element !== next && !element.contains(document.activeElement)) this.body.insertBefore(element, next);
@@ -159,7 +159,7 @@ export class Table {
     }
     for (const [key, { element }] of this.elements) {
       // A row with the focus stays, so that the keyboard does not lose its place.
-      if (kept.has(key) || element.contains(document.activeElement)) continue;
+      if (drawnKeys.has(key) || element.contains(document.activeElement)) continue;
       element.remove();
       this.elements.delete(key);
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -11,7 +12,7 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.sources import KafkaFetchSettings
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER, demo_cluster, demo_scenario
-from autothrottle_lab.emulators.broker_endpoints import LogSizeEndpoints
+from autothrottle_lab.emulators.broker_endpoints import ClusterEndpoints
 from autothrottle_lab.simulation.cluster import Cluster
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def test_the_client_reads_log_sizes_leaders_and_settings() -> None:
         return value(cluster)
 
     with (
-        LogSizeEndpoints(inspect, cluster.brokers) as endpoints,
+        ClusterEndpoints(inspect, cluster.brokers) as endpoints,
         closing(KafkaAdmin(KafkaSettings(endpoints.bootstrap_servers[:1]))) as kafka,
     ):
         assert kafka.brokers(timeout=TIMEOUT) == cluster.brokers.keys()
@@ -42,3 +43,26 @@ def test_the_client_reads_log_sizes_leaders_and_settings() -> None:
         assert topics.values["orders"][0].leader == orders.leader
         settings = KafkaFetchSettings(kafka).fetch_settings([DEMO_NEW_BROKER], [], TIMEOUT)
         assert settings.brokers[DEMO_NEW_BROKER].response_max_bytes == 524_288
+
+
+def test_the_client_starts_and_cancels_a_reassignment_and_reads_why_one_is_refused() -> None:
+    cluster = demo_cluster(demo_scenario())
+    sessions = cluster.partitions["sessions", 0]
+    original = sessions.replicas
+    target = (original[0], next(b for b in cluster.brokers if b not in original))
+
+    def inspect(value: Callable[[Cluster], T]) -> T:
+        return value(cluster)
+
+    with (
+        ClusterEndpoints(inspect, cluster.brokers) as endpoints,
+        closing(KafkaAdmin(KafkaSettings(endpoints.bootstrap_servers[:1]))) as kafka,
+    ):
+        until = time.monotonic() + TIMEOUT.total_seconds()
+        assert kafka.alter_reassignments({("sessions", 0): target}, until=until) == {}
+        assert sessions.adding == target[1:]
+        assert kafka.alter_reassignments({("sessions", 0): None}, until=until) == {}
+        assert not sessions.reassigning
+        assert sessions.replicas == original
+        refused = kafka.alter_reassignments({("sessions", 0): [1, 1]}, until=until)
+        assert refused.keys() == {("sessions", 0)}

@@ -68,6 +68,7 @@ def _leader(current: Overview) -> str:
 def age_words(now: datetime, time: datetime) -> str:
     """Return how long ago something was; a time in the future, by another clock, is now.
 
+    >>> from datetime import UTC
     >>> age_words(datetime(2026, 1, 1, 12, 0, 5, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC))
     '5 s ago'
     """

@@ -64,12 +64,17 @@ def check_helm(words: list[str], directory: Path) -> None:
 
 
 def check_kubectl(words: list[str], directory: Path) -> None:
-    """The Secret has the files that the chart mounts, or variables of the program."""
+    """The Secret has the files that the chart mounts, or the variables of the program from a file."""
     assert words[1:4] == ["create", "secret", "generic"]
-    given = {word.partition("=")[2].partition("=")[0] for word in words if word.startswith("--from-")}
-    assert given in ({"tls.crt", "tls.key", "ca.crt"}, KEYS)
-    templates = (ROOT / "deploy/helm/autothrottle/templates/_helpers.tpl").read_text("utf-8")
-    assert all(f"/etc/autothrottle/tls/{name}" in templates for name in given - KEYS)
+    files = {word.removeprefix("--from-file=") for word in words if word.startswith("--from-file=")}
+    if not files:
+        assert [word for word in words if word.startswith("--from-")] == ["--from-env-file=keys"]
+        page = (ROOT / "docs/kubernetes.md").read_text("utf-8")
+        assert all(f"`{name}=...`" in page for name in KEYS)
+    else:
+        assert files == {"tls.crt", "tls.key", "ca.crt"}
+        templates = (ROOT / "deploy/helm/autothrottle/templates/_helpers.tpl").read_text("utf-8")
+        assert all(f"/etc/autothrottle/tls/{name}" in templates for name in files)
     check_foreign(words, directory)
 
 

@@ -28,8 +28,9 @@ from uvicorn.server import ServerState
 
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.retries import ACCEPT
+from autothrottle.gateway.gate import CERTIFICATE_NAMES
 from autothrottle.gateway.live import LiveView
-from autothrottle.gateway.web import CERTIFICATE_NAMES, CONNECTION, AdminService, application
+from autothrottle.gateway.web import CONNECTION, AdminService, application
 from autothrottle.runtime.access import Access
 from autothrottle.runtime.call_limits import RequestQuotas
 from autothrottle.runtime.connections import (

@@ -16,9 +16,10 @@ import pytest
 from autothrottle.adapters.grpc import AdminServiceClient
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.sources import StoredOverride
+from autothrottle.gateway.responses import HTTP_STATUS
 from autothrottle.gateway.rest import bindings
 from autothrottle.gateway.server import GatewayServer
-from autothrottle.gateway.web import HTTP_STATUS, LARGE_BODIES, MAX_BODY_BYTES, SERVICE
+from autothrottle.gateway.web import LARGE_BODIES, MAX_BODY_BYTES, SERVICE
 from autothrottle.messages import CODES
 from tests.builders import eventually, mb
 from tests.unit.autothrottle.gateway.front import SLACK, Front

@@ -67,7 +67,7 @@ _POLL_SECONDS = 0.1
 _SAMPLE_SECONDS = 0.5
 _PLAIN_SECONDS = 3.0
 """Seconds between two lines with the state, if the output is not a terminal."""
-_LOG_GRACE_SECONDS = 0.5
+_LOG_GRACE_SECONDS = 1.5
 """Seconds to follow the logs after the last throttle is removed: services log after they write."""
 
 _CYCLE_LINE = re.compile(r"^\S+ \S+ Cycle \d+ \(")

@@ -141,6 +141,9 @@ class ServiceCertificates(Certificates):
         Invalid: a file cannot be read or is not a PEM file, or the key does not match the certificate.
     """
 
+    _http: tuple[ssl.SSLContext, int] | None = None
+    """The context of HTTPS, and the generation of its certificates."""
+
     @property
     def credentials(self) -> CredentialFiles:
         """The files."""
@@ -164,29 +167,27 @@ class ServiceCertificates(Certificates):
         return grpc.dynamic_ssl_server_credentials(_server_certificates(pems), renewed, True)
 
     def http_context(self) -> ssl.SSLContext:
-        """Return the context of an HTTPS server, which accepts client certificates of the authorities.
+        """Return the context of an HTTPS server for its next connection, made of the current files.
 
-        A renewal adds authorities; a removed one is trusted until the process restarts.
+        It accepts client certificates of the authorities.
         """
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.verify_mode = ssl.CERT_OPTIONAL
-        given = self._load(context)
-
-        def renew(*_: object) -> None:
-            nonlocal given
-            if self.generation != given:
-                given = self._load(context)
-
-        # OpenSSL calls it at each handshake, before it sends the certificate.
-        context.sni_callback = renew
+        pems, generation = self.current()
+        context, loaded = self._http or (None, 0)
+        if context is None or loaded != generation:
+            try:
+                context = self._new_http_context(pems)
+            except (OSError, ValueError):  # the files have just changed again; the next connection looks at them
+                if context is None:
+                    raise
+            self._http = context, generation
         return context
 
-    def _load(self, context: ssl.SSLContext) -> int:
-        """Load the current files into a context; return their generation."""
-        pems, generation = self.current()
+    def _new_http_context(self, pems: Pems) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.verify_mode = ssl.CERT_OPTIONAL
         context.load_cert_chain(self.files.certificate, self.files.key, password="")
         context.load_verify_locations(cadata=pems.authorities.decode("ascii"))
-        return generation
+        return context
 
 
 def _server_certificates(pems: Pems) -> grpc.ServerCertificateConfiguration:

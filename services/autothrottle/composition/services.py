@@ -275,7 +275,7 @@ class Composition:
             listen,
             access=self._access,
             hosts=self.configuration.api_hosts,
-            tls=tls.http_context() if tls else None,
+            tls=tls.http_context if tls else None,
             health=self.health,
             metrics=PrometheusText(partial(self._samples, service), self.configuration.cluster_name).render,
             option=option,

@@ -172,7 +172,9 @@ def test_a_changed_file_is_used_and_a_faulty_one_leaves_the_previous_content_in_
     rotation.file.write_text(FAULTY)
     assert rotation.in_use() == first
     watch.check()
-    (problem,) = watch.problems
+    problems = watch.problems
+    assert len(problems) == 1
+    problem = problems[0]
     assert problem.startswith("the changed file of ") and "previous content is in use" in problem
     assert str(rotation.file) in problem and not any(secret in problem for secret in SECRETS)
     assert [(sample.metric, sample.value) for sample in watch.samples() if sample.metric is CREDENTIALS_OK].count(
@@ -187,6 +189,23 @@ def test_a_changed_file_is_used_and_a_faulty_one_leaves_the_previous_content_in_
     assert rotation.in_use() == second
     rotation.file.write_text(rotation.contents[0])
     assert rotation.in_use() == first
+
+
+def test_https_does_not_trust_a_removed_authority_any_more(tmp_path: Path) -> None:
+    """A context of OpenSSL can trust further authorities, but cannot forget one: HTTPS did so until its restart."""
+    rotation = of_authorities(tmp_path)
+    certificates = ServiceCertificates(
+        TlsFiles(str(tmp_path / "cert.pem"), str(tmp_path / "cert.pem"), str(rotation.file))
+    )
+    first = certificates.http_context()
+    assert certificates.http_context() is first
+    rotation.file.write_text(rotation.contents[1])
+    both = certificates.http_context()
+    assert both is not first and both.cert_store_stats()["x509"] == 2
+    rotation.file.write_text(FAULTY)
+    assert certificates.http_context() is both
+    rotation.file.write_text(rotation.contents[0])
+    assert certificates.http_context().cert_store_stats()["x509"] == 1
 
 
 def test_a_swap_of_links_as_kubernetes_does_it_is_a_change(tmp_path: Path) -> None:

@@ -24,21 +24,29 @@ class ReloadedFiles(Generic[T]):
     only one of two matching files is new.
     """
 
-    def __init__(self, paths: Sequence[str], load: Callable[[], T], invalid: type[Exception] = Invalid) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        load: Callable[[], T],
+        invalid: type[Exception] = Invalid,
+        named: Callable[[T], Sequence[str]] = lambda contents: (),
+    ) -> None:
         """Read the files.
 
         Args:
             paths: the files to check for changes.
             load: returns their parsed contents.
-            invalid: what `read` raises if they are invalid.
+            invalid: what `load` raises if they are invalid.
+            named: returns further files that the contents name, and that `load` reads, too.
 
         Raises:
             Invalid: the files are invalid now.
         """
-        self._paths, self._load, self._invalid = tuple(paths), load, invalid
+        self._first_paths, self._load, self._invalid, self._named = tuple(paths), load, invalid, named
+        self._paths = self._first_paths
         self._lock = threading.Lock()
         self._stamps = self._current_stamps()
-        self._value, self._generation, self._problem = load(), 1, ""
+        self._value, self._generation, self._problem = self._loaded(), 1, ""
 
     def current(self) -> tuple[T, int]:
         """Return the contents and their generation: 1, plus 1 for each change."""
@@ -57,7 +65,7 @@ class ReloadedFiles(Generic[T]):
 
     def _reload(self) -> None:
         try:
-            contents, self._problem = self._load(), ""
+            contents, self._problem = self._loaded(), ""
         except self._invalid as error:
             self._problem = str(error)
             log.warning("%s. The previous contents stay in use", error)
@@ -65,6 +73,16 @@ class ReloadedFiles(Generic[T]):
         if contents != self._value:
             self._value, self._generation = contents, self._generation + 1
             log.info("Reloaded: %s", ", ".join(self._paths))
+
+    def _loaded(self) -> T:
+        """Load the files; once more if the contents name others than so far: a stamp is older than its contents."""
+        contents = self._load()
+        paths = (*self._first_paths, *self._named(contents))
+        if paths != self._paths:
+            self._paths = paths
+            self._stamps = self._current_stamps()
+            contents = self._load()
+        return contents
 
     def _current_stamps(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(path) for path in self._paths]

@@ -5,14 +5,14 @@ The types to know are `ZooKeeperClusterWithAdmin` and `AdminCluster`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
-from autothrottle.adapters.kafka_admin.client_properties import read_client_properties
 from autothrottle.adapters.kafka_admin.client_quotas import AdminClientQuotas, fetch_group_clients
 from autothrottle.adapters.kafka_admin.config_writer import AdminConfigWriter
-from autothrottle.adapters.kafka_admin.login import KafkaLogin
+from autothrottle.adapters.kafka_admin.login import KafkaLogin, KafkaLoginFile
 from autothrottle.adapters.kafka_admin.placement import AdminClusterSource, LogDirMetrics
 from autothrottle.adapters.kafka_admin.reassignments import AdminReassigner
 from autothrottle.adapters.kafka_admin.snapshots import AdminSnapshots
@@ -51,7 +51,7 @@ def kafka_login(path: str) -> KafkaLogin:
     Raises:
         Invalid: the file cannot be read, or has an unsupported property.
     """
-    return KafkaLogin(read_client_properties(path) if path else None)
+    return KafkaLoginFile(path) if path else KafkaLogin()
 
 
 class _AdminApi:
@@ -64,7 +64,10 @@ class _AdminApi:
             Invalid: the file that kafka-client-config names cannot be read, or has an unsupported property.
         """
         self._stores = state
-        self._kafka = stack.cancellable(KafkaAdmin(kafka_settings(configuration)))
+        settings = kafka_settings(configuration)
+        self.credentials: Sequence[CredentialFiles] = settings.login.credentials
+        """The files with which this process logs in, which are read again when they change."""
+        self._kafka = stack.cancellable(KafkaAdmin(settings))
         self._sizes = KafkaLogSizes(self._kafka)
         self.log_sizes: KafkaLogSizes | None = self._sizes
         self.fetch_settings: FetchSettingsSource | None = KafkaFetchSettings(self._kafka)

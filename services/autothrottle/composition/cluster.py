@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kazoo.client import KazooClient
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.kafka_common.progress_reader import ProgressReader
 from autothrottle.adapters.kafka_zookeeper.client_quotas import ZooKeeperClientQuotas
@@ -48,6 +49,7 @@ class ZooKeeperCluster:
 
     log_sizes: KafkaLogSizes | None = None
     fetch_settings: FetchSettingsSource | None = None
+    credentials: Sequence[CredentialFiles] = ()
 
     def __init__(self, configuration: Configuration, stack: Shutdown, state: ZooKeeperState) -> None:
         self._configuration, self._stack, self._state = configuration, stack, state

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import TypeVar
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_state.copy import export_state, import_state
 from autothrottle.adapters.kafka_state.election import KafkaElection
@@ -38,7 +40,8 @@ class KafkaState(StateStores):
 
     def __init__(self, configuration: Configuration, stack: Shutdown, writes: bool = True) -> None:
         super().__init__(configuration, stack)
-        self._topic = TopicLog(kafka_settings(configuration), configuration.state_topic)
+        settings = kafka_settings(configuration)
+        self._login, self._topic = settings.login, TopicLog(settings, configuration.state_topic)
         self.place = (
             f"topic {configuration.state_topic}. To delete it: kafka-topics.sh --bootstrap-server "
             f"{','.join(configuration.bootstrap_servers)} --delete --topic {configuration.state_topic}"
@@ -48,6 +51,10 @@ class KafkaState(StateStores):
         self._background = StateLog(topic, configuration.state_topic, self.paths.term, silence_limit)
         stack.callback(self._background.close)
         stack.cancel_after(SESSIONS, self._background.close)
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        return self._login.credentials
 
     @cached_property
     def _log(self) -> StateLog:

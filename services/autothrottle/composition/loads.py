@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.kafka_common.log_loads import LogLoads
 from autothrottle.composition.cluster import ZooKeeperCluster
 from autothrottle.core.errors import Invalid, Unavailable
@@ -35,6 +36,13 @@ class MetricsSources:
         self, configuration: Configuration, stack: Shutdown, cluster: Callable[[], ZooKeeperCluster | AdminCluster]
     ) -> None:
         self._configuration, self._stack, self._cluster = configuration, stack, cluster
+        self._credentials: list[Callable[[], Sequence[CredentialFiles]]] = []
+
+    @property
+    def credentials(self) -> Iterator[CredentialFiles]:
+        """The files of the sources that are built."""
+        for source in self._credentials:
+            yield from source()
 
     def load_source(self) -> LoadSource:
         sources: Mapping[str, Callable[[], LoadSource]] = {
@@ -50,13 +58,18 @@ class MetricsSources:
 
     @cached_property
     def datadog(self) -> DatadogMetrics:
-        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings
+        from autothrottle.adapters.datadog import DatadogMetrics, DatadogSettings, read_key_files
 
         configuration = self._configuration
+        paths = (configuration.api_key_file, configuration.app_key_file)
+        if key_files := read_key_files((configuration.api_key, configuration.app_key), paths):
+            option = "api-key-file" if configuration.api_key_file else "app-key-file"
+            self._credentials.append(lambda: (CredentialFiles(option, key_files),))
         settings = DatadogSettings(
             url=configuration.datadog_url,
             api_key=configuration.api_key,
             app_key=configuration.app_key,
+            key_files=key_files,
             net_tx_query=configuration.net_tx_query,
             net_rx_query=configuration.net_rx_query,
             broker_id_tag=configuration.broker_id_tag,
@@ -107,7 +120,9 @@ class MetricsSources:
             broker_map=configuration.broker_map,
         )
         hosts = self._cluster().broker_hosts()
-        return self._stack.cancellable(PrometheusMetrics(settings, configuration.capacities, hosts))
+        metrics = self._stack.cancellable(PrometheusMetrics(settings, configuration.capacities, hosts))
+        self._credentials.append(lambda: metrics.credentials)
+        return metrics
 
     def _scraped(self) -> LoadSource:
         from autothrottle.adapters.scrape import ScrapedMetrics, ScrapeSettings

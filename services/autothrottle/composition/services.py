@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autothrottle import __version__
 from autothrottle.adapters import grpc as clients
-from autothrottle.adapters.credentials import ServiceCertificates, Tokens
+from autothrottle.adapters.credentials import CredentialFiles, CredentialWatch, ServiceCertificates, Tokens
 from autothrottle.adapters.grpc.member_lookup import member_lookup, members_address
 from autothrottle.adapters.grpc.services import ServiceClient
 from autothrottle.admin.estimator import Estimator
@@ -100,6 +100,21 @@ class Composition:
         """Built when it is first used: planner and gateway have no access to Kafka."""
         return new_cluster(self.configuration, self._stack, self.state)
 
+    def _credentials(self) -> Sequence[CredentialFiles]:
+        """The credentials of this process that are read again when their files change."""
+        holders = [holder.credentials for holder in (self._tls, self._tokens) if holder]
+        of_cluster = self.cluster.credentials if "cluster" in vars(self) else ()
+        by_files = {c.files: c for c in (*holders, *self.state.credentials, *of_cluster, *self.sources.credentials)}
+        return list(by_files.values())
+
+    @cached_property
+    def _credential_watch(self) -> CredentialWatch:
+        """Watches the files until the stack closes."""
+        watch = CredentialWatch(self._credentials, self._stack.requested)
+        self._sample_sources.append(watch.samples)
+        watch.start()
+        return watch
+
     def use(self, **addresses: Sequence[str]) -> None:
         """Let the services built from now on use these addresses, named by their options."""
         self.configuration = replace(self.configuration, **addresses)  # type: ignore[arg-type]
@@ -143,6 +158,7 @@ class Composition:
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
                 broker_pools=self._pools.broker_pools if self._pools else dict,
+                credential_problems=lambda: self._credential_watch.problems,
                 on_failure=self._stack.fail,
             ),
             PlannerSettings(
@@ -269,7 +285,7 @@ class Composition:
             listen,
             access=self._access,
             hosts=configuration.api_hosts,
-            tls=tls.http_context() if tls else None,
+            tls=tls.http_context if tls else None,
             health=self.health,
             metrics=PrometheusText(partial(self._samples, service), configuration.cluster_name).render,
             option=option,
@@ -297,6 +313,7 @@ class Composition:
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str, option: str = "listen") -> str:
         """Serve until the stack closes; return the address. `option` gives the address, and is named in errors."""
         credentials = self._tls.server_credentials() if self._tls else None
+        self._credential_watch  # noqa: B018 (starts it)
         server = ServiceServer(
             name,
             servicers,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
 from autothrottle.adapters.zookeeper.client import SecuredClient
@@ -63,6 +65,11 @@ class StateStores(ABC):
 
     place: str
     """Where the state is, and how to delete it if that needs another program; for messages."""
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        """The files with which this process logs in, which are read again when they change."""
+        return ()
 
     @abstractmethod
     def election(self) -> Election:
@@ -156,6 +163,10 @@ class ZooKeeperState(StateStores):
         self._security = zookeeper_security(configuration)
         self._is_admitted = False
         self.place = f"ZooKeeper, {self.paths.root}"
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        return self._security.credentials
 
     def new_session(self) -> SecuredClient:
         """Wait for ZooKeeper, and return a session with it.

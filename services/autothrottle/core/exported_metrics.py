@@ -77,6 +77,20 @@ LOG_DROPS = ExportedMetric(
     "Log lines of the process that were not written, because the reader of the log did not accept them",
 )
 
+# Every service with certificates or files of credentials.
+CREDENTIALS_OK = ExportedMetric(
+    "autothrottle_credentials_ok",
+    "Whether the current file of a credential is in use; 1: yes, 0: it is faulty, and the previous content is in use; "
+    "option: the option or property with the file",
+    ("option",),
+)
+CERTIFICATE_EXPIRY = ExportedMetric(
+    "autothrottle_certificate_expiry_seconds",
+    "Time until the first certificate in a file expires, negative after it; option: the option or property with the "
+    "file",
+    ("option",),
+)
+
 # Every service with a pools file.
 POOLS_FILE_OK = ExportedMetric(
     "autothrottle_pools_file_ok",

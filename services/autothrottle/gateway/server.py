@@ -88,7 +88,7 @@ class GatewayServer:
         body_seconds: float = BODY_SECONDS,
         access: Access | None = None,
         hosts: Collection[str] = (),
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         health: Health | None = None,
         metrics: Callable[[], str] | None = None,
         option: str = "api-listen",
@@ -105,7 +105,7 @@ class GatewayServer:
             body_seconds: time limit for receiving the body.
             access: the known credentials; None: any caller is allowed.
             hosts: names in the `Host` header that are allowed beside the names of this host.
-            tls: context for HTTPS; None: plain HTTP.
+            tls: returns the context of HTTPS for a new connection; None: plain HTTP.
             health: the checks of the process; None: there are no checks.
             metrics: renders the metrics of the process in Prometheus' text format; None: there are none.
             option: name of the option with the address, for errors.
@@ -148,10 +148,11 @@ class GatewayServer:
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
-                ssl_context_factory=(lambda *_: tls) if tls else None,
+                ssl_context_factory=(lambda *_: tls()) if tls else None,
             ),
             _AcceptedConnections(RefusalLog(f"HTTP port {self.address}")),
             header_seconds,
+            tls,
         )
         for lines in (log, logging.getLogger("uvicorn.error"), logging.getLogger("asyncio")):
             lines.addFilter(_once_a_minute)
@@ -287,9 +288,15 @@ class _AcceptedConnections:
 class _LimitedServer(uvicorn.Server):
     """uvicorn with an accept of its own, which counts a connection before it costs more than its descriptor."""
 
-    def __init__(self, config: uvicorn.Config, connections: _AcceptedConnections, header_seconds: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connections: _AcceptedConnections,
+        header_seconds: float,
+        tls: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
         super().__init__(config)
-        self._connections, self._header_seconds = connections, header_seconds
+        self._connections, self._header_seconds, self._tls = connections, header_seconds, tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start without uvicorn's listeners, and accept from these sockets."""
@@ -354,7 +361,7 @@ class _LimitedServer(uvicorn.Server):
             self._connections.log.add([host])
             return
         protocol = _LimitedProtocol(self.config, self.server_state, host, self._connections, self._header_seconds)
-        protocol.begin(connection)
+        protocol.begin(connection, self._tls() if self._tls else None)
 
 
 class _LimitedProtocol(H11Protocol):
@@ -375,9 +382,9 @@ class _LimitedProtocol(H11Protocol):
         self._busy: tuple[object, float] = (None, 0.0)
         """The last request, and when `busy_seconds` has noticed it."""
 
-    def begin(self, connection: socket.socket) -> None:
+    def begin(self, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Serve an accepted connection. It counts from now on."""
-        self._socket = connection
+        self._socket, self._tls = connection, tls
         self._connections.add(self)
         self._start = self.loop.create_task(self._connect())
 
@@ -447,7 +454,7 @@ class _LimitedProtocol(H11Protocol):
 
     async def _connect(self) -> None:
         """Start the connection after its TLS handshake, if it has one."""
-        tls = self.config.ssl
+        tls = self._tls
         limits = {"ssl_handshake_timeout": self._seconds, "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS} if tls else {}
         try:
             if tls:

@@ -108,6 +108,8 @@ class CycleOutcome:
     has_failed_unexpectedly: bool = False
     error: str = ""
     """Why it failed; "": it did not."""
+    credential_problems: tuple[str, ...] = ()
+    """A sentence for each credential of this process whose changed file is faulty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOu
     """
     decision = outcome.decision or CycleDecision(outcome.state, outcome.start, outcome.is_scheduled)
     opening = _ReportPart(reported) if outcome.decision is None else _of_decision(settings, reported, decision)
+    opening = replace(opening, findings=(*opening.findings, *outcome.credential_problems))
     ending = replace(opening, lines=())
     if outcome.results is not None and outcome.results.are_written:
         ending = _of_results(settings, opening, decision, outcome.settled, outcome.results)

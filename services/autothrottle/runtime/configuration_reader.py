@@ -196,7 +196,9 @@ class _Combinations:
 
     def checked(self) -> Configuration:
         """Return the configuration with the options that count; add to the problems and warnings."""
-        keys: dict[str, Any] = {"api_key": self._key("api-key"), "app_key": self._key("app-key")}
+        keys: dict[str, Any] = {}
+        for name in ("api-key", "app-key"):
+            keys |= self._key(name)
         source = self._metrics_source()
         configuration = replace(
             self.values,
@@ -232,8 +234,8 @@ class _Combinations:
         value = getattr(self.values, name.replace("-", "_"))
         return f"{name}: {str(value)!r} ({self._source(name)})"
 
-    def _key(self, name: str) -> str:
-        """Return a key from its own option or from its file, whichever has the higher precedence."""
+    def _key(self, name: str) -> Mapping[str, str]:
+        """Return a key from its own option or from its file, whichever has the higher precedence; "": the other one."""
         attribute, file = name.replace("-", "_"), f"{name}-file"
         text, path = getattr(self.values, attribute), getattr(self.values, f"{attribute}_file")
         if path and self._rank(name) == self._rank(file):
@@ -245,7 +247,9 @@ class _Combinations:
                     f"{self._valued(file)} {reason}; it must be {OPTIONS[file].range}. "
                     f"Fix: put the key there, or name another file"
                 )
-        return str(text)
+        else:
+            path = ""
+        return {attribute: text, f"{attribute}_file": path}
 
     def _ratios(self) -> Mapping[str, Any]:
         """Within one source the option of a direction wins; otherwise the precedence of the sources decides."""

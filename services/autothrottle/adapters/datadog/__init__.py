@@ -18,8 +18,8 @@ The type to know is `DatadogMetrics` (`metrics`). `client` makes calls that end 
 `series` parses the responses, and `load_reading` combines them by broker.
 """
 
-from autothrottle.adapters.datadog.client import DatadogSettings
+from autothrottle.adapters.datadog.client import DatadogSettings, read_key_files
 from autothrottle.adapters.datadog.metrics import DatadogMetrics
 from autothrottle.adapters.datadog.series import newest_point
 
-__all__ = ["DatadogMetrics", "DatadogSettings", "newest_point"]
+__all__ = ["DatadogMetrics", "DatadogSettings", "newest_point", "read_key_files"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import cast
 from urllib.parse import urlencode
 
@@ -28,6 +29,7 @@ from autothrottle.adapters.http.client import (
 )
 from autothrottle.core.errors import FIELD_ERRORS, Invalid
 from autothrottle.core.texts import encodable
+from autothrottle_client.files import ReloadedFiles
 
 TOO_MANY_REQUESTS = 429
 
@@ -39,6 +41,58 @@ _ADVICE = {
     **dict.fromkeys((401, 403), "; check api-key and app-key, and that they may read metrics and host tags"),
     TOO_MANY_REQUESTS: "; give a longer interval, or ask Datadog for a higher limit",
 }
+
+
+DatadogKeys = tuple[str, str]
+"""The API key and the application key."""
+
+
+def read_key_files(keys: DatadogKeys, paths: tuple[str, str]) -> ReloadedFiles[DatadogKeys] | None:
+    """Return the keys, of which those in files are read again when they change; None: neither is in a file.
+
+    Args:
+        keys: the API key and the application key, for those without a file.
+        paths: of their files; "": none.
+
+    Raises:
+        Invalid: a file cannot be read, or does not contain a key alone.
+    """
+
+    def load() -> DatadogKeys:
+        api_key, app_key = (
+            _read_key(option, path) if path else key
+            for option, path, key in zip(("api-key", "app-key"), paths, keys, strict=True)
+        )
+        return api_key, app_key
+
+    return ReloadedFiles([path for path in paths if path], load, Invalid) if any(paths) else None
+
+
+def _read_key(option: str, path: str) -> str:
+    subject = f"{option}-file {path!r}"
+    try:
+        key = Path(path).read_text("utf-8").strip()
+    except OSError as error:
+        raise Invalid(f"{subject} cannot be read: {error.strerror}. Fix: name a readable file") from None
+    except ValueError:
+        raise Invalid(f"{subject} is not a text file. Fix: put only the key there") from None
+    if not key or not _is_key(key):
+        raise Invalid(f"{subject} {'contains more than a key' if key else 'is empty'}. Fix: put only the key there")
+    return key
+
+
+def _is_key(text: str) -> bool:
+    """Whether a header may contain it: http.client would include the whole key in its own message."""
+    return all("!" <= character <= "~" for character in text)
+
+
+def _check_keys(keys: DatadogKeys) -> None:
+    names = [name for name, key in zip(("api-key", "app-key"), keys, strict=True) if not _is_key(key)]
+    if names:
+        raise Invalid(
+            f"{' and '.join(names)} contains characters that are not allowed in a header (a line end?); give only "
+            "the key"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +119,16 @@ class DatadogSettings:
     """Tags of every event, in addition to `metrics.EVENT_TAGS`."""
     tag_ttl: timedelta = timedelta(hours=1)
     """How long a host's tags are cached, > 0."""
+    key_files: ReloadedFiles[DatadogKeys] | None = field(default=None, repr=False)
+    """Files with keys, which replace `api_key` and `app_key`; None: both stay."""
 
     def __post_init__(self) -> None:
-        keys = {"api-key": self.api_key, "app-key": self.app_key}
-        # http.client would include the whole key in its own message.
-        names = [name for name, key in keys.items() if not all("!" <= character <= "~" for character in key)]
-        if names:
-            raise Invalid(
-                f"{' and '.join(names)} contains characters that are not allowed in a header (a line end?); give only "
-                "the key"
-            )
+        _check_keys((self.api_key, self.app_key))
+
+    @property
+    def keys(self) -> DatadogKeys:
+        """The current API key and application key."""
+        return self.key_files.current()[0] if self.key_files else (self.api_key, self.app_key)
 
     @property
     def window_seconds(self) -> int:
@@ -128,7 +182,11 @@ class DatadogClient(HttpClient):
 
     def __init__(self, name: str, width: int, settings: DatadogSettings) -> None:
         super().__init__(name, width, "Datadog", _ADVICE)
-        self._keys = {"apiKeyAuth": settings.api_key, "appKeyAuth": settings.app_key}
+        self._settings = settings
+        self._keys = {"apiKeyAuth": "", "appKeyAuth": ""}
+        self._shown_keys: set[str] = set()
+        """Keys that a server may quote: also those of requests that are still in progress."""
+        self._renew_keys()
         configuration = Configuration(host=settings.url.rstrip("/"), preload_content=False)
         # Set explicitly: the client fills empty values from DD_API_KEY, DD_APP_KEY and DD_SITE.
         configuration.api_key = self._keys
@@ -170,6 +228,7 @@ class DatadogClient(HttpClient):
 
         def send() -> BaseHTTPResponse:
             limit.check()
+            self._renew_keys()
             try:
                 response = cast(BaseHTTPResponse, request())
             except OpenApiException as error:
@@ -182,14 +241,20 @@ class DatadogClient(HttpClient):
 
         return Call(name, send, partial(read_json, limit=most_bytes))
 
+    def _renew_keys(self) -> None:
+        """Let the official client send the current keys."""
+        api_key, app_key = self._settings.keys
+        self._keys.update(apiKeyAuth=api_key, appKeyAuth=app_key)
+        self._shown_keys |= {key for key in (api_key, app_key) if key}
+
     def check_key(self) -> Call:
         """Return a call that checks the API key."""
         return self.call("validate", AuthenticationApi(self.api).validate, RateLimit())
 
     def shown(self, reason: str) -> str:
         """Return a server's text without our keys: it may quote our headers."""
-        for key in self._keys.values():
-            reason = reason.replace(key, "***") if key else reason
+        for key in sorted(self._shown_keys, key=len, reverse=True):
+            reason = reason.replace(key, "***")
         return encodable(reason, _MAX_REASON)
 
 

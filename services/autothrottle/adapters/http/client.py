@@ -14,14 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, PoolManager, exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.texts import json_integer
+from autothrottle_client.files import ReloadedFiles
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Limit of a response's decoded body: it is in memory as a whole, and a server may send it without an end."""
@@ -218,8 +221,22 @@ class HttpClient:
         self._running: set[Exchange] = set()
         self._is_closed = False
         self._server, self._advice = server, advice or {}
-        self._pools = PoolManager(most_servers, maxsize=width, ca_certs=ca_file or None, ssl_context=tls)
-        self._pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        self._new_pools = partial(PoolManager, most_servers, maxsize=width, ssl_context=tls)
+        self.authorities = ReloadedFiles((ca_file,), partial(_read_authorities, ca_file), Invalid) if ca_file else None
+        """Those of the server's certificate, read again when they change; None: the system's, or those of `tls`."""
+        self._pools, self._pools_generation = self._new_pools(), 0
+        self._renew_pools()
+
+    def _renew_pools(self) -> None:
+        """Connect anew from now on if the authorities have changed. Running requests finish on their connections."""
+        pem, generation = self.authorities.current() if self.authorities else (None, 1)
+        with self._lock:
+            if generation == self._pools_generation:
+                return
+            old, self._pools_generation = self._pools, generation
+            self._pools = self._new_pools(ca_cert_data=pem)
+            self._pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        _drop_idle(old)
 
     def close(self) -> None:
         """End all running requests and threads."""
@@ -243,6 +260,7 @@ class HttpClient:
             method: of HTTP; "": GET without a body, POST with one.
         """
         seconds = Exchange.current().seconds_left()
+        self._renew_pools()
         return self._pools.request(
             method or ("GET" if body is None else "POST"),
             url,
@@ -301,12 +319,7 @@ class HttpClient:
 
     def drop_idle_connections(self) -> None:
         """Close idle connections; a firewall would drop them before the next call."""
-        pools = self._pools.pools
-        connection_pools = [pool.pool for pool in map(pools.get, pools.keys()) if pool and pool.pool]
-        self._pools.clear()
-        # A failed call keeps its pool, with all idle connections, alive until the next garbage collection.
-        for connections in connection_pools:
-            _close_all(connections)
+        _drop_idle(self._pools)
 
     def _start(self, exchanges: Sequence[Exchange]) -> list[Future[object]]:
         with self._lock:
@@ -316,11 +329,34 @@ class HttpClient:
             return [self._threads.submit(exchange.run) for exchange in exchanges]
 
 
+def _read_authorities(path: str) -> str:
+    """Return the PEM text with the authorities."""
+    try:
+        text = Path(path).read_text("ascii")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+        return text
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Invalid(
+            f"{path!r} holds no PEM certificates ({reason}). Fix: give the file with the certificates of the "
+            "authorities that sign the server"
+        ) from None
+
+
 def _answer(future: Future[object]) -> object | Failure:
     if not future.done():
         return TimedOut()
     error = future.exception()
     return error if isinstance(error, Failure) else future.result()
+
+
+def _drop_idle(manager: PoolManager) -> None:
+    pools = manager.pools
+    connection_pools = [pool.pool for pool in map(pools.get, pools.keys()) if pool and pool.pool]
+    manager.clear()
+    # A failed call keeps its pool, with all idle connections, alive until the next garbage collection.
+    for connections in connection_pools:
+        _close_all(connections)
 
 
 def _close_all(connections: queue.LifoQueue[Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.retries import TOKEN
+from autothrottle.core.texts import capitalized
 
 RENEWAL_SHARE = 0.75
 """Share of a token's lifetime after which it is renewed.
@@ -183,7 +184,8 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
                 self._due = self._clock() + TOKEN.wait(self._failures)
                 seconds = self._expires - self._clock()
                 if self._failures == 1 and seconds > 0:
-                    log.warning("%s. The current token stays in use, for %.0f s at most", problem, seconds)
+                    sentence = capitalized(str(problem))
+                    log.warning("%s. The current token stays in use, for %.0f s at most", sentence, seconds)
             else:
                 if self._failures and self._token is not None:
                     log.info("A new token of %s is in use", self._source.name)

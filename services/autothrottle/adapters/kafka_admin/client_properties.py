@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from autothrottle.adapters.kafka_admin.connections import CollectedTlsSocket
 from autothrottle.adapters.kafka_admin.java_properties import parse_properties
-from autothrottle.adapters.kafka_admin.key_stores import tls_context
+from autothrottle.adapters.kafka_admin.key_stores import certificate_expiries, tls_context
 from autothrottle.adapters.kafka_admin.sasl import CLASSES, sasl_options
 from autothrottle.core.errors import Invalid
 from autothrottle.core.texts import escape_unprintable
@@ -80,6 +81,10 @@ class ClientOptions:
     options: Mapping[str, Any]
     warnings: tuple[str, ...]
     """What an operator should know about the properties."""
+    files: tuple[str, ...] = ()
+    """Paths of the stores that were read."""
+    expiries: Mapping[str, datetime] = field(default_factory=dict)
+    """`ssl.keystore` or `ssl.truststore` -> when its first certificate expires."""
 
     def __repr__(self) -> str:
         return f"ClientOptions({', '.join(self.options)})"  # the values hold secrets
@@ -130,7 +135,9 @@ def client_options(properties: Mapping[str, str]) -> ClientOptions:
                 "ssl.endpoint.identification.algorithm is empty: the host name in the brokers' certificates is not "
                 "checked, so any holder of a trusted certificate can pose as a broker. Fix: remove it"
             )
-    return ClientOptions(options, tuple(warnings))
+    files = tuple(given[name] for name in ("ssl.keystore.location", "ssl.truststore.location") if name in given)
+    expiries = certificate_expiries(given) if protocol.endswith("SSL") else {}
+    return ClientOptions(options, tuple(warnings), files, expiries)
 
 
 def _unused(properties: Mapping[str, str]) -> Iterator[str]:

@@ -13,12 +13,14 @@ import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates, load_pkcs12
 
+from autothrottle.adapters.credentials import first_expiry, pem_expiries
 from autothrottle.core.errors import Invalid
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -49,6 +51,34 @@ def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     _trust(context, properties)
     _identify(context, properties)
     return context
+
+
+def certificate_expiries(properties: Mapping[str, str]) -> Mapping[str, datetime]:
+    """Return `ssl.keystore` and `ssl.truststore` -> when the first certificate expires; absent: it has none.
+
+    Raises:
+        Invalid: as `tls_context`.
+    """
+    chain = _wrapped(properties.get("ssl.keystore.certificate.chain", "")).encode()
+    stores = {
+        "ssl.keystore": _store(properties, "ssl.keystore", "ssl.keystore.key"),
+        "ssl.truststore": _store(properties, "ssl.truststore", "ssl.truststore.certificates"),
+    }
+    expiries: dict[str, datetime] = {}
+    for name, store in stores.items():
+        if store is None:
+            continue
+        origin, content = store
+        if _PKCS12.match(content):
+            loaded = _load_pkcs12(properties, name, origin, content)
+            entries = [entry for entry in (loaded.cert, *loaded.additional_certs) if entry is not None]
+            times = [entry.certificate.not_valid_after_utc for entry in entries]
+        else:
+            pem = content + (b"\n" + chain if name == "ssl.keystore" else b"")
+            times = list(pem_expiries(store=pem).values())
+        if times:
+            expiries[name] = first_expiry(times)
+    return expiries
 
 
 def _versions(properties: Mapping[str, str]) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:

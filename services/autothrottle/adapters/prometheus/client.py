@@ -16,12 +16,14 @@ from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse, make_headers
 
+from autothrottle.adapters.credentials import CredentialFiles, pem_expiries
 from autothrottle.adapters.http.client import MAX_BODY_BYTES, Call, Failure, HttpClient, parse_json, read_body
 from autothrottle.core.errors import FIELD_ERRORS, Unavailable
 from autothrottle.core.texts import encodable
 from autothrottle.core.traffic.broker_matching import BrokerLabel
 from autothrottle.core.traffic.counters import Series
 from autothrottle.core.traffic.exporters import Exporter
+from autothrottle_client.files import ReloadedFiles
 
 _MAX_REASON = 200
 _ADVICE = dict.fromkeys((401, 403), "; check prometheus-token-file or prometheus-user-file")
@@ -44,7 +46,7 @@ class PrometheusSettings:
     ca_file: str = ""
     """PEM file with the authorities of the server's certificate; "": those of the system."""
     token_file: str = ""
-    """File with a bearer token, read at each request, since it may expire; "": none."""
+    """File with a bearer token, read again when it changes, since it may expire; "": none."""
     user_file: str = ""
     """File with `user:password` for basic authentication; "": none."""
     window: timedelta = timedelta(seconds=120)
@@ -64,7 +66,7 @@ class PrometheusSettings:
         )
 
     def headers(self) -> Mapping[str, str]:
-        """Return the headers with the credentials.
+        """Return the headers with the credentials, which are read now.
 
         Raises:
             Unavailable: a file with credentials cannot be read.
@@ -136,6 +138,26 @@ class PrometheusClient(HttpClient):
         """
         super().__init__("prometheus-read", width, f"Prometheus at {settings.url}", _ADVICE, settings.ca_file)
         self._settings, self._note_headers, self._most_bytes = settings, note_headers, most_bytes
+        self._credentials: ReloadedFiles[Mapping[str, str]] | None = None
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        """The files that are read again when they change."""
+        option = "prometheus-token-file" if self._settings.token_file else "prometheus-user-file"
+        secrets = [CredentialFiles(option, self._credentials)] if self._credentials else []
+        if self.authorities is None:
+            return secrets
+        of_ca = CredentialFiles("prometheus-ca", self.authorities, lambda pem: pem_expiries(prometheus_ca=pem.encode()))
+        return [*secrets, of_ca]
+
+    def _headers(self) -> Mapping[str, str]:
+        """Return the headers with the current credentials; those of the first query must be readable."""
+        path = self._settings.token_file or self._settings.user_file
+        if not path:
+            return {}
+        if self._credentials is None:
+            self._credentials = ReloadedFiles((path,), self._settings.headers, Unavailable)
+        return self._credentials.current()[0]
 
     def query(
         self, queries: Mapping[str, str], deadline: float, at: float | None = None, optional: Collection[str] = ()
@@ -151,7 +173,7 @@ class PrometheusClient(HttpClient):
         Raises:
             Unavailable: another query failed; the message names it.
         """
-        headers = self._settings.headers()
+        headers = self._headers()
         calls = [self._call(name, query, at, headers, name in optional) for name, query in queries.items()]
         return {
             call.name: QueryResult((), failure=str(self.error(call, answer)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.http.client import ServerClock
 from autothrottle.adapters.kafka_common.broker_hosts import BrokerHosts
 from autothrottle.adapters.prometheus.client import PrometheusClient, PrometheusSettings, QueryResult
@@ -49,6 +50,11 @@ class PrometheusMetrics:
         }
         self._queries = {name: query for name, query in queries.items() if query}
         self._client = PrometheusClient(settings, len(self._queries), self._server.note)
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        """The files that are read again when they change."""
+        return self._client.credentials
 
     def close(self) -> None:
         """End all running calls and threads."""

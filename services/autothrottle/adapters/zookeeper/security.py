@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl_credential
 
+from autothrottle.adapters.credentials import CredentialFiles, Expiries, pem_expiries
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Invalid
 from autothrottle_client.files import ReloadedFiles
@@ -107,7 +108,7 @@ class ZooKeeperSecurity:
         self.reported: set[str] = set()
         """Refusals in the log; the sessions of a process report each of them once."""
         self.has_certificate = bool(files.certificate)
-        self._context: ReloadedFiles[ssl.SSLContext] | None = None
+        self._context: ReloadedFiles[_Tls] | None = None
         self._login: ReloadedFiles[Login] | None = None
         if files.authorities:
             paths = [path for path in (files.authorities, files.certificate, files.key) if path]
@@ -118,7 +119,14 @@ class ZooKeeperSecurity:
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the context of the current files; None: connect without TLS."""
-        return self._context.current()[0] if self._context else None
+        return self._context.current()[0].context if self._context else None
+
+    @property
+    def credentials(self) -> Sequence[CredentialFiles]:
+        """The files that are read again when they change."""
+        of_tls = [CredentialFiles("zk-tls-ca", self._context, lambda tls: tls.expiries)] if self._context else []
+        login = self.login()
+        return [*of_tls, *([CredentialFiles(login.option, self._login)] if self._login and login else [])]
 
     def login(self) -> Login | None:
         """Return the login of the current file; None: connect without a login."""
@@ -148,10 +156,18 @@ def _is_below(root: str, path: str) -> bool:
     return path == root or path.startswith(f"{root}/")
 
 
-def _tls_context(files: SecurityFiles) -> ssl.SSLContext:
+@dataclass(frozen=True, slots=True)
+class _Tls:
+    context: ssl.SSLContext
+    expiries: Expiries
+
+
+def _tls_context(files: SecurityFiles) -> _Tls:
     """Return a context that checks the server's certificate and the host name in it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=_authorities(files.authorities))
+    authorities = _authorities(files.authorities)
+    context.load_verify_locations(cadata=authorities)
+    pems = {"zk_tls_ca": authorities.encode()}
     if files.certificate:
         try:
             # Without a password, OpenSSL would prompt for it on the terminal.
@@ -161,7 +177,8 @@ def _tls_context(files: SecurityFiles) -> ssl.SSLContext:
                 f"zk-tls-cert {files.certificate!r} and zk-tls-key {files.key!r} are not a PEM certificate and its "
                 f"private key without a password ({error}). Fix: give a matching pair"
             ) from error
-    return context
+        pems["zk_tls_cert"] = Path(files.certificate).read_bytes()
+    return _Tls(context, pem_expiries(**pems))
 
 
 def _authorities(path: str) -> str:

@@ -104,7 +104,7 @@ def probed_server(tls: bool, header_seconds: float = SLACK) -> Iterator[tuple[Ga
             connection.request("GET", "/healthz")
             return int(connection.getresponse().status)
 
-    with GatewayServer(None, "127.0.0.1:0", header_seconds, tls=tls_context() if tls else None) as server:
+    with GatewayServer(None, "127.0.0.1:0", header_seconds, tls=tls_context if tls else None) as server:
         yield server, status
 
 

@@ -207,7 +207,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         credentials = tls.server_credentials() if tls else None
         services = ServiceServer("all", all_servicers(), access=AccessInterceptor(access), credentials=credentials)
         stack.enter_context(services)
-        context = tls.http_context() if tls else None
+        context = tls.http_context if tls else None
         gateway = GatewayServer(
             Refusing(),
             "0.0.0.0:0",

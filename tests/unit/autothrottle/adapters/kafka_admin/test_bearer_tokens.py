@@ -102,8 +102,8 @@ def test_failed_renewal_keeps_the_token_until_it_expires_and_is_repeated(caplog:
     assert outcome_of(tokens) is None
     clock.now += 76
     assert tokens.token() == "one"
-    eventually(lambda: "idp is down" in caplog.text)
-    assert caplog.messages == ["idp is down. The current token stays in use, for 19 s at most"]
+    eventually(lambda: "dp is down" in caplog.text)
+    assert caplog.messages == ["Idp is down. The current token stays in use, for 19 s at most"]
     clock.now += 0.9
     assert (tokens.token(), source.fetches) == ("one", 2)
     clock.now += 18.2

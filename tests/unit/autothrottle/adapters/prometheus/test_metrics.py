@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,7 +23,7 @@ from autothrottle.adapters.memory import MemoryCluster
 from autothrottle.adapters.prometheus import PrometheusMetrics, PrometheusSettings
 from autothrottle.adapters.prometheus.client import read_query
 from autothrottle.core.cluster.configs import ReplicaRole
-from autothrottle.core.errors import Unavailable
+from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.traffic.broker_matching import BrokerMatching, parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
 from autothrottle.core.traffic.exporters import EXPORTERS, parse_series_names
@@ -260,7 +261,9 @@ def test_server_that_is_down_is_unavailable(cluster: MemoryCluster) -> None:
         source.fetch_loads(TIMEOUT)
 
 
-def test_credentials_are_read_at_each_request(server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path) -> None:
+def test_changed_credentials_are_used_and_faulty_ones_are_not(
+    server: ExporterEmulator, cluster: MemoryCluster, tmp_path: Path
+) -> None:
     """A token of a Kubernetes service account is replaced every hour."""
     now, path = time.time(), tmp_path / "secret"
     server.answers[1] = matrix(kafka_1=growing(70, now))
@@ -273,11 +276,25 @@ def test_credentials_are_read_at_each_request(server: ExporterEmulator, cluster:
             source.fetch_loads(TIMEOUT)
             assert server.headers["authorization"] == header
             path.write_text("")
-            with pytest.raises(Unavailable, match=r"prometheus-.*-file: .* put only the secret there"):
-                source.fetch_loads(TIMEOUT)
+            source.fetch_loads(TIMEOUT)
+            assert server.headers["authorization"] == header
+            (problem,) = (credential.files.problem for credential in source.credentials)
+            assert re.search(r"prometheus-.*-file: .* put only the secret there", problem)
+            path.write_text("c:d\n")
+            source.fetch_loads(TIMEOUT)
+            assert server.headers["authorization"] != header
+            assert [credential.files.problem for credential in source.credentials] == [""]
+        path.write_text("")
+        with (
+            metrics(server, cluster, time.time, **{option: str(path)}) as source,
+            pytest.raises(Unavailable, match=r"prometheus-.*-file: .* put only the secret there"),
+        ):
+            source.fetch_loads(TIMEOUT)
 
 
-def test_certificates_that_cannot_be_read_are_unavailable(cluster: MemoryCluster, server: ExporterEmulator) -> None:
+def test_certificates_that_cannot_be_read_are_refused_at_the_start(
+    cluster: MemoryCluster, server: ExporterEmulator
+) -> None:
     settings = PrometheusSettings(f"https://{server.address}/1", EXPORTERS["jmx"], ca_file="/no/such/file")
-    with closing(PrometheusMetrics(settings, LIMITS, BrokerHosts(cluster))) as source, pytest.raises(Unavailable):
-        source.fetch_loads(TIMEOUT)
+    with pytest.raises(Invalid, match="'/no/such/file' holds no PEM certificates"):
+        PrometheusMetrics(settings, LIMITS, BrokerHosts(cluster))

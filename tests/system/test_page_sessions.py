@@ -189,7 +189,7 @@ def test_a_hostile_page_in_the_same_browser_changes_and_reads_nothing(
 
 def test_under_tls_the_cookie_is_secure_and_of_this_host_alone(context: BrowserContext, file: Path) -> None:
     server = str(CERTIFICATES / "server.pem")
-    tls = ServiceCertificates(TlsFiles(server, server, str(CERTIFICATES / "ca.pem"))).http_context()
+    tls = ServiceCertificates(TlsFiles(server, server, str(CERTIFICATES / "ca.pem"))).http_context
     access = Access({}, Tokens(str(file)))
     with GatewayServer(Refusing(), "127.0.0.1:0", access=access, tls=tls) as gateway:
         page = context.new_page()

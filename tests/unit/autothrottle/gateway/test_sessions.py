@@ -510,7 +510,7 @@ def test_certificates_and_sessions_under_tls(tmp_path: Path) -> None:
     file.write_text(FILE)
     authorities.write_text("".join((CERTIFICATES / f"{name}.pem").read_text() for name in ("ca", "viewer", "service")))
     server = str(CERTIFICATES / "server.pem")
-    tls = ServiceCertificates(TlsFiles(server, server, str(authorities))).http_context()
+    tls = ServiceCertificates(TlsFiles(server, server, str(authorities))).http_context
     access, admin = Access({"service": Role.OPERATOR, "viewer*": Role.VIEWER}, Tokens(str(file))), Accepting()
     with GatewayServer(admin, "127.0.0.1:0", access=access, tls=tls) as gateway:
 

@@ -129,7 +129,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "gateway": Command(
         "serves operators over HTTP: JSON, the original's text routes, a page",
-        _METERED | _named(_C.SECURITY) - {"open-endpoints"} | {"api-listen", "advertise", "admin-addr"},
+        _METERED | _named(_C.SECURITY, _C.PAGE) - {"open-endpoints"} | {"api-listen", "advertise", "admin-addr"},
         "--api-listen localhost:8080 --zk-addr zk1:2181,zk2:2181",
     ),
     "demo": Command("replaces a broker on a simulated cluster, with real ZooKeeper (needs the extra `lab`)"),

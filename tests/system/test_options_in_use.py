@@ -19,7 +19,7 @@ from autothrottle.runtime.shutdown import Shutdown
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
 
 READ_BEFORE = {"config", "version", "log-format", "log-level", "max-rate", "kafka-native-mode"}
-READ_BEFORE |= {"api-key-file", "app-key-file", "insecure-listen", "capacity", "zk-session-timeout"}
+READ_BEFORE |= {"insecure-listen", "capacity", "zk-session-timeout"}
 """Options that the process reads before it builds its service."""
 WITH_TLS = {"tls-server-name"}
 """Options that are read only with certificates."""

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.pages import commands, issue_certificate
+from tests.pages import PAGES, commands, issue_certificate
 from tests.paths import ROOT
 
 KEYS = {"AUTOTHROTTLE_API_KEY", "AUTOTHROTTLE_APP_KEY"}
@@ -64,17 +64,15 @@ def check_helm(words: list[str], directory: Path) -> None:
 
 
 def check_kubectl(words: list[str], directory: Path) -> None:
-    """The Secret has the files that the chart mounts, or the variables of the program from a file."""
+    """The Secret has the files that the chart mounts, or variables of the program."""
     assert words[1:4] == ["create", "secret", "generic"]
-    files = {word.removeprefix("--from-file=") for word in words if word.startswith("--from-file=")}
-    if not files:
-        assert [word for word in words if word.startswith("--from-")] == ["--from-env-file=keys"]
-        page = (ROOT / "docs/kubernetes.md").read_text("utf-8")
-        assert all(f"`{name}=...`" in page for name in KEYS)
-    else:
-        assert files == {"tls.crt", "tls.key", "ca.crt"}
-        templates = (ROOT / "deploy/helm/autothrottle/templates/_helpers.tpl").read_text("utf-8")
-        assert all(f"/etc/autothrottle/tls/{name}" in templates for name in files)
+    given = {word.partition("=")[2].partition("=")[0] for word in words if word.startswith("--from-")}
+    if given == {"keys"}:  # a file of variables
+        assert all(f"`{key}=...`" in PAGES["docs/kubernetes.md"] for key in KEYS)
+        return check_foreign(words, directory)
+    assert given == {"tls.crt", "tls.key", "ca.crt"}
+    templates = (ROOT / "deploy/helm/autothrottle/templates/_helpers.tpl").read_text("utf-8")
+    assert all(f"/etc/autothrottle/tls/{name}" in templates for name in given)
     check_foreign(words, directory)
 
 

@@ -124,6 +124,8 @@ def server_group(item: pytest.Item) -> str | None:
     for cluster in SHARED_CLUSTERS:
         if cluster in fixtures:
             return cluster
+    if "scored" in fixtures:  # scoring the golden logs takes longer than these tests
+        return "spark"
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
     shared = [name for name, found in definitions.items() if found[-1].scope == "module"]
     if not shared and "zookeeper" not in fixtures:

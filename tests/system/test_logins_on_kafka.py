@@ -210,14 +210,15 @@ def test_reassignment_is_throttled_under_each_login(
 def test_rotations_of_stores_and_passwords_cost_no_term_and_no_cycle(
     secured: SecuredCluster, configs: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """The keystore gets another certificate and the properties another password; then both files are broken."""
+    """The keystore gets a certificate that the brokers do not trust, then both files are broken, then both are new."""
     cluster = secured.cluster
     fill(cluster, "moving", 48 * MB)
     configs_at_start = cluster.stored_configs()
     servers, properties = by_certificate(secured, tmp_path)
     process = program(tmp_path, configs, servers, properties)
     (tmp_path / "next").mkdir()
-    renewed = Path(identity(tmp_path / "next", "viewer.pem")["ssl.keystore.location"])
+    untrusted = Path(identity(tmp_path / "next", "viewer.pem")["ssl.keystore.location"]).read_bytes()
+    renewed = Path(identity(tmp_path / "next")["ssl.keystore.location"])
     keystore, file = Path(properties["ssl.keystore.location"]), tmp_path / "client.properties"
     text = file.read_text()
 
@@ -229,8 +230,10 @@ def test_rotations_of_stores_and_passwords_cost_no_term_and_no_cycle(
     with RecoveryWatch(cluster, "moving") as watch, leading(process) as address, Cycles(address) as cycles:
         submit(address)
         watch.wait_until(is_throttled, SECONDS, "the reassignment is throttled")
+        keystore.write_bytes(untrusted)
+        eventually(lambda: len(findings()) == 1, 30)
         renewed.replace(keystore)
-        eventually(lambda: "Reloaded: " in process.log.read_text(), 30)
+        eventually(lambda: findings() == [], 30)
         for broken in (keystore, file):
             content = broken.read_bytes()
             broken.write_bytes(content[: len(content) // 2])

@@ -23,7 +23,7 @@ from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoR
 from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, is_remembered, no_response_error
 from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.retries import CONTROLLER
+from autothrottle.core.retries import CONTROLLER, LOGIN
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,6 @@ Without it, a frozen broker would use up all the time.
 """
 _TRIAL_SECONDS = 3.0
 """Time for the first answer to a replaced login."""
-_RETRY_SECONDS = 10.0
-"""Pause until a refused login is tried again: the brokers may learn of it later than this process."""
 _FANOUT = 5
 """Number of brokers to ask at once when the preferred one does not answer."""
 _brokers_request = partial(messages.describe_topics, [])
@@ -254,7 +252,7 @@ class Routing:
                 self._current, self._users[trial] = trial, 0
                 self._preferred = self._controller = None
                 return True
-            self._refused = trial.options, time.monotonic() + _RETRY_SECONDS
+            self._refused = trial.options, time.monotonic() + LOGIN.first
         trial.close(wait=False)
         return False
 

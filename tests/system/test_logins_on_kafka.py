@@ -68,10 +68,10 @@ def trust(directory: Path, authority: str = "ca.pem") -> Mapping[str, str]:
     return {"ssl.truststore.location": str(file), "ssl.truststore.password": STORE_PASSWORD}
 
 
-def identity(directory: Path) -> Mapping[str, str]:
-    """Make a keystore with the client's key: openssl packs it, and keytool imports it."""
+def identity(directory: Path, name: str = "client.pem") -> Mapping[str, str]:
+    """Make a keystore with a client's key: openssl packs it, and keytool imports it."""
     packed, file = directory / "packed.p12", directory / "keystore.p12"
-    command = ["openssl", "pkcs12", "-export", "-in", str(CERTIFICATES / "client.pem"), "-out", str(packed)]
+    command = ["openssl", "pkcs12", "-export", "-in", str(CERTIFICATES / name), "-out", str(packed)]
     status, output = run_command([*command, "-passout", f"pass:{STORE_PASSWORD}"], 60)
     assert status == 0, output
     keytool(
@@ -205,6 +205,50 @@ def test_reassignment_is_throttled_under_each_login(
     ]  # the brokers' fetches are for faster links
     plain = [line for line in lines if "SASL_PLAINTEXT sends the token without encryption" in line]
     assert len(plain) == (login is by_token) and lines == plain
+
+
+def test_rotations_of_stores_and_passwords_cost_no_term_and_no_cycle(
+    secured: SecuredCluster, configs: Mapping[str, str], tmp_path: Path
+) -> None:
+    """The keystore gets a certificate that the brokers do not trust, then both files are broken, then both are new."""
+    cluster = secured.cluster
+    fill(cluster, "moving", 48 * MB)
+    configs_at_start = cluster.stored_configs()
+    servers, properties = by_certificate(secured, tmp_path)
+    process = program(tmp_path, configs, servers, properties)
+    (tmp_path / "next").mkdir()
+    untrusted = Path(identity(tmp_path / "next", "viewer.pem")["ssl.keystore.location"]).read_bytes()
+    renewed = Path(identity(tmp_path / "next")["ssl.keystore.location"])
+    keystore, file = Path(properties["ssl.keystore.location"]), tmp_path / "client.properties"
+    text = file.read_text()
+
+    def findings() -> Sequence[str]:
+        with AdminClient([address]) as admin:
+            cycle = admin.state().last_cycle
+        return [finding for finding in (cycle.findings if cycle else ()) if "the changed file of" in finding]
+
+    with RecoveryWatch(cluster, "moving") as watch, leading(process) as address, Cycles(address) as cycles:
+        submit(address)
+        watch.wait_until(is_throttled, SECONDS, "the reassignment is throttled")
+        keystore.write_bytes(untrusted)
+        eventually(lambda: len(findings()) == 1, 30)
+        renewed.replace(keystore)
+        eventually(lambda: findings() == [], 30)
+        for broken in (keystore, file):
+            content = broken.read_bytes()
+            broken.write_bytes(content[: len(content) // 2])
+            eventually(lambda: len(findings()) == 1, 30)
+            broken.write_bytes(content)
+            eventually(lambda: findings() == [], 30)
+        file.write_text(f"{text}client.id=renamed\n")
+        eventually(lambda: process.log.read_text().count("Reloaded: ") >= 2, 30)
+        assert watch.samples[-1].moving
+        watch.wait_until(lambda s: not s.moving, 120, "the reassignment ends")
+        watch.wait_until(is_clean, SECONDS, "the throttles are removed")
+    assert watch.unthrottled_seconds() == 0
+    assert cluster.stored_configs() == configs_at_start
+    assert len({term for _, term, _ in cycles.ends}) == 1
+    assert cycles.longest_gap() < 2 * INTERVAL
 
 
 def test_token_that_expires_during_a_reassignment_is_renewed_without_a_missed_cycle(

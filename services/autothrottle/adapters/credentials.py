@@ -49,6 +49,8 @@ class CredentialFiles:
     files: ReloadedFiles[Any]
     expiries: Callable[[Any], Expiries] = lambda contents: {}
     """Returns the expiries of the contents that are in use."""
+    refusal: Callable[[], str] = str
+    """Returns why the other side does not accept the contents; "": it does, or it is unknown."""
 
 
 class CredentialWatch:
@@ -93,7 +95,9 @@ class CredentialWatch:
         expiries: dict[str, datetime] = {}
         for credential in self._credentials():
             contents, generation = credential.files.current()
-            problems[credential.option] = problems.get(credential.option) or credential.files.problem
+            problems[credential.option] = (
+                problems.get(credential.option) or credential.files.problem or credential.refusal()
+            )
             version = (generation, int(time.time() // _HOUR_SECONDS))
             if self._parsed.get(credential.files, ((0, 0), {}))[0] != version:
                 self._parsed[credential.files] = version, credential.expiries(contents)

@@ -114,6 +114,11 @@ TOKEN = Retry(
     first=1.0,
     last=10.0,
 )
+LOGIN = Retry(
+    "A changed login at Kafka that no broker accepts",
+    "The previous one stays in use, and the brokers may learn of a change later than this process",
+    first=10.0,
+)
 DECISION_FILES = Retry(
     "Writing a file of the decision log",
     "The spool keeps the cycles, and a full disk or an outage of a store takes minutes",

@@ -17,6 +17,9 @@ class KafkaLogin:
     Each client looks at `options` before each request, and connects anew if they are another object.
     """
 
+    refusal = ""
+    """Why no broker accepts the replaced login, so that clients use the previous one; "": one accepts it."""
+
     def __init__(self, properties: Mapping[str, str] | None = None) -> None:
         """Read the files that the properties name; none: without SASL and TLS.
 
@@ -84,4 +87,6 @@ class KafkaLoginFile(KafkaLogin):
 
     @property
     def credentials(self) -> Sequence[CredentialFiles]:
-        return (CredentialFiles("kafka-client-config", self._files, lambda client: client.expiries),)
+        return (
+            CredentialFiles("kafka-client-config", self._files, lambda client: client.expiries, lambda: self.refusal),
+        )

@@ -7,6 +7,7 @@ and only over an established connection. The type to know is `Routing`.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -22,7 +23,9 @@ from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoR
 from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, is_remembered, no_response_error
 from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.retries import CONTROLLER
+from autothrottle.core.retries import CONTROLLER, LOGIN
+
+log = logging.getLogger(__name__)
 
 Build = Callable[[], Any]
 """Builds a request. Each node gets its own request object, because kafka-python sets the node's version on it."""
@@ -32,6 +35,8 @@ _FIRST_SHARE, _FIRST_SECONDS = 0.4, 3.0
 
 Without it, a frozen broker would use up all the time.
 """
+_TRIAL_SECONDS = 3.0
+"""Time for the first answer to a replaced login."""
 _FANOUT = 5
 """Number of brokers to ask at once when the preferred one does not answer."""
 _brokers_request = partial(messages.describe_topics, [])
@@ -42,8 +47,8 @@ class Routing:
     """Finds brokers of one cluster and sends them requests; thread-safe.
 
     It uses one `Connections` at a time, and replaces it when too many connections hang, when Kafka refuses our
-    credentials, or when the login has been replaced. Running calls finish on the old one; the next call starts with a
-    new one.
+    credentials, or when the login has been replaced and a broker accepts the new one. Running calls finish on the old
+    one; the next call starts with a new one.
     """
 
     def __init__(self, servers: Sequence[str], login: KafkaLogin, setup_timeout: timedelta) -> None:
@@ -52,6 +57,9 @@ class Routing:
         self._current: Connections | None = None
         self._users: dict[Connections, int] = {}
         self._closed = False
+        self._is_trying = False
+        self._refused: tuple[object, float] = (None, 0.0)
+        """Options that no broker has accepted, and when to try them again, on the monotonic clock."""
         self._preferred: Node | None = None
         self._controller: Node | None = None
 
@@ -211,17 +219,51 @@ class Routing:
             self._retire(connections)
         return no_response_error(no_response, connections.name(node))
 
+    def _try_login(self) -> None:
+        """Replace the connections by those of a replaced login, if a broker accepts it. Other calls do not wait."""
+        options = self._login.options
+        with self._lock:
+            current = self._current
+            is_refused = self._refused[0] is options and time.monotonic() < self._refused[1]
+            if self._is_trying or self._closed or current is None or current.options is options or is_refused:
+                return
+            self._is_trying = True
+        trial = Connections(self._servers, options, self._setup_timeout)
+        answers: Mapping[Node, Any] = {}
+        try:
+            requests = {node: _brokers_request() for node in trial.bootstrap_nodes}
+            answers = trial.exchange(requests, time.monotonic() + _TRIAL_SECONDS, first=True)
+        finally:
+            is_replaced = self._end_trial(trial, not all(isinstance(answer, NoResponse) for answer in answers.values()))
+        if is_replaced:
+            self._login.refusal = ""
+            return
+        problem = self._no_answer_error(trial, answers)
+        self._login.refusal = str(problem)
+        log.warning("The changed login of Kafka is not accepted, so the previous one stays in use: %s", problem)
+
+    def _end_trial(self, trial: Connections, is_accepted: bool) -> bool:
+        """Use the connections of a replaced login from now on, or close them; return whether they are in use."""
+        with self._lock:
+            self._is_trying = False
+            if is_accepted and not self._closed:
+                if self._current is not None:
+                    self._close_unused(self._current)
+                self._current, self._users[trial] = trial, 0
+                self._preferred = self._controller = None
+                return True
+            self._refused = trial.options, time.monotonic() + LOGIN.first
+        trial.close(wait=False)
+        return False
+
     @contextmanager
     def _connections(self) -> Iterator[Connections]:
+        self._try_login()
         with self._lock:
             if self._closed:
                 raise Unavailable("the connections to Kafka are closed. Fix: create a new client")
-            options = self._login.options
-            if self._current is not None and self._current.options is not options:
-                self._close_unused(self._current)
-                self._current = None
             if self._current is None:
-                self._current = Connections(self._servers, options, self._setup_timeout)
+                self._current = Connections(self._servers, self._login.options, self._setup_timeout)
                 self._users[self._current] = 0
                 self._preferred = self._controller = None
             connections = self._current

@@ -18,6 +18,7 @@ LABELS = {
     "scope",
     "bound",
     "kind",
+    "option",
     "queue",
     "broker_id",
     "role",

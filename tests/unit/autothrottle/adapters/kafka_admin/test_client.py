@@ -204,8 +204,11 @@ def test_unsupported_property_is_refused_before_anything_is_opened() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_calls_after_a_replaced_login_use_new_connections_and_running_calls_the_old_ones() -> None:
+def test_calls_after_a_replaced_login_use_new_connections_and_running_calls_the_old_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     login = KafkaLogin()
+    monkeypatch.setattr(Connections, "exchange", lambda _, requests, *__, **___: requests)  # any answer is accepted
     with closing(Routing(("127.0.0.1:1",), login, timedelta(seconds=1))) as routing:
         with routing._connections() as first:
             login.replace({"client.id": "other"})
@@ -217,3 +220,18 @@ def test_calls_after_a_replaced_login_use_new_connections_and_running_calls_the_
         login.replace({})
         with routing._connections():
             assert second not in routing._users
+
+
+def test_a_replaced_login_that_no_broker_accepts_leaves_the_connections_of_the_previous_one() -> None:
+    """A keystore of an untrusted authority was used at once, and a leader with its state in Kafka lost its term."""
+    login = KafkaLogin()
+    with closing(Routing(("127.0.0.1:1",), login, timedelta(seconds=1))) as routing:
+        with routing._connections() as first:
+            pass
+        login.replace({"client.id": "other"})
+        with routing._connections() as second:
+            assert second is first
+        assert "127.0.0.1:1 is unreachable" in login.refusal
+        trial = login.options
+        with routing._connections() as third:  # it is tried again later
+            assert third is first and routing._refused[0] is trial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 MAX_TEXT = 1_000
 """Characters of a text from outside that messages and logs show."""
@@ -76,14 +76,18 @@ def escape_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-_USER_IN_URI = re.compile(r"""(?<=://)(?:[^\s/?#'"]*|[^\s/'"]*:[^\s'"]*)@""")
-_SECRET_VALUE = re.compile(
-    r"""(\b[\w.-]*(?:password|passwd|secret|token|(?:api|app|access|account)[-_.]?key|credential|signature|\bsig)[\w.-]*
-    (?<!file)(?<!ca)(?<!url)(?<!location)=)  # paths and addresses are no secrets
-    (?!["']?\.\.\.["'\s;,]|["']?\.\.\.$)  # a placeholder
-    ("[^"]*"|'[^']*'|[^\s&;,'"]+)""",
-    re.IGNORECASE | re.VERBOSE,
+_SECRET_NAME = re.compile(
+    r"password|passwd|secret|token|(?:api|app|access|account)[-_.]?key|credential|signature|\bsig", re.IGNORECASE
 )
+_NO_SECRETS = ("file", "ca", "url", "location")
+"""Ends of names whose values are paths and addresses."""
+
+_NAME_BEFORE = re.compile(r"[\w.-]*")
+_VALUE = re.compile(r"""(?!["']?\.\.\.(?:["'\s;,]|$))("[^"]*"|'[^']*'|[^\s&;,'"]+)""")
+"""A value, unless it is a placeholder."""
+
+_AUTHORITY = re.compile(r"""[^\s'"]{0,500}""")
+_MOST_NAME_CHARACTERS = 100
 _MASK = "***"
 
 
@@ -91,6 +95,7 @@ def without_secrets(text: str) -> str:
     """Return a text with `***` in place of users in URIs, and of values whose names say that they are secrets.
 
     Every error of autothrottle and every log line passes through it. Other code that shows a URI or a setting calls it.
+    Its time is linear in the length of the text, which others may have chosen.
 
     >>> without_secrets("s3://key:secret@bucket/log?region=eu&session_token=x cannot be read")
     's3://***@bucket/log?region=eu&session_token=*** cannot be read'
@@ -98,8 +103,48 @@ def without_secrets(text: str) -> str:
     'org.example.Login required username="a" password=***;'
     """
     if "://" in text and "@" in text:
-        text = _USER_IN_URI.sub(f"{_MASK}@", text)
-    return _SECRET_VALUE.sub(rf"\1{_MASK}", text) if "=" in text else text
+        text = _masked(text, "://", _user)
+    return _masked(text, "=", _secret_value)
+
+
+def _masked(text: str, mark: str, end_of_secret: Callable[[str, int, int], int]) -> str:
+    """Return a text with a mask behind each mark that precedes a secret.
+
+    Args:
+        text: the text.
+        mark: what precedes secrets.
+        end_of_secret: returns the end of the secret behind a mark, given the text, the mark's start and its end; the
+            mark's end if there is none.
+    """
+    parts: list[str] = []
+    position = 0
+    start = text.find(mark)
+    while start >= 0:
+        begin = start + len(mark)
+        end = end_of_secret(text, start, begin)
+        if end > begin:
+            parts += text[position:begin], _MASK
+            position = end
+        start = text.find(mark, end)
+    return "".join((*parts, text[position:]))
+
+
+def _user(text: str, start: int, begin: int) -> int:
+    """Return the end of the user and password in a URI, whose password may contain a slash."""
+    authority = text[begin : _AUTHORITY.match(text, begin).end()]  # type: ignore[union-attr]
+    host = re.split("[/?#]", authority, maxsplit=1)[0]
+    user = host if "@" in host else authority if ":" in authority.partition("/")[0] else ""
+    return begin + max(user.rfind("@"), 0)
+
+
+def _secret_value(text: str, start: int, begin: int) -> int:
+    """Return the end of the value of a name that says that it is a secret."""
+    before = text[max(start - _MOST_NAME_CHARACTERS, 0) : start][::-1]
+    name = _NAME_BEFORE.match(before).group()[::-1]  # type: ignore[union-attr]
+    if not _SECRET_NAME.search(name) or name.lower().endswith(_NO_SECRETS):
+        return begin
+    value = _VALUE.match(text, begin)
+    return value.end() if value else begin
 
 
 def capitalized(text: str) -> str:

@@ -81,7 +81,7 @@ def _line(second_last: Sequence[Any], last: Sequence[Any], time: datetime) -> li
     return [new + (new - old) * passed // span for old, new in zip(second_last[1:], last[1:], strict=True)]
 
 
-class FlowCounts(_Counts):
+class FlowCountCodec(_Counts):
     def __init__(self, columns: Columns, name: str) -> None:
         super().__init__(columns, name, ("bytes_copied",))
         self._produced, self._left = columns.add(f"{name}.bytes_produced"), columns.add(f"{name}.bytes_left")
@@ -129,7 +129,7 @@ def _predicted_rest(earlier: Any, copied: int, produced: int) -> int:
     return int(earlier.bytes_left) - (copied - int(earlier.bytes_copied)) + produced - int(earlier.bytes_produced)
 
 
-class LogCounts(_Counts):
+class LogCountCodec(_Counts):
     def __init__(self, columns: Columns, name: str) -> None:
         super().__init__(columns, name, ("led", "received"))
 
@@ -148,7 +148,7 @@ class LogCounts(_Counts):
         return LogGrowth(led, received, at, self._read_since(reader, at, earlier), tuple(recent))
 
 
-class TopicCounts(Codec):
+class TopicCountCodec(Codec):
     """The progress of a topic: the bytes left follow from those copied, and the bounds of the ETA from the ETA."""
 
     def __init__(self, columns: Columns, name: str) -> None:

@@ -44,7 +44,7 @@ from autothrottle.core.scoring.columns import (
     varint,
     write_difference,
 )
-from autothrottle.core.scoring.counts import FlowCounts, LogCounts, TopicCounts
+from autothrottle.core.scoring.counts import FlowCountCodec, LogCountCodec, TopicCountCodec
 
 _T = TypeVar("_T")
 
@@ -437,11 +437,11 @@ def _class_codec(columns: Columns, name: str, kind: Any) -> Codec:
     if kind is float:
         return _Float(columns, name)
     if kind is FlowProgress:
-        return FlowCounts(columns, name)
+        return FlowCountCodec(columns, name)
     if kind is LogGrowth:
-        return LogCounts(columns, name)
+        return LogCountCodec(columns, name)
     if kind is TopicProgress:
-        return TopicCounts(columns, name)
+        return TopicCountCodec(columns, name)
     if kind is Policy:
         return _Named(columns, name, _policy_text, policy_of)
     if kind is tzinfo:

@@ -308,7 +308,9 @@ def test_the_gateway_logs_its_address_and_sigterm_ends_it_with_status_0() -> Non
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         try:
-            _, _, address = running.stderr.readline().strip().partition("Admin API: ")
+            # The health check of admin may warn first.
+            line = next(line for line in running.stderr if "Admin API: " in line)
+            address = line.strip().partition("Admin API: ")[2]
             with urllib.request.urlopen(f"http://{address}/api", timeout=SECONDS) as page:
                 assert b"/v1/overrides" in page.read()
             running.terminate()

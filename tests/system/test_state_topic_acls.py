@@ -72,7 +72,7 @@ def test_the_acls_of_the_page_are_enough_and_needed(broker: tuple[KafkaServer, s
         if words != of_state_topic:
             grant(server, words)
     status, output = run_command(command, 60)
-    assert status == 1 and STATE_TOPIC in output, output
+    assert status == 2 and STATE_TOPIC in output, output
     grant(server, of_state_topic)
     with Process("run", command, tmp_path / "run.log") as process:
         process.wait_until(lambda: "Leading in term" in process.log_end(), 60)

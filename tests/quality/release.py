@@ -23,7 +23,7 @@ EXTRAS = (NO_EXTRA, "kafka", "decisions", "service", "score", "lab")
 SBOM_EXTRAS = ("service", "score")
 """The extras that are deployed. Each has an SBOM beside the wheel: what an empty environment contains with it."""
 
-SERVICE, SCORE, LAB = frozenset({"service", "score", "lab"}), frozenset({"score", "lab"}), frozenset({"lab"})
+SERVICE, SCORE = frozenset({"service", "score", "lab"}), frozenset({"score", "lab"})
 COMMANDS: Mapping[str, frozenset[str]] = {
     "throttlectl --version": frozenset(EXTRAS),
     "throttlectl --help": frozenset(EXTRAS),
@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, frozenset[str]] = {
     "topicmappr --help": SERVICE,
     "metricsfetcher --help": SERVICE,
     "autothrottle score --help": SCORE,
-    "autothrottle demo --help": LAB,
+    "autothrottle demo --help": SERVICE,
     "autothrottle simulate --help": SERVICE,
 }
 """Command -> the extras with which it answers. With any other extra it names one of these in one line."""

@@ -123,8 +123,8 @@ def program(
 
 def logged(process: Process, pattern: str) -> str:
     """Return the first group of the first line that matches; "": none does."""
-    found = re.search(pattern, process.log.read_text(), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(pattern, process.log.read_text(), re.MULTILINE)
+    return match[1] if match else ""
 
 
 @contextmanager

@@ -144,7 +144,7 @@ def test_a_caller_without_the_login_changes_nothing(
     login: Callable[..., str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever reached the ensemble could set overrides, forget what autothrottle had written, and take the term."""
+    """Every client of the ensemble could set overrides, delete the ledger and begin a term."""
     own = secured.own
     another = opened(own, digest=login(f"autothrottle:{PASSWORD}"))
     attempts: list[Callable[[KazooClient], object]] = [
@@ -204,8 +204,8 @@ def test_new_nodes_of_kafka_have_the_acl_of_their_parent(opened: Open, sasl: str
     """On a cluster with zookeeper.set.acl=true, an open config of a broker would let everyone change that config."""
     tree, own = Tree(stranger), OwnPaths(f"test-{uuid.uuid4().hex}/autothrottle")
     client = opened(own, sasl=sasl)
-    ours, everyone = Id("sasl", "autothrottle"), ACL(Permissions.READ, ANYONE_ID_UNSAFE)
-    of_kafka = [ACL(Permissions.ALL, Id("sasl", "kafka")), ACL(Permissions.ALL, ours), everyone]
+    identity, everyone = Id("sasl", "autothrottle"), ACL(Permissions.READ, ANYONE_ID_UNSAFE)
+    of_kafka = [ACL(Permissions.ALL, Id("sasl", "kafka")), ACL(Permissions.ALL, identity), everyone]
     for path in (f"{tree.kafka.configs}/brokers", f"{tree.kafka.configs}/changes"):
         stranger.set_acls(path, of_kafka)
     client.create(own.term, makepath=True)
@@ -215,17 +215,17 @@ def test_new_nodes_of_kafka_have_the_acl_of_their_parent(opened: Open, sasl: str
     (notification,) = stranger.get_children(f"{tree.kafka.configs}/changes")
     for path in (tree.kafka.config(BROKER), f"{tree.kafka.configs}/changes/{notification}"):
         assert set(stranger.get_acls(path)[0]) == {*of_kafka}
-    assert set(stranger.get_acls(own.ledger_entry(BROKER))[0]) == {ACL(Permissions.ALL, ours), everyone}
+    assert set(stranger.get_acls(own.ledger_entry(BROKER))[0]) == {ACL(Permissions.ALL, identity), everyone}
     parent = own.root.rpartition("/")[0]
     assert stranger.get_acls(parent)[0] == OPEN_ACL  # others may use it, too
 
 
 def acls(client: KazooClient, root: str) -> Mapping[str, frozenset[ACL]]:
     """Return path -> ACL of a tree."""
-    found = {root: frozenset(client.get_acls(root)[0])}
+    acl_of = {root: frozenset(client.get_acls(root)[0])}
     for name in client.get_children(root):
-        found |= acls(client, f"{root}/{name}")
-    return found
+        acl_of |= acls(client, f"{root}/{name}")
+    return acl_of
 
 
 def test_existing_nodes_are_secured_and_opened_again_and_others_stay_as_they_are(
@@ -414,7 +414,7 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
         status, output = autothrottle("uninstall", f"--zk-addr={secured_zookeeper.connect}")
         denial = "ZooKeeper denies this process the nodes below /autothrottle: it has no login"
         assert (status, denial in output) == (1, True), output
-        # Nobody else can read the term any more; only its leader proves that it goes on.
+        # Other clients cannot read the term any more. Only the leader shows that the term continues.
         secured = recovery.wait_for_cycle(leader, last.number + 2)
         assert secured.term == leader.fence
 

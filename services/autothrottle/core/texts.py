@@ -114,7 +114,7 @@ def _masked(text: str, mark: str, end_of_secret: Callable[[str, int, int], int])
         text: the text.
         mark: what precedes secrets.
         end_of_secret: returns the end of the secret behind a mark, given the text, the mark's start and its end; the
-            mark's end if there is none.
+            mark's end if no secret follows.
     """
     parts: list[str] = []
     position = 0

@@ -59,7 +59,7 @@ class _Identity:
 
     caller: Caller
     csrf: str
-    """The token that a page gives; "": there is none for this request."""
+    """The CSRF token that the request must carry; "": the caller has not received one."""
     has_session: bool = False
 
 

@@ -39,7 +39,7 @@ class LinkHistory:
         self._rings: OrderedDict[LinkSideKey, array[int]] = OrderedDict()
         """The link side that was added the longest ago comes first."""
         self._last = 0
-        """Number of the newest step since 1970; 0: there is none."""
+        """Number of the newest step since 1970; 0: nothing was added yet."""
         self._lock = threading.Lock()
 
     def add(self, at: datetime, sides: Iterable[LinkSideOverview]) -> None:

@@ -51,7 +51,7 @@ class Recoveries:
         """Store the place.
 
         Args:
-            directory: the scorer's `--out`; "": there is none.
+            directory: the scorer's `--out`; "": the gateway has no scores.
             cluster: name of the cluster in the decision log.
             clock: monotonic seconds.
         """

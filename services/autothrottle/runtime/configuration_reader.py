@@ -497,11 +497,11 @@ def _is_plain_http(url: str) -> bool:
 
 
 def _mode_for_all(path: str) -> str:
-    """Return the mode of a file that every user may read or write; "": they may not, or there is no file."""
+    """Return the mode of a file that every user may read or write; "": it is private or does not exist."""
     try:
         mode = stat.S_IMODE(Path(path).stat().st_mode) if path else 0
     except OSError:
-        return ""  # whoever reads it reports it
+        return ""  # the reader of the file reports the error
     return f"{mode:04o}" if mode & (stat.S_IROTH | stat.S_IWOTH) else ""
 
 

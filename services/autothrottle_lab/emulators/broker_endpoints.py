@@ -128,8 +128,8 @@ class BrokerEndpoints:
         return answer(
             throttle_time_ms=0,
             brokers=[
-                answer.MetadataResponseBroker(node_id=known, host="127.0.0.1", port=port, rack=None)
-                for known, port in self._ports.items()
+                answer.MetadataResponseBroker(node_id=node_id, host="127.0.0.1", port=port, rack=None)
+                for node_id, port in self._ports.items()
             ],
             cluster_id="simulated",
             controller_id=broker_id,

@@ -111,7 +111,8 @@ class BearerTokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[
         """Return the current token. Its renewal starts in the background if it is due.
 
         Raises:
-            Unavailable, Invalid: there is none that has not expired; the message names the source and the reason.
+            Unavailable, Invalid: every fetched token has expired, or none was fetched. The message has the source and
+                the reason.
         """
         with self._lock:
             self._renew_if_due()

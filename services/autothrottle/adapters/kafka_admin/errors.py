@@ -43,7 +43,7 @@ def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
     """Return why `peer` gave no response."""
     error = no_response.error
     text = str(error)
-    if isinstance(error, AutothrottleError):  # there is no token to log in with
+    if isinstance(error, AutothrottleError):  # the source gave no token for the login
         return error
     if isinstance(error, _AUTHENTICATION):
         return Invalid(f"{peer} refuses our credentials: {text}. {_CREDENTIALS}")

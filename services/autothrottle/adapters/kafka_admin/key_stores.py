@@ -217,7 +217,7 @@ def _check_content(properties: Mapping[str, str], store: str, kind: str, path: s
     # Java reads PKCS 12 as JKS, too, which is the default of the type.
     if not is_pem and _PKCS12.match(content) and kind != "PEM":
         return
-    actual = "a PEM file" if is_pem else "no PEM file" if kind == "PEM" else "neither a PEM nor a PKCS 12 file"
+    actual = "a PEM file" if is_pem else "not a PEM file" if kind == "PEM" else "neither a PEM nor a PKCS 12 file"
     fix = f"{store}.type=PEM" if is_pem else "name another file, or set the type to what it is (PKCS12)"
     raise Invalid(f"{origin} is {actual}{f', but {store}.type is {kind}' if kind else ''}. Fix: {fix}")
 

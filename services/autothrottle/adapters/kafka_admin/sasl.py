@@ -129,10 +129,10 @@ def _mechanism(properties: Mapping[str, str]) -> str:
 
 def _check_classes(properties: Mapping[str, str]) -> None:
     for name, classes in CLASSES.items():
-        if (chosen := properties.get(name)) is not None and chosen not in classes:
-            why = ": autothrottle cannot sign assertions with a key" if "JwtBearer" in chosen else ""
+        if (class_name := properties.get(name)) is not None and class_name not in classes:
+            why = ": autothrottle cannot sign assertions with a key" if "JwtBearer" in class_name else ""
             raise Invalid(
-                f"{name} {chosen[:200]!r} is not supported{why}. It must be one of {', '.join(classes)}. "
+                f"{name} {class_name[:200]!r} is not supported{why}. It must be one of {', '.join(classes)}. "
                 f"Fix: use a user of one of these logins for autothrottle"
             )
 
@@ -295,5 +295,4 @@ def _msk_signer(properties: Mapping[str, str], protocol: str, warnings: list[str
             "Fix: install autothrottle with the extra `msk`"
         )
     _warn_of_unused(given, _MSK_OPTIONS, warnings)
-    chosen = [given.get(name, "") for name in _MSK_OPTIONS]
-    return MskSigner(*chosen)
+    return MskSigner(*(given.get(name, "") for name in _MSK_OPTIONS))

@@ -144,10 +144,10 @@ class MskSigner:
     @property
     def name(self) -> str:
         """The kind of the keys."""
-        chosen = (
+        identity = (
             f"of profile {self.profile!r}" if self.profile else f"of role {self.role_arn!r}" if self.role_arn else ""
         )
-        return f"IAM of AWS {chosen}".rstrip()
+        return f"IAM of AWS {identity}".rstrip()
 
     def fetch(self, deadline: float) -> BearerToken:
         """Sign a token, which is valid for 15 minutes. Only a role or an instance makes it send a request."""
@@ -190,7 +190,7 @@ def token_of(text: str, seconds: float | None) -> BearerToken:
     """Return a token with its lifetime: `seconds`, else until its claim `exp` on this machine's clock.
 
     Raises:
-        ValueError: neither is known, or the text is no token.
+        ValueError: the lifetime is unknown, or the text is not a token.
     """
     if not text or not text.isprintable():
         raise ValueError("it is empty or not printable")

@@ -93,7 +93,7 @@ class ZooKeeperSecurity:
         """Read the files.
 
         Args:
-            files: without files, there is no TLS and no login.
+            files: paths of the files. Without paths, sessions use neither TLS nor a login.
             others: what other clients may do with our nodes. Without a login, it has no effect.
             own: our nodes; None: this process creates none.
 

@@ -50,8 +50,8 @@ export function setOverride(state, broker, megabytes = "") {
 }
 
 function ending(end) {
-  const chosen = [...ENDS, WHEN_DONE].find(([key]) => key === end);
-  return end ? `, ends ${chosen[1]}` : "";
+  const option = [...ENDS, WHEN_DONE].find(([key]) => key === end);
+  return end ? `, ends ${option[1]}` : "";
 }
 
 function overrideEffect(state, { rate: text, broker: id, end }) {

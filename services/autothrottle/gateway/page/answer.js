@@ -85,7 +85,7 @@ export function cycleText(now) {
   return sentences.join(" ");
 }
 
-/** The browser's title: what is left, so that a tab in the background tells it. */
+/** The browser's title: the share copied and the time left. It is visible while another tab is active. */
 export function title(now) {
   const parts = [];
   const all = progress(now);

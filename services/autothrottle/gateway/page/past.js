@@ -20,10 +20,10 @@ export function past(body) {
   );
   const tabs = TABS.map(([name, label]) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `past-${name}`, onclick: () => choose(name) }, label));
   const list = h("div", { role: "tablist", "aria-label": "Past", class: "tabs", onkeydown: (event) => step(event) }, tabs);
-  let chosen = "events";
+  let selected = "events";
 
   function choose(name) {
-    chosen = name;
+    selected = name;
     tabs.forEach((tab, n) => {
       const isChosen = TABS[n][0] === name;
       tab.setAttribute("aria-selected", isChosen);
@@ -37,7 +37,7 @@ export function past(body) {
   function step(event) {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!move) return;
-    const n = (TABS.findIndex(([name]) => name === chosen) + move + TABS.length) % TABS.length;
+    const n = (TABS.findIndex(([name]) => name === selected) + move + TABS.length) % TABS.length;
     choose(TABS[n][0]);
     tabs[n].focus();
   }
@@ -64,7 +64,7 @@ export function past(body) {
 
   body.replaceChildren(list, ...Object.values(panels));
   choose("events");
-  return { showEvents: (events) => tables.events.show(withoutTwins(events).map((event, n) => ({ ...event, n }))), refresh: () => chosen === "audit" && load("audit") };
+  return { showEvents: (events) => tables.events.show(withoutTwins(events).map((event, n) => ({ ...event, n }))), refresh: () => selected === "audit" && load("audit") };
 }
 
 /** Each event once: what happens twice within a second has the same time and text. */

@@ -435,9 +435,9 @@ def test_a_listener_open_to_other_hosts_without_credentials_is_refused_unless_in
     ],
 )
 def test_security_of_zookeeper_is_complete_or_refused(argv: Sequence[str], problem: str) -> None:
-    (found,) = problems(*argv)
-    assert found.startswith(problem)
-    assert ". Fix: " in found
+    (sentence,) = problems(*argv)
+    assert sentence.startswith(problem)
+    assert ". Fix: " in sentence
 
 
 def test_secret_files_that_every_user_may_read_cause_a_warning(tmp_path: Path) -> None:

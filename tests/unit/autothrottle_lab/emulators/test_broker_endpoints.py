@@ -37,8 +37,8 @@ def test_the_client_reads_log_sizes_leaders_and_settings() -> None:
         assert kafka.brokers(timeout=TIMEOUT) == cluster.brokers.keys()
         sizes = kafka.log_sizes(DEMO_NEW_BROKER, None, timeout=TIMEOUT)
         assert sizes["orders", 0] == round(orders.copied[DEMO_NEW_BROKER]) > 0
-        chosen = kafka.log_sizes(sessions.leader, {"sessions": [0]}, timeout=TIMEOUT)
-        assert chosen == {("sessions", 0): round(sessions.size)}
+        sizes = kafka.log_sizes(sessions.leader, {"sessions": [0]}, timeout=TIMEOUT)
+        assert sizes == {("sessions", 0): round(sessions.size)}
         topics = kafka.partitions(["orders", "missing"], timeout=TIMEOUT)
         assert topics.values["orders"][0].leader == orders.leader
         settings = KafkaFetchSettings(kafka).fetch_settings([DEMO_NEW_BROKER], [], TIMEOUT)

@@ -235,7 +235,7 @@ def test_only_enabled_tls_versions_are_used() -> None:
         (tls(ssl_endpoint_identification_algorithm="LDAPS"), "algorithm 'LDAPS' is not supported"),
         (tls(ssl_truststore_location="/no/such/file"), "'/no/such/file' cannot be read: No such file"),
         (tls(ssl_truststore_location=__file__), "is neither a PEM nor a PKCS 12 file"),
-        (tls(ssl_truststore_location=__file__, ssl_truststore_type="PEM"), "is no PEM file, but"),
+        (tls(ssl_truststore_location=__file__, ssl_truststore_type="PEM"), "is not a PEM file, but"),
         (tls(ssl_keystore_location=TLS / "ca.pem"), "has no private key with its certificate"),
         (tls(ssl_keystore_location=TLS / "client-encrypted.pem"), "or ssl.key.password does not decrypt it"),
         (
@@ -277,7 +277,7 @@ def test_pkcs12_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -
     )
     assert "ssl.truststore.password is not given" in refused(tls(ssl_truststore_location=trust))
     assert "it is damaged" in refused(tls(ssl_truststore_location=damaged, ssl_truststore_password=PASSWORD))
-    assert "is no PEM file, but ssl.truststore.type is PEM" in refused(
+    assert "is not a PEM file, but ssl.truststore.type is PEM" in refused(
         tls(ssl_truststore_location=trust, ssl_truststore_type="PEM")
     )
     assert "has no private key with its certificate. Fix: name a keystore" in refused(

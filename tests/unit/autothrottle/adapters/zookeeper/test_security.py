@@ -120,8 +120,8 @@ def test_only_our_nodes_get_acls_and_overrides_stay_readable(
         everyone = [ACL(permissions, ANYONE_ID_UNSAFE)] if permissions else []
         return [ACL(Permissions.ALL, Id("digest", "a:3OptnM09ILoVSfbZtd3mB0IViII=")), *everyone]
 
-    for path in (OWN.root, OWN.term, OWN.audit_record):
-        assert security.acl(path, login) == expected(of_ours)
+    for node in (OWN.root, OWN.term, OWN.audit_record):
+        assert security.acl(node, login) == expected(of_ours)
     for override in (OWN.override(None), OWN.override(1001)):
         assert security.acl(override, login) == expected(of_overrides)
     for foreign in ("/", "/brokers", f"{OWN.root}-2", "/config/autothrottle"):

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from autothrottle.core.records import Cycle
+from autothrottle.core.texts import excerpt
 from autothrottle_client.admin import AdminClient
 from autothrottle_client.contexts import Contexts, admin_client
 from autothrottle_client.errors import AutothrottleError
@@ -108,7 +109,7 @@ def cluster_row(name: str, state: ClusterState | None, problem: str) -> Mapping[
     return {
         "name": name,
         "leader": state.leader_address if state else "",
-        "moving": _moving(cycle.topics) if cycle else "",
+        "moving": excerpt(cycle.topics, _TOPICS_SHOWN) if cycle else "",
         "bytesLeft": cycle.bytes_left if cycle else None,
         "eta": cycle.eta if cycle else None,
         "findings": [*cycle.findings, *([f"the last cycle failed: {cycle.error}"] if cycle.error else [])]
@@ -116,11 +117,3 @@ def cluster_row(name: str, state: ClusterState | None, problem: str) -> Mapping[
         else [],
         "problem": problem,
     }
-
-
-def _moving(topics: Sequence[str]) -> str:
-    """Return the topics in reassignment in words; empty: none."""
-    if not topics:
-        return ""
-    more = f" and {len(topics) - _TOPICS_SHOWN} more" if len(topics) > _TOPICS_SHOWN else ""
-    return f"{', '.join(topics[:_TOPICS_SHOWN])}{more}"

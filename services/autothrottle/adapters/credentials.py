@@ -221,8 +221,7 @@ class Tokens:
     @property
     def of_services(self) -> str:
         """The first token with the role service, by which services call one another; "": none."""
-        tokens, _ = self._tokens.current()
-        return next((token for token, caller in tokens.items() if caller.role is Role.SERVICE), "")
+        return next((token for token, caller in self.current().items() if caller.role is Role.SERVICE), "")
 
     def current(self) -> Mapping[str, Caller]:
         """Return token -> its caller, as the file has them now."""
@@ -234,12 +233,19 @@ class Tokens:
         scheme, _, given = authorization.partition(" ")
         if scheme.lower() != "bearer":
             return None
-        tokens, _ = self._tokens.current()
-        # Compare with all tokens in constant time: the duration reveals nothing about a token.
-        found = [
-            caller for token, caller in tokens.items() if hmac.compare_digest(token.encode(), given.strip().encode())
-        ]
-        return found[0] if found else None
+        tokens = self.current()
+        token = equal_token(tokens, given.strip())
+        return None if token is None else tokens[token]
+
+
+def equal_token(tokens: Iterable[str], given: str) -> str | None:
+    """Return the token that equals a given text; None: none does.
+
+    It compares all of them in constant time: the duration reveals nothing about a token.
+    """
+    text = given.encode("utf-8", "replace")
+    equal = [token for token in tokens if hmac.compare_digest(token.encode(), text)]
+    return equal[0] if equal else None
 
 
 def _read_tokens(path: str) -> Mapping[str, Caller]:

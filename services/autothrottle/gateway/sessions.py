@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from autothrottle.adapters.credentials import equal_token
 from autothrottle.core.access import Caller, Role
 from autothrottle.core.errors import Unauthenticated
 from autothrottle.runtime.call_limits import LimitReached
@@ -85,14 +86,12 @@ class Sessions:
         Raises:
             Unauthenticated: the token is unknown.
         """
-        given, end = token.encode("utf-8", "replace"), int(self._clock()) + SESSION_SECONDS
         tokens, _ = self._current()
-        # Compare with all tokens in constant time: the duration reveals nothing about a token.
-        matches = [candidate for candidate in tokens if hmac.compare_digest(candidate.encode(), given)]
-        if not matches:
+        stored = equal_token(tokens, token)
+        if stored is None:
             raise Unauthenticated("the token is unknown; give a token of the file api-tokens-file")
-        content = f"{end}.{_id(matches[0])}.{secrets.token_urlsafe(16)}"
-        return _session(matches[0], tokens[matches[0]], content), f"{content}.{_signature(matches[0], content)}"
+        content = f"{int(self._clock()) + SESSION_SECONDS}.{_id(stored)}.{secrets.token_urlsafe(16)}"
+        return _session(stored, tokens[stored], content), f"{content}.{_signature(stored, content)}"
 
     def session(self, cookie: str) -> Session | None:
         """Return the session of a cookie; None: it is not a session, has ended, or its token is not in the file."""

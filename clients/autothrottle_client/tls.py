@@ -86,14 +86,7 @@ def _host(address: str) -> str:
 def _read(files: Tls) -> Pems:
     pems = Pems(*map(_content, (files.certificate, files.key, files.authorities)))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # Without a password, OpenSSL would prompt for it on the terminal.
-        context.load_cert_chain(files.certificate, files.key, password="")
-    except (OSError, ValueError) as error:
-        raise Invalid(
-            f"tls-cert {files.certificate!r} and tls-key {files.key!r} are not a PEM certificate and its private key "
-            f"without a password ({error}). Fix: give a matching pair"
-        ) from error
+    load_pair(context, files.certificate, files.key)
     try:
         context.load_verify_locations(cadata=pems.authorities.decode("ascii"))
     except (OSError, ValueError) as error:
@@ -102,6 +95,51 @@ def _read(files: Tls) -> Pems:
             "Fix: give the file with the certificates of the authorities"
         ) from error
     return pems
+
+
+def load_pair(context: ssl.SSLContext, certificate: str, key: str, prefix: str = "") -> None:
+    """Let a context identify itself by a certificate and its private key.
+
+    Args:
+        context: the context.
+        certificate: PEM file with the certificate.
+        key: PEM file with its private key.
+        prefix: of the options' names, in front of `tls-cert` and `tls-key`.
+
+    Raises:
+        Invalid: the files are not a certificate and its private key without a password.
+    """
+    try:
+        # Without a password, OpenSSL would prompt for it on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise Invalid(
+            f"{prefix}tls-cert {certificate!r} and {prefix}tls-key {key!r} are not a PEM certificate and its private "
+            f"key without a password ({error}). Fix: give a matching pair"
+        ) from error
+
+
+def read_authorities(path: str, servers: str, option: str = "") -> str:
+    """Return the PEM text of a file with the certificates of authorities.
+
+    Args:
+        path: of the file.
+        servers: whose certificates they sign, for the message.
+        option: its name with a space, for the message.
+
+    Raises:
+        Invalid: the file cannot be read, or holds no such certificates.
+    """
+    try:
+        text = Path(path).read_text("ascii")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+        return text
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Invalid(
+            f"{option}{path!r} holds no PEM certificates ({reason}). Fix: give the file with the certificates of the "
+            f"authorities that sign {servers}"
+        ) from None
 
 
 def _content(path: str) -> bytes:

@@ -15,7 +15,6 @@ from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoo
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -25,6 +24,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.texts import json_integer
 from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.tls import read_authorities
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Limit of a response's decoded body: it is in memory as a whole, and a server may send it without an end."""
@@ -222,7 +222,9 @@ class HttpClient:
         self._is_closed = False
         self._server, self._advice = server, advice or {}
         self._new_pools = partial(PoolManager, most_servers, maxsize=width, ssl_context=tls)
-        self.authorities = ReloadedFiles((ca_file,), partial(_read_authorities, ca_file), Invalid) if ca_file else None
+        self.authorities = (
+            ReloadedFiles((ca_file,), partial(read_authorities, ca_file, "the server"), Invalid) if ca_file else None
+        )
         """Those of the server's certificate, read again when they change; None: the system's, or those of `tls`."""
         self._pools, self._pools_generation = self._new_pools(), 0
         self._renew_pools()
@@ -327,20 +329,6 @@ class HttpClient:
                 raise Unavailable("this client is closed; create a new one")
             self._running.update(exchanges)
             return [self._threads.submit(exchange.run) for exchange in exchanges]
-
-
-def _read_authorities(path: str) -> str:
-    """Return the PEM text with the authorities."""
-    try:
-        text = Path(path).read_text("ascii")
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-        return text
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise Invalid(
-            f"{path!r} holds no PEM certificates ({reason}). Fix: give the file with the certificates of the "
-            "authorities that sign the server"
-        ) from None
 
 
 def _answer(future: Future[object]) -> object | Failure:

@@ -19,6 +19,7 @@ from autothrottle.adapters.credentials import CredentialFiles, Expiries, pem_exp
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Invalid
 from autothrottle_client.files import ReloadedFiles
+from autothrottle_client.tls import load_pair, read_authorities
 
 
 class OtherClients(StrEnum):
@@ -165,31 +166,13 @@ class _Tls:
 def _tls_context(files: SecurityFiles) -> _Tls:
     """Return a context that checks the server's certificate and the host name in it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authorities = _authorities(files.authorities)
+    authorities = read_authorities(files.authorities, "ZooKeeper's servers", "zk-tls-ca ")
     context.load_verify_locations(cadata=authorities)
     pems = {"zk_tls_ca": authorities.encode()}
     if files.certificate:
-        try:
-            # Without a password, OpenSSL would prompt for it on the terminal.
-            context.load_cert_chain(files.certificate, files.key, password="")
-        except (OSError, ValueError) as error:
-            raise Invalid(
-                f"zk-tls-cert {files.certificate!r} and zk-tls-key {files.key!r} are not a PEM certificate and its "
-                f"private key without a password ({error}). Fix: give a matching pair"
-            ) from error
+        load_pair(context, files.certificate, files.key, "zk-")
         pems["zk_tls_cert"] = Path(files.certificate).read_bytes()
     return _Tls(context, pem_expiries(**pems))
-
-
-def _authorities(path: str) -> str:
-    fix = "Fix: give the file with the certificates of the authorities that sign ZooKeeper's servers"
-    try:
-        text = Path(path).read_text("ascii")
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-        return text
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise Invalid(f"zk-tls-ca {path!r} holds no PEM certificates ({reason}). {fix}") from error
 
 
 def _read_login(scheme: str, path: str) -> Login:

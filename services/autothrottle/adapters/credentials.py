@@ -68,10 +68,12 @@ class CredentialWatch:
         self._expiries: Expiries = {}
         self._parsed: dict[ReloadedFiles[Any], tuple[tuple[int, int], Expiries]] = {}
         """Files -> generation and hour, and the expiries of their contents then."""
+        self._thread = threading.Thread(target=self._run, name="credentials", daemon=True)
 
     def start(self) -> None:
-        """Begin, and return at once."""
-        threading.Thread(target=self._run, name="credentials", daemon=True).start()
+        """Begin, and return at once. Idempotent."""
+        if not self._thread.ident:
+            self._thread.start()
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -86,7 +86,8 @@ class Composition:
         """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
         self.health = Health()
-        self._sample_sources: list[SampleSource] = [self.health.samples, log_samples]
+        self._credential_watch = CredentialWatch(self._credentials, stack.requested)
+        self._sample_sources: list[SampleSource] = [self.health.samples, log_samples, self._credential_watch.samples]
         self.state = new_state(configuration, stack, writes)
         self.sources = MetricsSources(configuration, stack, lambda: self.cluster)
         self._tls = ServiceCertificates(configuration.tls) if configuration.tls else None
@@ -106,14 +107,6 @@ class Composition:
         of_cluster = self.cluster.credentials if "cluster" in vars(self) else ()
         by_files = {c.files: c for c in (*holders, *self.state.credentials, *of_cluster, *self.sources.credentials)}
         return list(by_files.values())
-
-    @cached_property
-    def _credential_watch(self) -> CredentialWatch:
-        """Watches the files until the stack closes."""
-        watch = CredentialWatch(self._credentials, self._stack.requested)
-        self._sample_sources.append(watch.samples)
-        watch.start()
-        return watch
 
     def use(self, **addresses: Sequence[str]) -> None:
         """Let the services built from now on use these addresses, named by their options."""
@@ -296,6 +289,7 @@ class Composition:
         return self._started(server)
 
     def _started(self, server: ServiceServer | GatewayServer) -> str:
+        self._credential_watch.start()
         server.start()
         self._stack.callback(lambda: server.stop(self._stack.grace()))
         return server.address
@@ -313,7 +307,6 @@ class Composition:
     def serve(self, name: str, servicers: Sequence[Servicer], listen: str, option: str = "listen") -> str:
         """Serve until the stack closes; return the address. `option` gives the address, and is named in errors."""
         credentials = self._tls.server_credentials() if self._tls else None
-        self._credential_watch  # noqa: B018 (starts it)
         server = ServiceServer(
             name,
             servicers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from autothrottle.runtime.command_line import COMMANDS
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.shutdown import Shutdown
 from autothrottle.v1.applier_pb2_grpc import add_ApplierServiceServicer_to_server
+from tests.builders import eventually
 
 APPLIER: Any = add_ApplierServiceServicer_to_server, ApplierServicer(None, None), "autothrottle.v1.ApplierService"  # type: ignore[arg-type]
 
@@ -55,3 +57,18 @@ def test_services_with_tokens_and_without_certificates_need_a_token_for_one_anot
         assert private.serve_alone("applier", APPLIER) == f"unix:{tmp_path}/s"
         tokens.write_text(f"anna {'a' * 16}\nservices {'s' * 16} service\n")
         assert Composition(parse(options, {}), stack).serve_alone("applier", APPLIER).startswith("127.0.0.1:")
+
+
+def test_a_process_without_a_grpc_server_exports_metrics_of_its_credentials(tmp_path: Path) -> None:
+    """Only gRPC servers started the watch of credentials. A gateway of its own did not say when its file was faulty."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"anna {'a' * 16}\n")
+    with Shutdown() as stack:
+        options = [f"--api-tokens-file={tokens}", "--metrics-listen=127.0.0.1:0"]
+        address = Composition(parse(options, {}), stack).metrics_endpoint("gateway")
+
+        def exported() -> bool:
+            with urllib.request.urlopen(f"http://{address}/metrics") as response:
+                return b'option="api-tokens-file"} 1' in response.read()
+
+        eventually(exported)

@@ -1,4 +1,6 @@
-"""Real servers that tests share: ZooKeeper, Kafka with ZooKeeper, and Kafka without. A missing Java or jar fails.
+"""Real servers that tests share: ZooKeeper, Kafka with ZooKeeper, and Kafka without; and a browser.
+
+A missing Java or jar fails.
 
 Each process of pytest-xdist starts a shared server at most once; `tests/conftest.py` sends all tests of one Kafka
 cluster to the same process.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.client import KazooClient
@@ -19,8 +22,12 @@ from autothrottle_lab.servers.kafka_zookeeper import ZooKeeperModeCluster
 from autothrottle_lab.servers.processes import scratch_directory
 from autothrottle_lab.servers.prometheus import missing_programs
 from autothrottle_lab.servers.zookeeper import ServerSecurity, ZooKeeperServer
+from tests import browser
 from tests.paths import CERTIFICATES
 from tests.system.zookeeper_tree import session
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -185,3 +192,12 @@ repeat_on_kraft = pytest.mark.parametrize(
     indirect=True,
 )
 """For `each_cluster`: `make test` runs the test in ZooKeeper mode, `make test-all` without ZooKeeper, too."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium; without an installed one, the test is skipped."""
+    if browser.find() is None:
+        pytest.skip(browser.ABSENT)
+    with browser.driven() as driven:
+        yield driven

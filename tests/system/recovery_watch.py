@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from kazoo.client import KazooClient
@@ -27,7 +28,7 @@ from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.messages import targets_to_messages
 from autothrottle.v1 import admin_pb2, admin_pb2_grpc
-from autothrottle_client import PlannerClient
+from autothrottle_client import AdminClient, Cycle, PlannerClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
 from autothrottle_lab.observation.traffic import BrokerCounters
 from autothrottle_lab.servers.kafka import KafkaCluster, Partition
@@ -69,17 +70,15 @@ class Sample:
         return self.expected[1] - listed
 
 
-class Decisions:
-    """Records the rates that a planner decides for one link side, cycle by cycle; a context manager."""
+class CycleRecorder(ABC):
+    """Follows the cycles of a planner in a thread; a context manager."""
 
-    def __init__(self, planner: str, broker_id: int, role: str) -> None:
-        self._client, self._link_side = PlannerClient(planner), (broker_id, role)
-        self._watch = self._client.watch_cycles()
-        self.rates: list[tuple[float, int]] = []
-        """(`time.monotonic()` at the end of the cycle, bytes/s), in order."""
-        self._thread = threading.Thread(target=self._record, name="decisions", daemon=True)
+    def __init__(self, client: PlannerClient | AdminClient) -> None:
+        self._client = client
+        self._watch = client.watch_cycles()
+        self._thread = threading.Thread(target=self._follow, name="cycles", daemon=True)
 
-    def __enter__(self) -> Decisions:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -88,15 +87,32 @@ class Decisions:
         self._thread.join()
         self._client.close()
 
+    @abstractmethod
+    def record(self, cycle: Cycle, at: float) -> None:
+        """Record a cycle, which has just ended at `time.monotonic()`."""
+
+    def _follow(self) -> None:
+        for cycle in self._watch:
+            self.record(cycle, time.monotonic())
+
+
+class Decisions(CycleRecorder):
+    """Records the rates that a planner decides for one link side, cycle by cycle."""
+
+    def __init__(self, planner: str, broker_id: int, role: str) -> None:
+        super().__init__(PlannerClient(planner))
+        self._link_side = broker_id, role
+        self.rates: list[tuple[float, int]] = []
+        """(`time.monotonic()` at the end of the cycle, bytes/s), in order."""
+
     def at(self, moment: float) -> int | None:
         """Return the rate that the last cycle before a moment decided, bytes/s; None: no cycle had ended by then."""
         return next((rate for at, rate in reversed(self.rates) if at <= moment), None)
 
-    def _record(self) -> None:
-        for cycle in self._watch:
-            for decision in cycle.decisions:
-                if (decision.broker_id, decision.role) == self._link_side:
-                    self.rates.append((time.monotonic(), decision.rate_bytes_per_second))
+    def record(self, cycle: Cycle, at: float) -> None:
+        for decision in cycle.decisions:
+            if (decision.broker_id, decision.role) == self._link_side:
+                self.rates.append((at, decision.rate_bytes_per_second))
 
 
 @dataclass(slots=True)

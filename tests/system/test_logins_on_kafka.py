@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from autothrottle_client import AdminClient
+from autothrottle_client import AdminClient, Cycle
 from autothrottle_lab.observation.traffic import fill
 from autothrottle_lab.servers.jars import require_java
 from autothrottle_lab.servers.processes import Process, run_command, scratch_directory
 from tests.builders import eventually
 from tests.paths import CERTIFICATES
-from tests.system.recovery_watch import FOLLOWER_RATE, RecoveryWatch, Sample, state_options
+from tests.system.recovery_watch import FOLLOWER_RATE, CycleRecorder, RecoveryWatch, Sample, state_options
 from tests.system.secured_cluster import CLIENT_SECRET, SCRAM, SecuredCluster, secured_cluster, token_login
 
 pytestmark = [pytest.mark.repeat, pytest.mark.timeout(900)]
@@ -140,28 +139,16 @@ def leading(process: Process) -> Iterator[str]:
     assert [secret for secret in SECRETS if secret in process.log.read_text()] == []
 
 
-class Cycles:
-    """Records the cycles of the leader; a context manager."""
+class Cycles(CycleRecorder):
+    """Records when the cycles of the leader end."""
 
     def __init__(self, address: str) -> None:
-        self._client = AdminClient([address])
-        self._watch = self._client.watch_cycles()
+        super().__init__(AdminClient([address]))
         self.ends: list[tuple[float, int, int]] = []
         """(`time.monotonic()`, term, number) of each cycle."""
-        self._thread = threading.Thread(target=self._record, name="cycles", daemon=True)
 
-    def __enter__(self) -> Cycles:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._watch.close()
-        self._thread.join()
-        self._client.close()
-
-    def _record(self) -> None:
-        for cycle in self._watch:
-            self.ends.append((time.monotonic(), cycle.term, cycle.number))
+    def record(self, cycle: Cycle, at: float) -> None:
+        self.ends.append((at, cycle.term, cycle.number))
 
     def longest_gap(self) -> float:
         """Return the longest time between the ends of two cycles, in seconds."""

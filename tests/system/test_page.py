@@ -14,7 +14,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests import browser
 from tests.page_stub import Json, Stub, large, recovery, serving, side, timestamp
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -82,14 +81,6 @@ ${fired()}
     "\u2028<img src=x onerror=fired()>",
 ]
 """Names with markup; each calls `fired()`, or loads something, if a page takes it for markup."""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if browser.find() is None:
-        pytest.skip(browser.ABSENT)
-    with browser.driven() as driven:
-        yield driven
 
 
 @pytest.fixture

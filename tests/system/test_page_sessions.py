@@ -14,7 +14,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from autothrottle.adapters.credentials import ServiceCertificates, TlsFiles, Tokens
 from autothrottle.gateway.server import GatewayServer
 from autothrottle.runtime.access import Access
-from tests import browser
 from tests.paths import CERTIFICATES
 from tests.unit.autothrottle.gateway.front import Front
 from tests.unit.autothrottle.runtime.test_access import Refusing
@@ -62,14 +61,6 @@ async function attack() {{
   return window.stolen;
 }}
 </script>"""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if browser.find() is None:
-        pytest.skip(browser.ABSENT)
-    with browser.driven() as driven:
-        yield driven
 
 
 @pytest.fixture

@@ -179,7 +179,8 @@ def _failure_of(error: Exception) -> Failure:
     if isinstance(error, TimeoutError | exceptions.TimeoutError) and not is_refused:
         return TimedOut()  # the socket's timeout came just before ours
     if isinstance(error, exceptions.SSLError):
-        return Failure(f"cannot be trusted: {error}")
+        is_untrusted = bool(error.args) and isinstance(error.args[0], ssl.SSLCertVerificationError)
+        return Failure(f"{'cannot be trusted' if is_untrusted else 'cannot agree on TLS'}: {error}")
     if isinstance(error, exceptions.HTTPError | OSError):
         return Failure(f"does not answer ({type(error).__name__})")
     if isinstance(error, UnicodeError):

@@ -292,7 +292,8 @@ def _tls_reason(server: str, error: Exception) -> str:
             if "hostname" in error.verify_message.lower() or "ip address" in error.verify_message.lower():
                 fix = "give the name in its certificate in zk-addr"
             return f"the certificate of {server} is not trusted: {error.verify_message.rstrip('.')}. Fix: {fix}"
-        case ssl.SSLEOFError() | ConnectionResetError():
+        # Python 3.11.2 reports a server that closes during the handshake as an end of the TLS session.
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ConnectionError():
             return (
                 f"{server} closes the connection when TLS begins. Fix: give its secureClientPort in zk-addr, or leave "
                 "out zk-tls-ca"

@@ -683,9 +683,9 @@ def test_unreachable_server_is_unavailable() -> None:
         metrics.fetch_loads(LONG_TIMEOUT)
 
 
-def test_server_without_tls_is_not_trusted(lab: Lab) -> None:
+def test_server_without_tls_cannot_agree_on_it(lab: Lab) -> None:
     metrics = lab.metrics(url=lab.emulator.url.replace("http:", "https:"))
-    with pytest.raises(Unavailable, match="cannot be trusted"):
+    with pytest.raises(Unavailable, match="cannot agree on TLS"):
         metrics.fetch_loads(LONG_TIMEOUT)
 
 

@@ -222,7 +222,9 @@ def remove_items(cluster: KafkaCluster, client: KazooClient) -> None:
     if any(topic == "hostile" for topic, _ in cluster.partitions()):
         cluster.wait_until_reassigned()
         cluster.set_configs_as_a_user({LEADER_REPLICAS: None, FOLLOWER_REPLICAS: None}, topic="hostile")
-        cluster.set_configs_as_a_user({FOLLOWER_RATE: None}, broker_id=1002)
+        # The services stop before this move ends, so its rates stay.
+        for broker_id in (1002, 1003):
+            cluster.set_configs_as_a_user({LEADER_RATE: None, FOLLOWER_RATE: None}, broker_id=broker_id)
         cluster.delete_topic("hostile")
 
 

@@ -19,7 +19,7 @@ from autothrottle.adapters.kafka_state.replica import StateEdit
 from autothrottle.adapters.kafka_state.topic import Topic
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
 from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodePauses
-from autothrottle.core.errors import Conflict
+from autothrottle.core.errors import Conflict, Missing, Unavailable
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle_lab.servers.kafka import KafkaCluster
 from tests.builders import eventually
@@ -161,6 +161,7 @@ def test_records_in_a_codec_that_is_not_read_have_no_effect_and_the_setting_is_n
         source = KafkaTopics(kraft_cluster, stack)
         topic = stack.enter_context(closing(source.client()))
         topic.create(deadline())
+        eventually(lambda: is_located(topic))
         topic_id, _ = topic.locate(deadline())
         assert topic.risks(deadline()) == {}
 
@@ -176,6 +177,15 @@ def test_records_in_a_codec_that_is_not_read_have_no_effect_and_the_setting_is_n
         eventually(lambda: "must be gzip" in topic.risks(deadline()).get("compression.type", ""))
         kraft_cluster.set_configs_as_a_user({"compression.type": "gzip"}, topic=source.name)
         eventually(lambda: values() == [b"1", b"2"])
+
+
+def is_located(topic: Topic) -> bool:
+    """Whether the broker that is asked knows a new topic yet."""
+    try:
+        topic.locate(deadline())
+    except (Missing, Unavailable):
+        return False
+    return True
 
 
 def deadline() -> float:

@@ -193,10 +193,12 @@ class Usage:
     cpu_seconds: float
     peak_gb: float
     """Largest sum of their resident memory."""
+    shuffle_gb: float
+    """What Spark wrote for its shuffles."""
 
 
-def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Usage, str]:
-    """Run a command to its end; return what it used, and its output.
+def measured(command: Sequence[str], environment: Mapping[str, str], events: Path | None = None) -> tuple[Usage, str]:
+    """Run a command to its end; return what it used, and its output. `events` is the directory of Spark's event logs.
 
     Raises:
         RuntimeError: the command failed.
@@ -214,7 +216,18 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Us
         if process.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {errors.read()[-2000:]}")
         output.seek(0)
-        return Usage(seconds, sum(cpu.values()), peak), output.read()
+        return Usage(seconds, sum(cpu.values()), peak, _shuffle_gb(events) if events else 0.0), output.read()
+
+
+def _shuffle_gb(events: Path) -> float:
+    """Return what the tasks of all event logs wrote for shuffles, and delete the logs."""
+    total = 0
+    for log in events.iterdir():
+        with log.open() as lines:
+            metrics = [json.loads(line).get("Task Metrics") or {} for line in lines if "SparkListenerTaskEnd" in line]
+        total += sum(m.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0) for m in metrics)
+        log.unlink()
+    return total / 1e9
 
 
 def _family(pid: int) -> list[int]:
@@ -249,12 +262,26 @@ def command_of(program: str, log: Path, out: Path) -> list[str]:
     return command + (["--master", _SPARK.format(program[-1])] if program != "here" else [])
 
 
-def _spark_environment(home: Path) -> Mapping[str, str]:
-    """Return the environment for Spark's workers, which write below Spark's home."""
+def _spark_environment(home: Path, events: Path) -> Mapping[str, str]:
+    """Return the environment for Spark's workers, which write below Spark's home, and for its event logs."""
     home.mkdir()
     for part in Path(pyspark.__file__).parent.iterdir():
         (home / part.name).symlink_to(part)
-    return {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    (configuration := home / "own-conf").mkdir()
+    events.mkdir()
+    lines = (
+        "spark.eventLog.enabled true",
+        f"spark.eventLog.dir {events.as_uri()}",
+        "spark.eventLog.rolling.enabled false",
+        "spark.eventLog.compress false",
+    )
+    (configuration / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
+    return {
+        "SPARK_HOME": str(home),
+        "SPARK_CONF_DIR": str(configuration),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
 
 
 def efficiencies(program: str, out: Path, printed: str) -> Mapping[str, float]:
@@ -276,14 +303,15 @@ def measure(millions: float, directory: Path, programs: Sequence[str], runs: int
     print(f"{rows:,} rows in {count:,} files, {size:,.0f} MB: generated in {generated:.0f} s", flush=True)
     result: dict[str, Any] = {"rows": rows, "files": count, "megabytes": round(size), "runs": runs}
     result["load_average"] = round(os.getloadavg()[0], 1)
-    reference, environment = dict[str, float](), _spark_environment(directory / "spark")
+    reference, events = dict[str, float](), directory / "events"
+    environment = _spark_environment(directory / "spark", events)
     for program in programs:
         if program == "pandas" and millions > _LARGEST_FOR_PANDAS:
             continue
         usages, found = [], dict[str, float]()
         for number in range(runs):
             out = directory / f"{program}-{number}"
-            usage, printed = measured(command_of(program, log, out), environment)
+            usage, printed = measured(command_of(program, log, out), environment, events)
             usages.append(usage)
             found = dict(efficiencies(program, out, printed))
         reference = reference or found
@@ -297,7 +325,8 @@ def measure(millions: float, directory: Path, programs: Sequence[str], runs: int
 def _line(program: str, rows: int, median: Mapping[str, float], difference: float) -> str:
     return (
         f"  {program:<8}{median['seconds']:7.1f} s  {rows / median['seconds']:9,.0f} rows/s  "
-        f"{median['cpu_seconds']:7.1f} CPU s  peak {median['peak_gb']:.1f} GB  efficiencies differ by {difference:.0e}"
+        f"{median['cpu_seconds']:7.1f} CPU s  peak {median['peak_gb']:.1f} GB  "
+        f"shuffle {median['shuffle_gb']:.3f} GB  efficiencies differ by {difference:.0e}"
     )
 
 

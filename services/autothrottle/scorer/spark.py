@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast, lit, when
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from autothrottle.core.errors import Invalid
@@ -37,9 +38,6 @@ _SCORED = "recovery int, part int, cluster string, date string, summary string, 
 
 Batches = Iterator[pa.RecordBatch]
 
-PartNames = Collection[tuple[int, int]]
-"""Scored parts: (recovery, part)."""
-
 
 @dataclass(slots=True)
 class SparkParts:
@@ -59,53 +57,65 @@ class SparkParts:
         return by_recovery
 
     def write(self, files: Files, plan: ScorePlan) -> None:
-        parts_of: dict[int, list[int]] = {}
-        for number, part, _ in self.rows:
-            parts_of.setdefault(number, []).append(part)
-        slowest = {number: slowest_part(summaries) for number, summaries in self.summaries.items()}
-        slowest_parts = {(number, parts_of[number][index]) for number, index in slowest.items() if index is not None}
-        scored = self.scored.where("recovery >= 0")
+        scored = self.with_slowest_timelines()
         if isinstance(files, ArrowFiles) and not files.tasks_write:
             # One commit for each date, of rows that the driver holds.
             for date in sorted({plan.recoveries[number].date for number, _, _ in self.rows}):
                 rows_of_date = scored.where(scored["date"] == date).toArrow()
-                for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, slowest_parts)):
-                    batches = _unpacking(name, of)(iter(rows_of_date.to_batches()))
+                for name, schema in _TABLES.items():
+                    batches = _unpacking(name)(iter(rows_of_date.to_batches()))
                     files.write(name, pa.Table.from_batches(batches, schema))
         elif isinstance(files, ArrowFiles):
-            written = scored.groupBy("cluster", "date").applyInArrow(_writing(files, slowest_parts), "files int")
+            written = scored.groupBy("cluster", "date").applyInArrow(_writing(files), "files int")
             written.toArrow()
         else:
             scored = scored.repartition("cluster", "date")
-            for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, slowest_parts)):
-                rows = scored.mapInArrow(_unpacking(name, of), from_arrow_schema(schema))
+            for name, schema in _TABLES.items():
+                rows = scored.mapInArrow(_unpacking(name), from_arrow_schema(schema))
                 rows.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{files.out}/{name}")
         self.scored.unpersist()
 
+    def with_slowest_timelines(self) -> DataFrame:
+        """Return the scored parts with the timeline of each recovery's slowest part only.
 
-def _writing(files: ArrowFiles, slowest_parts: PartNames) -> Callable[[pa.Table], pa.Table]:
+        The timelines of a large recovery are gigabytes. In the sort by date, an executor of 1 GB ran out of memory.
+        """
+        parts_of: dict[int, list[int]] = {}
+        for number, part, _ in self.rows:
+            parts_of.setdefault(number, []).append(part)
+        slowest = {number: slowest_part(summaries) for number, summaries in self.summaries.items()}
+        places = [(number, parts_of[number][index]) for number, index in slowest.items() if index is not None]
+        numbers, parts = zip(*places, strict=True) if places else ((), ())
+        columns = {"recovery": pa.array(numbers, pa.int32()), "part": pa.array(parts, pa.int32())}
+        of_slowest = self.spark.createDataFrame(pa.table(columns)).withColumn("is_slowest", lit(True))
+        scored = self.scored.where("recovery >= 0").join(broadcast(of_slowest), ["recovery", "part"], "left")
+        return scored.withColumn("timeline", when(scored["is_slowest"], scored["timeline"])).drop("is_slowest")
+
+
+_TABLES: Mapping[str, pa.Schema] = {"ports": PORTS, "timeline": TIMELINE}
+"""The tables that tasks pack."""
+
+
+def _writing(files: ArrowFiles) -> Callable[[pa.Table], pa.Table]:
     """Return the function of a task that writes one folder of the tables `ports` and `timeline`."""
     log, out = files.log, files.out
 
     def write(scored: pa.Table) -> pa.Table:
         own, folder = ArrowFiles(log, out), (scored["cluster"][0].as_py(), scored["date"][0].as_py())
-        for name, schema, of in (("ports", PORTS, None), ("timeline", TIMELINE, slowest_parts)):
-            batches = _unpacking(name, of)(iter(scored.to_batches()))
-            own.write_folder(name, folder, pa.Table.from_batches(batches, schema))
+        for name, schema in _TABLES.items():
+            own.write_folder(name, folder, pa.Table.from_batches(_unpacking(name)(iter(scored.to_batches())), schema))
         return pa.table({"files": pa.array([2], pa.int32())})
 
     return write
 
 
-def _unpacking(column: str, names: PartNames | None) -> Callable[[Batches], Batches]:
-    """Return the function that unpacks a table of scored parts: of all, or of the named ones."""
+def _unpacking(column: str) -> Callable[[Batches], Batches]:
+    """Return the function that unpacks a table of scored parts."""
 
     def unpack(batches: Batches) -> Batches:
         for batch in batches:
-            places = zip(batch["recovery"].to_pylist(), batch["part"].to_pylist(), strict=True)
-            for name, content in zip(places, batch[column], strict=True):
-                if names is None or name in names:
-                    yield from from_bytes(content.as_buffer()).to_batches()
+            for content in batch[column].drop_null():
+                yield from from_bytes(content.as_buffer()).to_batches()
 
     return unpack
 

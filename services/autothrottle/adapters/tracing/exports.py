@@ -206,7 +206,8 @@ def _has_provider(signal: str) -> bool:
 @cache
 def _reloaded(files: _CollectorFiles) -> ReloadedFiles[_CollectorPems]:
     """Return the contents of the files, the same object for both signals: the log has one line for each change."""
-    return ReloadedFiles([variable.value for variable in files.named], partial(_read, files), Invalid)
+    paths = dict.fromkeys(variable.value for variable in files.named)  # one file may have certificate and key
+    return ReloadedFiles([*paths], partial(_read, files), Invalid)
 
 
 def _read(files: _CollectorFiles) -> _CollectorPems:

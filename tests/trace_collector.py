@@ -45,16 +45,29 @@ class CollectedSpan:
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     """Listens on the loopback interface; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: grpc.ServerCredentials | None = None, port: int = 0) -> None:
+        """Choose the port.
+
+        Args:
+            credentials: those of TLS; None: it listens without TLS.
+            port: where it listens; 0: any free port.
+        """
         self.refuses = False
         """Whether it answers with an error that clients must not retry."""
         self.refused = 0
         """The number of requests answered with this error."""
+        self.clients: list[str] = []
+        """The common names in the certificates of its clients, one for each request."""
         self._lock = threading.Lock()
         self._spans: list[CollectedSpan] = []
         self._server = grpc.server(ThreadPoolExecutor(2, thread_name_prefix="collector"))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        address = f"127.0.0.1:{port}"
+        if credentials:
+            self.port = self._server.add_secure_port(address, credentials)
+        else:
+            self.port = self._server.add_insecure_port(address)
+        self.endpoint = f"{'https' if credentials else 'http'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Collector:
         self._server.start()
@@ -72,6 +85,8 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
             self.refused += 1
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the stub refuses")
         with self._lock:
+            names: Any = context.auth_context().get("x509_common_name", ())  # the type stubs say bytes
+            self.clients += [name.decode() for name in names]
             for resource_spans in request.resource_spans:
                 process = _values(resource_spans.resource.attributes)
                 found = [span for scope in resource_spans.scope_spans for span in scope.spans]

@@ -97,14 +97,16 @@ def _read(files: Tls) -> Pems:
     return pems
 
 
-def load_pair(context: ssl.SSLContext, certificate: str, key: str, prefix: str = "") -> None:
+def load_pair(
+    context: ssl.SSLContext, certificate: str, key: str, options: tuple[str, str] = ("tls-cert", "tls-key")
+) -> None:
     """Let a context identify itself by a certificate and its private key.
 
     Args:
         context: the context.
         certificate: PEM file with the certificate.
         key: PEM file with its private key.
-        prefix: of the options' names, in front of `tls-cert` and `tls-key`.
+        options: their names, for the message.
 
     Raises:
         Invalid: the files are not a certificate and its private key without a password.
@@ -114,7 +116,7 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str, prefix: str =
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         raise Invalid(
-            f"{prefix}tls-cert {certificate!r} and {prefix}tls-key {key!r} are not a PEM certificate and its private "
+            f"{options[0]} {certificate!r} and {options[1]} {key!r} are not a PEM certificate and its private "
             f"key without a password ({error}). Fix: give a matching pair"
         ) from error
 

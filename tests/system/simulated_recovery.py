@@ -178,7 +178,7 @@ class SimulatedRecovery:
 
         def newer() -> Leader | None:
             leader = self.leader()
-            return leader if leader.fence > after else None
+            return leader if leader.fence > after and leader.address else None  # a new node has no leader yet
 
         return wait_for(newer, within_seconds, f"a term after {after} begins")
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow.parquet
 import pytest
 from kazoo.client import KazooClient
@@ -44,6 +45,8 @@ SECRETS = {
     "a URI": "canary-uri",
 }
 """Credential -> its value in this test."""
+
+COLLECTOR_CA = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 
 PLACES = (
     "the log at debug",
@@ -99,6 +102,7 @@ class CredentialRun:
         self.write(1)
         (self.files / "prometheus-token-file").write_text(SECRETS["prometheus-token-file"])
         (self.files / "app-key-file").write_text(APP_KEY)
+        shutil.copy(CERTIFICATES / "ca.pem", self.files / COLLECTOR_CA)
         self.environment = {
             "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer%20{SECRETS['OTEL_EXPORTER_OTLP_HEADERS']}",
             "AWS_SECRET_ACCESS_KEY": SECRETS["AWS_SECRET_ACCESS_KEY"],
@@ -144,7 +148,10 @@ class CredentialRun:
         process = deployment.process("run", "run", {})
         process._environment.pop("AUTOTHROTTLE_API_KEY")
         process._environment.pop("AUTOTHROTTLE_APP_KEY")
-        process._environment |= self.environment | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
+        process._environment |= self.environment | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+            COLLECTOR_CA: str(self.files / COLLECTOR_CA),
+        }
         with process:
             log = process.log
             process.wait_until(lambda: "Admin API: " in log.read_text(), 60)
@@ -172,11 +179,13 @@ class CredentialRun:
         self._cycles(2)
         self._replace("tls-cert", "half a certif")
         self._replace("zk-digest-file", "no colon")
-        eventually(lambda: len(self._faults()) == 2, 60)
+        self._replace(COLLECTOR_CA, "half a certif")
+        eventually(lambda: len(self._faults()) == 3, 60)
         self.faults, self.metrics = self._faults(), self._get("/metrics")
         self.served_while_faulty = ssl.get_server_certificate(("127.0.0.1", int(self._http.rpartition(":")[2])))
         self.write(2)
         self._replace("tls-cert", (CERTIFICATES / "renewed.pem").read_text())
+        self._replace(COLLECTOR_CA, (CERTIFICATES / "ca.pem").read_text())
         eventually(lambda: not self._faults(), 60)
 
     def _cycles(self, count: int) -> None:
@@ -295,8 +304,9 @@ def _tree(client: KazooClient, path: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def run(own_zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CredentialRun]:
     directory = tmp_path_factory.mktemp("credentials")
+    pem = (CERTIFICATES / "server.pem").read_bytes()
     with (
-        Collector() as collector,
+        Collector(grpc.ssl_server_credentials([(pem, pem)])) as collector,
         SimulatedRecovery(own_zookeeper, directory, {"t": [30_000, 30_000]}) as recovery,
     ):
         run = CredentialRun(directory, recovery)
@@ -314,18 +324,20 @@ def test_rotations_of_all_files_cost_no_term_and_no_cycle(run: CredentialRun) ->
 
 def test_faulty_files_are_findings_and_metrics_until_they_are_corrected(run: CredentialRun) -> None:
     assert sorted(re.findall(r"the changed file of (\S+) is faulty", "".join(run.faults))) == [
+        COLLECTOR_CA,
         "tls-cert",
         "zk-digest-file",
     ]
     values = dict(re.findall(r'^autothrottle_credentials_ok\{.*?option="(.*?)"\} (\S+)$', run.metrics, re.MULTILINE))
     assert values == {
+        COLLECTOR_CA: "0.0",
         "api-key-file": "1.0",
         "api-tokens-file": "1.0",
         "tls-cert": "0.0",
         "zk-digest-file": "0.0",
     }
     expiries = re.findall(r'^autothrottle_certificate_expiry_seconds\{.*?option="(.*?)"\}', run.metrics, re.MULTILINE)
-    assert sorted(expiries) == ["tls-ca", "tls-cert"]
+    assert sorted(expiries) == [COLLECTOR_CA, "tls-ca", "tls-cert"]
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 import uuid
@@ -34,8 +35,8 @@ from autothrottle.core.records import OutcomeStatus
 from autothrottle.ports.kafka import Term
 from autothrottle.runtime.configuration_reader import parse
 from autothrottle.runtime.shutdown import Shutdown
-from autothrottle_lab.servers.processes import Process, run_command
-from autothrottle_lab.servers.zookeeper import ZooKeeperServer
+from autothrottle_lab.servers.processes import Process, run_command, scratch_directory
+from autothrottle_lab.servers.zookeeper import ServerSecurity, ZooKeeperEnsemble, ZooKeeperServer
 from tests.builders import change, eventually, ledger_entry
 from tests.paths import CERTIFICATES
 from tests.server_fixtures import USERS
@@ -426,3 +427,57 @@ def test_acls_change_and_change_back_while_a_reassignment_runs(
         assert recovery.is_throttled()
         recovery.cancel_reassignment("orders")
         recovery.wait_until_clean(before)
+
+
+@pytest.mark.timeout(600)
+def test_an_ensemble_restarts_with_certificates_of_another_authority(sasl: str, tmp_path: Path) -> None:
+    """Each server in turn dies and returns with another authority's certificate, first the one of the term's session.
+
+    The session moves to another server and logs in there. The new authority is in the file before the first restart.
+    """
+    authorities, certificate, own = tmp_path / "ca.pem", tmp_path / "server.pem", OwnPaths()
+    shutil.copy(CA, authorities)
+    shutil.copy(CERTIFICATES / "server.pem", certificate)
+    options = {"zk_tls_ca": str(authorities), "zk_sasl_file": sasl, "zk_acl": "read"}
+    with ExitStack() as stack:
+        directory = stack.enter_context(scratch_directory())
+        security = ServerSecurity(certificate, CERTIFICATES / "ca.pem", USERS)
+        ensemble = stack.enter_context(ZooKeeperEnsemble(directory, security=security))
+        # The reassignments outlast the test; a further topic begins after each loss of a server.
+        topics = ("orders", "after-1", "after-2", "after-3")
+        recovery = stack.enter_context(SimulatedRecovery(ensemble, tmp_path, dict.fromkeys(topics, [200_000] * 3)))
+        # A restart of the ensemble's leader interrupts all sessions, on a busy machine for seconds.
+        deployment = recovery.deployment(
+            zk_addr=ensemble.secure_connect, session_timeout="15", interval="1", api_listen="localhost:0", **options
+        )
+        process = deployment.process("run", "run", {})
+        stack.callback(process.stop)
+        process.start()
+        leader = recovery.wait_for_term(within_seconds=60)
+        recovery.start_reassignment("orders")
+        recovery.wait_until_throttled("orders")
+        session_id = session_of_candidate(recovery.client, own)
+
+        shutil.copy(CERTIFICATES / "renewed.pem", certificate)
+        authorities.write_text("".join((CERTIFICATES / f"{name}.pem").read_text() for name in ("ca", "renewed")))
+        first = ensemble.servers[(session_id >> 56) - 1]  # the first byte is the number of the session's first server
+        others = (server for server in ensemble.servers if server is not first)
+        for server, topic in zip((first, *others), topics[1:], strict=True):
+            zxid = ensemble.last_zxid()
+            server.kill()
+            recovery.start_reassignment(topic)
+            recovery.wait_until_throttled(topic)
+            assert {write.fence for write in recovery.writes(zxid)} == {leader.fence}
+            with pytest.raises(NoAuthError):
+                recovery.client.retry(recovery.client.set, own.term, b"{}")
+            server.start()
+        assert session_of_candidate(recovery.client, own) == session_id
+        closed = {ACL(Permissions.ALL, Id("sasl", "autothrottle")), ACL(Permissions.READ, ANYONE_ID_UNSAFE)}
+        assert {*recovery.client.retry(acls, recovery.client, own.root).values()} == {frozenset(closed)}
+        assert "stepped down" not in process.log.read_text()
+
+
+def session_of_candidate(client: KazooClient, own: OwnPaths) -> int:
+    """Return the session of the only candidate."""
+    (candidate,) = client.retry(client.get_children, own.election)
+    return int(client.retry(client.get, f"{own.election}/{candidate}")[1].ephemeralOwner)

@@ -48,7 +48,7 @@ from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.server import Servicer, ServiceServer
 from autothrottle.runtime.shutdown import Shutdown
-from autothrottle.runtime.tracing import Tracing, export_metrics
+from autothrottle.runtime.tracing import MetricsExport, Tracing, export_metrics
 from autothrottle_client.contexts import read_contexts_file
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Composition:
             writes: whether to write our state. A command that only looks does not even create the state topic.
         """
         self.configuration, self._stack, self._tracing = configuration, stack, tracing or Tracing()
+        self._metrics_export = MetricsExport()
         self.health = Health()
         self._credential_watch = CredentialWatch(self._credentials, stack.requested)
         self._sample_sources: list[SampleSource] = [self.health.samples, log_samples, self._credential_watch.samples]
@@ -105,7 +106,9 @@ class Composition:
         """The credentials of this process that are read again when their files change."""
         holders = [holder.credentials for holder in (self._tls, self._tokens) if holder]
         of_cluster = self.cluster.credentials if "cluster" in vars(self) else ()
-        by_files = {c.files: c for c in (*holders, *self.state.credentials, *of_cluster, *self.sources.credentials)}
+        of_exports = (*self._tracing.credentials, *self._metrics_export.credentials)
+        of_stores = (*self.state.credentials, *of_cluster, *self.sources.credentials)
+        by_files = {c.files: c for c in (*holders, *of_stores, *of_exports)}
         return list(by_files.values())
 
     def use(self, **addresses: Sequence[str]) -> None:
@@ -297,7 +300,8 @@ class Composition:
     def export_metrics(self, service: str) -> None:
         """Export metrics over OTLP until the stack closes, if the OTEL_* variables ask for it."""
         source = partial(self._samples, service)
-        self._stack.callback(export_metrics(f"autothrottle-{service}", source, self.configuration.cluster_name))
+        self._metrics_export = export_metrics(f"autothrottle-{service}", source, self.configuration.cluster_name)
+        self._stack.callback(self._metrics_export.close)
 
     def _samples(self, service: str) -> Iterator[MetricSample]:
         yield BUILD_INFO.sample(1, service, __version__)

@@ -81,13 +81,13 @@ LOG_DROPS = ExportedMetric(
 CREDENTIALS_OK = ExportedMetric(
     "autothrottle_credentials_ok",
     "Whether the current file of a credential is in use; 1: yes, 0: it is faulty, and the previous content is in use; "
-    "option: the option or property with the file",
+    "option: the option, property or variable with the file",
     ("option",),
 )
 CERTIFICATE_EXPIRY = ExportedMetric(
     "autothrottle_certificate_expiry_seconds",
-    "Time until the first certificate in a file expires, negative after it; option: the option or property with the "
-    "file",
+    "Time until the first certificate in a file expires, negative after it; option: the option, property or variable "
+    "with the file",
     ("option",),
 )
 

@@ -86,16 +86,20 @@ _NAME_BEFORE = re.compile(r"[\w.-]*")
 _VALUE = re.compile(r"""(?!["']?\.\.\.(?:["'\s;,]|$))("[^"]*"|'[^']*'|[^\s&;,'"]+)""")
 """A value, unless it is a placeholder."""
 
+_AUTHORIZATION = re.compile(r"\b(Bearer|Basic) [\w.~+/=-]{16,}")
+"""A value of the header `Authorization`. Shorter words are prose, such as `Bearer authentication`."""
+
 _AUTHORITY = re.compile(r"""[^\s'"]{0,500}""")
 _MOST_NAME_CHARACTERS = 100
 _MASK = "***"
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with `***` in place of users in URIs, and of values whose names say that they are secrets.
+    """Return a text with `***` in place of users in URIs, values of secrets, and tokens in `Authorization` headers.
 
-    Every error of autothrottle and every log line passes through it. Other code that shows a URI or a setting calls it.
-    Its time is linear in the length of the text, which others may have chosen.
+    The name of a value says whether it is a secret. Every error of autothrottle and every log line passes through this
+    function. Other code that shows a URI or a setting calls it. Its time is linear in the length of the text, which
+    others may have chosen.
 
     >>> without_secrets("s3://key:secret@bucket/log?region=eu&session_token=x cannot be read")
     's3://***@bucket/log?region=eu&session_token=*** cannot be read'
@@ -104,6 +108,8 @@ def without_secrets(text: str) -> str:
     """
     if "://" in text and "@" in text:
         text = _masked(text, "://", _user)
+    if "Bearer " in text or "Basic " in text:
+        text = _AUTHORIZATION.sub(rf"\1 {_MASK}", text)
     return _masked(text, "=", _secret_value)
 
 

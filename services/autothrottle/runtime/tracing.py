@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import grpc
 
+from autothrottle.adapters.credentials import CredentialFiles
+from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import SampleSource
 from autothrottle.ports.telemetry import UNTRACED, Tracer
 from autothrottle.runtime.logs import add_trace_ids
@@ -39,6 +41,17 @@ class Tracing:
     server_interceptors: Sequence[grpc.ServerInterceptor] = ()
     close: Callable[[], None] = _nothing
     """Export the remaining spans, within two seconds. Call it after all traced work has ended."""
+    credentials: Sequence[CredentialFiles] = ()
+    """The files that the OTEL_* variables name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsExport:
+    """An export of metrics; the defaults export nothing."""
+
+    close: Callable[[], None] = _nothing
+    credentials: Sequence[CredentialFiles] = ()
+    """The files that the OTEL_* variables name."""
 
 
 def configure_tracing(service_name: str) -> Tracing:
@@ -53,15 +66,15 @@ def configure_tracing(service_name: str) -> Tracing:
 
     try:
         tracer = OpenTelemetryTracer(service_name)
-    except (ValueError, RuntimeError, OSError) as error:
-        logger.warning("Tracing is off: %s. Fix: correct the OTEL_* variable named in the error", error)
+    except (ValueError, RuntimeError, OSError, Invalid) as error:
+        _warn_of(error, _TRACES)
         return Tracing()
     add_trace_ids(current_trace_id)
-    return Tracing(tracer, tracer.client_interceptors, tracer.server_interceptors, tracer.close)
+    return Tracing(tracer, tracer.client_interceptors, tracer.server_interceptors, tracer.close, tracer.credentials)
 
 
-def export_metrics(service_name: str, source: SampleSource, cluster: str) -> Callable[[], None]:
-    """Export metrics as the OTEL_* variables configure; return what ends it. Log a warning for invalid settings.
+def export_metrics(service_name: str, source: SampleSource, cluster: str) -> MetricsExport:
+    """Export metrics as the OTEL_* variables configure, until it is closed. Log a warning for invalid settings.
 
     Args:
         service_name: name of this process unless OTEL_SERVICE_NAME is set.
@@ -69,14 +82,20 @@ def export_metrics(service_name: str, source: SampleSource, cluster: str) -> Cal
         cluster: name of the cluster.
     """
     if not _is_enabled(os.environ, _METRICS):
-        return _nothing
+        return MetricsExport()
     from autothrottle.adapters.exposition.otlp import OtlpMetrics
 
     try:
-        return OtlpMetrics(service_name, source, cluster).close
-    except (ValueError, RuntimeError, OSError) as error:
-        logger.warning("%s: %s. Fix: correct the OTEL_* variable named in the error", _OFF[_METRICS], error)
-        return _nothing
+        metrics = OtlpMetrics(service_name, source, cluster)
+    except (ValueError, RuntimeError, OSError, Invalid) as error:
+        _warn_of(error, _METRICS)
+        return MetricsExport()
+    return MetricsExport(metrics.close, metrics.credentials)
+
+
+def _warn_of(error: Exception, signal: str) -> None:
+    fix = "" if isinstance(error, Invalid) else ". Fix: correct the OTEL_* variable named in the error"
+    logger.warning("%s: %s%s", _OFF[signal], error, fix)
 
 
 def _is_enabled(environment: Mapping[str, str], signal: str) -> bool:

@@ -125,7 +125,16 @@ def _run(arguments: argparse.Namespace) -> int:
 def _arrow_files(decisions: str, out: str, catalog: str) -> ArrowFiles | None:
     """Return the files if Arrow knows both locations; otherwise only Spark's Hadoop may."""
     if catalog:
-        from autothrottle.scorer.iceberg import IcebergFiles
+        try:
+            from autothrottle.scorer.iceberg import IcebergFiles
+        except ImportError:
+            raise
+        except Exception as error:  # pyiceberg reads its configuration when it is imported
+            # The message omits the error's text, because it may show a line with a credential.
+            raise Invalid(
+                f"the configuration of pyiceberg cannot be used ({type(error).__name__}). "
+                "Fix: correct .pyiceberg.yaml and the variables PYICEBERG_..."
+            ) from None
 
         return IcebergFiles(decisions, out, catalog)
     try:

@@ -123,7 +123,7 @@ class ZooKeeperServer(Process):
         data.mkdir(parents=True, exist_ok=True)
         self.security = security
         self._secure_port = free_ports(1)[0] if security else 0
-        lines = _CONFIGURATION.format(host=host, port=self.port, data=data) + "\n".join(ensemble)
+        lines = _CONFIGURATION.format(host=host, port=self.port, data=data) + "".join(f"{line}\n" for line in ensemble)
         options = []
         if security:
             lines += _TLS.format(
@@ -194,8 +194,11 @@ class ZooKeeperServer(Process):
 class ZooKeeperEnsemble(Startable):
     """The servers of one ensemble on 127.0.0.1. Tests may freeze, kill and restart its `servers` one by one."""
 
-    def __init__(self, directory: Path, size: int = 3) -> None:
-        """Prepare `size` servers, each with its own subdirectory of `directory`."""
+    def __init__(self, directory: Path, size: int = 3, security: ServerSecurity | None = None) -> None:
+        """Prepare `size` servers, each with its own subdirectory of `directory`.
+
+        The servers have the same `security`. It covers their clients, not the connections among the servers.
+        """
         ports = free_ports(3 * size)
         members = [
             f"server.{number}=127.0.0.1:{ports[size + number - 1]}:{ports[2 * size + number - 1]}"
@@ -203,7 +206,7 @@ class ZooKeeperEnsemble(Startable):
         ]
         configuration = (*_ENSEMBLE, *members)
         self.servers = [
-            ZooKeeperServer(directory / f"server-{number}", ports[number - 1], number, configuration)
+            ZooKeeperServer(directory / f"server-{number}", ports[number - 1], number, configuration, security=security)
             for number in range(1, size + 1)
         ]
 
@@ -211,6 +214,11 @@ class ZooKeeperEnsemble(Startable):
     def connect(self) -> str:
         """Connection string: `host:port` of all servers, separated by commas."""
         return ",".join(server.connect for server in self.servers)
+
+    @property
+    def secure_connect(self) -> str:
+        """Connection string of the ports with TLS."""
+        return ",".join(server.secure_connect for server in self.servers)
 
     def start(self, within_seconds: float = 120.0) -> None:
         """Start the servers that do not run; return when all serve clients. Ports and data are the same each time.

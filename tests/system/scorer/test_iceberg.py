@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
+import json
+import os
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -103,3 +109,74 @@ def test_format_and_catalog_belong_together(flags: list[str], capsys: pytest.Cap
 def test_a_catalog_that_does_not_exist_is_refused(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--decisions", log, "--out", log, "--format", "iceberg", "--catalog", "absent"]) == 1
     assert "the catalog 'absent' cannot be used" in capsys.readouterr().err
+
+
+SECRETS = ("canary-token-0123456789", "canary-credential-0123456789", "canary-object-store-0123456789")
+PROPERTIES = {"token": SECRETS[0], "credential": f"id:{SECRETS[1]}", "s3.secret-access-key": SECRETS[2]}
+
+
+class EchoingCatalog(http.server.BaseHTTPRequestHandler):
+    """A REST catalog that refuses every request, and shows it in its answer."""
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
+        message = f"refused: {dict(self.headers)} {body}"
+        answer = {"error": {"message": message, "type": "BadRequestException", "code": 400}}
+        content = (message if self.path.endswith("/tokens") else json.dumps(answer)).encode()
+        self.send_response(400)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def echoing_catalog() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EchoingCatalog) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("omitted", "added", "words"),
+    [
+        ("credential", "", "refused: "),
+        ("token", "", "refused: "),
+        ("", "    other: [\n", "the configuration of pyiceberg cannot be used ("),
+        ("", "    type: sql\n", ""),
+    ],
+    ids=["token", "credential", "faulty configuration", "written tables"],
+)
+def test_no_credential_of_a_catalog_is_in_messages_and_results(
+    omitted: str, added: str, words: str, tmp_path: Path, echoing_catalog: str
+) -> None:
+    """A catalog's error had the token of the request, and a fault of the file was a traceback with its lines."""
+    is_sql = "sql" in added
+    uri = f"sqlite:///{tmp_path}/catalog.db" if is_sql else echoing_catalog
+    properties = {"uri": uri, "warehouse": f"file://{tmp_path}/out", **PROPERTIES} | (
+        {} if is_sql else {"type": "rest"}
+    )
+    lines = [f"    {name}: {text}\n" for name, text in properties.items() if name != omitted]
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".pyiceberg.yaml").write_text("".join(("catalog:\n", "  production:\n", *lines, added)))
+    write_log(tmp_path / "log", cycles=4)
+    score = [sys.executable, "-m", "autothrottle", "score", f"--decisions={tmp_path}/log", f"--out={tmp_path}/out"]
+    done = subprocess.run(
+        [*score, "--format=iceberg", "--catalog=production", "--no-advice"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYICEBERG_HOME": str(home)},
+    )
+    output = done.stdout + done.stderr
+    assert (done.returncode == 0) is is_sql and words in output and "Traceback" not in output, output
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.parent != home)
+    assert [secret for secret in SECRETS if secret in output or secret.encode() in written] == []

@@ -97,6 +97,7 @@ CHANGES: Mapping[str, Any] = {
     "score.schedule": "0 1 * * *",
     "score.decisions": "s3://other/decisions",
     "score.out": "s3://other/scores",
+    "score.existingClaim": "scores",
     "score.existingSecret": "store",
     "score.resources": RESOURCES,
 }
@@ -270,6 +271,21 @@ def test_containers_have_a_read_only_root_no_privileges_and_a_writable_tmp(value
         (container,) = spec["containers"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_the_page_reads_the_volume_that_the_nightly_score_writes_to(tmp_path: Path) -> None:
+    """The job wrote to an object store, and the page reads a directory: no values showed the past recoveries."""
+    resources = render({"score": {"enabled": True, "existingClaim": "scores"}})
+    (job,) = (cron["spec"]["jobTemplate"]["spec"]["template"]["spec"] for cron in of_kind(resources, "CronJob"))
+    directory = options(resources, tmp_path).scores
+    assert job["containers"][0]["args"][-2:] == ["--out", directory]
+    assert job["securityContext"]["fsGroup"] == pod(resources)["securityContext"]["runAsUser"]
+    for spec, is_read_only in ((job, False), (pod(resources), True)):
+        mount = next(m for m in spec["containers"][0]["volumeMounts"] if m["mountPath"] == directory)
+        assert mount.get("readOnly", False) is is_read_only
+        (volume,) = (volume for volume in spec["volumes"] if volume["name"] == mount["name"])
+        assert volume["persistentVolumeClaim"] == {"claimName": "scores"}
+    assert not options(render({"score": {"existingClaim": "scores"}}), tmp_path).scores, "without the job, no volume"
 
 
 def test_probes_use_the_paths_and_the_port_of_the_http_api(tmp_path: Path) -> None:

@@ -14,6 +14,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- /* The directory of the scores in the volume that the nightly score and the page share; empty without it. */}}
+{{- define "autothrottle.scores" -}}
+{{- if and .Values.score.enabled .Values.score.existingClaim }}/var/lib/autothrottle-scores{{ end -}}
+{{- end }}
+
 {{- define "autothrottle.credentials" -}}
 {{- if .Values.credentials.existingSecret }}{{ .Values.credentials.existingSecret }}
 {{- else if .Values.credentials.data }}{{ include "autothrottle.name" . }}{{ end -}}
@@ -109,6 +114,9 @@ destination, the protocols, and the addresses and URLs whose ports are added. */
 {{- end }}
 {{- if hasKey .Values.config "decisions" }}
 {{- $_ := set $options "decisions-spool" "/var/lib/autothrottle/spool" }}
+{{- end }}
+{{- with include "autothrottle.scores" . }}
+{{- $_ := set $options "scores" . }}
 {{- end }}
 {{- /* JSON's strings, numbers, booleans and lists are TOML, too. Options take a map as a string of JSON. */}}
 {{- range $name, $value := mergeOverwrite (deepCopy .Values.config) $options }}

@@ -16,7 +16,6 @@ from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
     Metric,
-    MetricExportResult,
     MetricsData,
     NumberDataPoint,
     ResourceMetrics,
@@ -27,7 +26,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Reso
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from autothrottle import __version__
-from autothrottle.adapters.tracing.exports import OutageLog, restore_library_log, silence_library
+from autothrottle.adapters.tracing.exports import OutageLog, RenewedExporter, restore_library_log, silence_library
 from autothrottle.core.exported_metrics import ExportedMetric, SampleSource, series_of
 
 _MAX_POINTS = 10_000
@@ -49,6 +48,7 @@ class OtlpMetrics:
 
         Raises:
             ValueError: a variable has no usable value.
+            Invalid: a file that a variable names cannot be read, or has other content.
         """
         self._interval = float(os.environ.get(OTEL_METRIC_EXPORT_INTERVAL) or 60_000) / 1000
         if not 0 < self._interval <= threading.TIMEOUT_MAX:
@@ -57,7 +57,11 @@ class OtlpMetrics:
                 f"{threading.TIMEOUT_MAX * 1000:g}"
             )
         self._source, self._cluster = source, cluster
-        self._exporter = OTLPMetricExporter(max_export_batch_size=_MAX_POINTS)
+        self._exporter = RenewedExporter(
+            "METRICS",
+            lambda credentials: OTLPMetricExporter(credentials=credentials, max_export_batch_size=_MAX_POINTS),
+        )
+        self.credentials = self._exporter.credentials
         attributes = dict(OTELResourceDetector().detect().attributes)
         self._resource = Resource.create({SERVICE_NAME: service_name, **attributes})
         self._log = OutageLog("Metrics", "are lost", "OTEL_METRICS_EXPORTER")
@@ -76,7 +80,7 @@ class OtlpMetrics:
 
     def _run(self) -> None:
         while not self._closed.wait(self._interval):
-            self._log.succeeds(lambda: self._exporter.export(self._data()) is MetricExportResult.SUCCESS)
+            self._log.succeeds(lambda: self._exporter.exports(self._data()))
 
     def _data(self) -> MetricsData:
         now = time.time_ns()

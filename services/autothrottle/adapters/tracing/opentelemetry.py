@@ -26,11 +26,11 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.environment_variables import OTEL_SPAN_EVENT_COUNT_LIMIT
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from autothrottle import __version__
-from autothrottle.adapters.tracing.exports import OutageLog, restore_library_log, silence_library
+from autothrottle.adapters.tracing.exports import OutageLog, RenewedExporter, restore_library_log, silence_library
 from autothrottle.core.texts import without_secrets
 from autothrottle.ports.telemetry import Attribute, Origin, Span
 from autothrottle_client.call_metadata import AddedMetadata
@@ -62,8 +62,10 @@ class OpenTelemetryTracer:
 
         Raises:
             ValueError: a variable has no usable value.
+            Invalid: a file that a variable names cannot be read, or has other content.
         """
         self._exporter = _LoggedExporter()
+        self.credentials = self._exporter.credentials
         attributes = dict(OTELResourceDetector().detect().attributes)
         self._provider = TracerProvider(
             resource=Resource.create({SERVICE_NAME: service_name, **attributes}),
@@ -133,17 +135,20 @@ class _Span:
         self._tracer.start_span(name, context, attributes=attributes, start_time=start).end()
 
 
-class _LoggedExporter(OTLPSpanExporter):
+class _LoggedExporter(SpanExporter):
     """The exporter, with a log of its outages."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._exporter = RenewedExporter("TRACES", lambda credentials: OTLPSpanExporter(credentials=credentials))
+        self.credentials = self._exporter.credentials
         self._log = OutageLog("Traces", "spans are lost", "OTEL_TRACES_EXPORTER")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        export = super().export
-        ok = self._log.succeeds(lambda: export(spans) is SpanExportResult.SUCCESS)
+        ok = self._log.succeeds(lambda: self._exporter.exports(spans))
         return SpanExportResult.SUCCESS if ok else SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
 
 
 # Trace context in gRPC metadata.

@@ -170,7 +170,7 @@ def _tls_context(files: SecurityFiles) -> _Tls:
     context.load_verify_locations(cadata=authorities)
     pems = {"zk_tls_ca": authorities.encode()}
     if files.certificate:
-        load_pair(context, files.certificate, files.key, "zk-")
+        load_pair(context, files.certificate, files.key, ("zk-tls-cert", "zk-tls-key"))
         pems["zk_tls_cert"] = Path(files.certificate).read_bytes()
     return _Tls(context, pem_expiries(**pems))
 

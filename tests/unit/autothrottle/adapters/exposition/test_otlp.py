@@ -63,7 +63,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricsCollector]:
 def exporting() -> Iterator[Callable[[list[MetricSample]], None]]:
     """Exports samples until the end of the test."""
     ends = []
-    yield lambda samples: ends.append(export_metrics("autothrottle-planner", lambda: list(samples), "main"))
+    yield lambda samples: ends.append(export_metrics("autothrottle-planner", lambda: list(samples), "main").close)
     for end in ends:
         end()
 
@@ -148,7 +148,7 @@ def test_an_outage_of_the_collector_is_one_warning_and_delays_no_stop(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{silent.getsockname()[1]}")
-        end = export_metrics("autothrottle-planner", lambda: [CYCLES.sample(1, "ok")], "main")
+        end = export_metrics("autothrottle-planner", lambda: [CYCLES.sample(1, "ok")], "main").close
         eventually(lambda: caplog.records)
         began = time.monotonic()
         end()

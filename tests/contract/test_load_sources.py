@@ -19,6 +19,7 @@ from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.traffic.broker_matching import parse_broker_label
 from autothrottle.core.traffic.capacity import CapacityLimits
+from autothrottle.core.traffic.counters import MIN_STALE_SECONDS
 from autothrottle.core.traffic.exporters import EXPORTERS
 from autothrottle.core.traffic.loads import BrokerLoad, Utilization
 from autothrottle_lab.emulators.exporter import Answer, ExporterEmulator, steady
@@ -77,8 +78,16 @@ class TestScrapedMetrics(LoadSourceContract):
     @pytest.fixture
     def subject(self, exporters: ExporterEmulator, hosts: BrokerHosts) -> Iterator[LoadSubject]:
         settings = ScrapeSettings(exporters.url, EXPORTERS["node_exporter"], timedelta(seconds=0.5), WINDOW)
-        with closing(ScrapedMetrics(settings, LIMITS, hosts)) as source:
-            yield LoadSubject(source, lambda broker_id: exporters.answers.update({broker_id: 500}), 0.1)
+        clock_lead = 0.0
+
+        def lose(broker_id: int) -> None:
+            nonlocal clock_lead
+            exporters.answers[broker_id] = 500
+            clock_lead += MIN_STALE_SECONDS  # all samples become stale, and those of the others are replaced
+            eventually(lambda: RATES.keys() - source.fetch_loads(TIMEOUT).brokers.keys() <= {broker_id})
+
+        with closing(ScrapedMetrics(settings, LIMITS, hosts, lambda: time.time() + clock_lead)) as source:
+            yield LoadSubject(source, lose, 0.1)
 
 
 @pytest.fixture(scope="module")

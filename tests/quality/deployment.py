@@ -25,6 +25,9 @@ with warnings.catch_warnings():  # its own files are read with a function that P
     warnings.simplefilter("ignore")
     import kubernetes_validate
 
+# It reads the definitions of all types, some megabytes, for each resource.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
+
 CHART = ROOT / "deploy" / "helm" / "autothrottle"
 KUBERNETES = "1.33"
 NO_HELM = "no helm on the PATH or in the cache; `make helm` builds it with go"

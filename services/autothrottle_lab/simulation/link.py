@@ -7,9 +7,11 @@ The type to know is `SimulatedLinkSide`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.errors import Invalid
@@ -77,10 +79,11 @@ class ClientTraffic:
 
     def pieces(self, role: ReplicaRole, start: float) -> Iterator[tuple[float, BytesPerSecond]]:
         """Yield (end, rate) of each constant piece from `start` on; the last end is infinite."""
-        rate = 0
-        for step in self.steps:
-            if step.at_seconds > start:
-                yield step.at_seconds, rate
+        first = bisect_right(self.steps, start, key=attrgetter("at_seconds"))
+        rate = self.steps[first - 1].of(role) if first else 0
+        for number in range(first, len(self.steps)):
+            step = self.steps[number]
+            yield step.at_seconds, rate
             rate = step.of(role)
         yield math.inf, rate
 

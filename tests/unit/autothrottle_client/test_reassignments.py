@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -324,10 +324,20 @@ def test_numbers_that_do_not_fit_the_proto_are_refused_without_a_call() -> None:
 # The command.
 
 
-def command(*arguments: str) -> subprocess.Popen[str]:
+SHORT_METADATA_LAG = """
+import sys
+from autothrottle_client import commands, throttlectl
+commands._METADATA_LAG_SECONDS = 1.0
+sys.exit(throttlectl.main())
+"""
+
+
+def command(
+    *arguments: str, program: Sequence[str] = ("-m", "autothrottle_client.throttlectl")
+) -> subprocess.Popen[str]:
     """Start `throttlectl` as a process, as an operator does."""
     return subprocess.Popen(
-        [sys.executable, "-m", "autothrottle_client.throttlectl", *arguments, "--timeout", "30"],
+        [sys.executable, *program, *arguments, "--timeout", "30"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -352,7 +362,7 @@ def test_reassign_follows_a_reassignment_until_it_is_complete(services: InProces
 
 
 def test_reassign_fails_if_a_followed_partition_is_cancelled(services: InProcessServices, plan: Path) -> None:
-    with command("reassign", str(plan)) as running:
+    with command("reassign", str(plan), program=("-c", SHORT_METADATA_LAG)) as running:
         eventually(lambda: services.cluster.submissions, SECONDS)
         eventually(lambda: services.cluster.topics["t1"][1].moves, SECONDS)
         services.cluster.cancel("t1", 1)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import Enum, StrEnum
+from enum import StrEnum
 
 from autothrottle.core.errors import Invalid
 from autothrottle.core.scoring.score import LinkSideDemand, available_rate, bound_seconds
@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 """Share of a broker that counts as a rounding error."""
 
 
-class Dimension(Enum):
+class Dimension(StrEnum):
     """A limit of a broker, or of the whole cluster, that asks for a number of brokers."""
 
     STORAGE = "storage"

@@ -1038,10 +1038,10 @@ def test_events_start_cycles_at_once_regardless_of_the_interval(real: Bench) -> 
     assert real.planner.next_cycle(None, SLACK) is not None
     real.begin_reassignment()
     at_once(lambda: real.rates() == RATES, limit)
-    real.overrides.set_override(1003, StoredOverride(mb(50)))
-    at_once(lambda: real.rate(1003, FOLLOWER) == 50.0, limit)
+    real.overrides.set_override(1003, StoredOverride(mb(70)))
+    at_once(lambda: real.rate(1003, FOLLOWER) == 70.0, limit)
     real.overrides.remove_override(1003)
-    at_once(lambda: (real.rate(1003, FOLLOWER) or 0) > 50, limit)
+    at_once(lambda: (real.rate(1003, FOLLOWER) or 0) > 70, limit)
     eventually(lambda: real.rates() == RATES)  # after a ramp
     real.cluster.finish("t1")
     at_once(real.is_clean, limit)

@@ -60,11 +60,10 @@ def compute(seconds: float) -> None:
         pass
 
 
-LARGE = builders.reassignment("t", {n: (1, [1], [2], []) for n in range(100_000)})
-
-
 def compute_for_a_large_cluster(watched: Watchdog) -> None:
-    watched.enter("a part", [LARGE])
+    watched.rest()
+    large = builders.reassignment("t", {n: (1, [1], [2], []) for n in range(100_000)})
+    watched.enter("a part", [large])
     compute(2 * PATIENCE)
 
 

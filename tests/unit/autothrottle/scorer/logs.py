@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -21,15 +23,26 @@ def write_log(
     directory: Path, clusters: Sequence[str] = CLUSTERS, dates: Sequence[str] = DATES, cycles: int = 6, brokers: int = 2
 ) -> None:
     """Write a log with one reassignment for each cluster and date."""
-    for cluster in clusters:
-        for number, date in enumerate(dates):
-            first = number * cycles + 1
-            decisions, reassignments = example_rows(cluster, date, first, cycles, brokers)
-            for index in range(cycles):
-                of_cycle = [row for row in decisions if row["cycle"] == first + index]
-                write(directory, "decisions", of_cycle, DECISIONS, date, first + index)
-            for index, record in enumerate(reassignments):
-                write(directory, "reassignments", [record], REASSIGNMENTS, date, first + index)
+    for path, content in _files(tuple(clusters), tuple(dates), cycles, brokers).items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+
+
+@cache
+def _files(clusters: Sequence[str], dates: Sequence[str], cycles: int, brokers: int) -> Mapping[Path, bytes]:
+    """Return path -> content: encoding a log takes ten times as long as writing it again."""
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        for cluster in clusters:
+            for number, date in enumerate(dates):
+                first = number * cycles + 1
+                decisions, reassignments = example_rows(cluster, date, first, cycles, brokers)
+                for index in range(cycles):
+                    of_cycle = [row for row in decisions if row["cycle"] == first + index]
+                    write(directory, "decisions", of_cycle, DECISIONS, date, first + index)
+                for index, record in enumerate(reassignments):
+                    write(directory, "reassignments", [record], REASSIGNMENTS, date, first + index)
+        return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*.parquet")}
 
 
 def example_rows(

@@ -68,6 +68,13 @@ def renamed(table: pa.Table) -> bytes:
     return parquet(table.rename_columns(["cluster" if name == "term" else name for name in table.column_names]))
 
 
+def huge_value(table: pa.Table) -> bytes:
+    """A name of 300 MB in a file of some kilobytes."""
+    cluster = pa.array(["x" * 300_000_000])
+    row = table.slice(0, 1).set_column(table.column_names.index("cluster"), "cluster", cluster)
+    return parquet(row, compression="zstd", use_dictionary=False, write_statistics=False)
+
+
 def replaced(**columns: Any) -> Builder:
     def build(table: pa.Table) -> bytes:
         for name, value in columns.items():
@@ -93,7 +100,7 @@ BOTH: dict[str, Builder] = {
     "nothing": lambda table: b"",
     "no rows": lambda table: parquet(table.slice(0, 0)),
     "two columns of one name": renamed,
-    "a huge value": replaced(cluster="x" * 300_000_000),
+    "a huge value": huge_value,
     "a huge dictionary": lambda table: parquet(
         pa.table({"cluster": pa.array([f"{n:02000d}" for n in range(20_000)])}), compression="zstd"
     ),

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from autothrottle.core.capacity.pools import BrokerRule, Pool, PoolMembers, PoolPlan, Pools, membership, pool_plan
 from autothrottle.core.placement.brokers import PlacementBroker
@@ -235,6 +234,8 @@ def least_moves(replicas: Sequence[int], length: int, brokers: Sequence[Placemen
 
     Replicas that share a rack already may stay, unless the set becomes smaller.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a quarter of a second, in each process
+
     rows: list[list[int]] = [[1] * len(brokers)]
     lower, upper = [length], [length]
     names = {broker.rack or f"broker {broker.id}" for broker in brokers}

@@ -1,4 +1,4 @@
-"""Logs that other programs have written again: their scores are those of the original log."""
+"""Logs that other programs have written again, or are writing: their scores are those of the original log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from autothrottle.adapters.decision_log.files import LoggedDecisions
 from autothrottle.core.scoring.score import REFERENCE_RATIO
-from autothrottle.scorer.files import ArrowFiles
+from autothrottle.scorer.compaction import Compaction
+from autothrottle.scorer.files import ArrowFiles, opened
 from autothrottle.scorer.local import LocalScorer
 from autothrottle.scorer.log import QUALITY
 from autothrottle.scorer.scoring import find_work, score
@@ -104,3 +106,24 @@ def test_a_fraction_where_only_whole_numbers_are_possible_is_one_unreadable_file
     pq.write_table(odd, path.with_name("odd-0000000001-1.parquet"))
     recoveries, unreadable = scores(log)
     assert (len(recoveries), unreadable) == (2, 1)
+
+
+@pytest.mark.parametrize("folder", ["_temporary/0/task_1", ".spark-staging-6815c37c"])
+def test_files_that_spark_has_not_committed_do_not_belong_to_the_log(folder: str, log: Path) -> None:
+    """Spark writes below a hidden folder, and leaves it there if it is killed.
+
+    The scorer counted these files as damaged or twice, and the compaction merged and removed them.
+    """
+    original = scores(log)
+    staged = {}
+    for kind in KINDS:
+        for number, path in enumerate(sorted((log / kind).rglob("*.parquet"))):
+            copy = log / kind / folder / path.relative_to(log / kind)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            staged[copy] = path.read_bytes()[: None if number % 2 else -9]
+            copy.write_bytes(staged[copy])
+    assert scores(log) == original
+    assert len(LoggedDecisions(str(log)).reassignments()) == 4
+    Compaction(*opened(str(log)), print).run("2026-11-30")
+    assert {path: path.read_bytes() for path in staged} == staged
+    assert scores(log) == original

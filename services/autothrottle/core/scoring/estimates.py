@@ -580,11 +580,11 @@ def load_ranges(recoveries: Sequence[LoggedRecovery]) -> Sequence[LoadRange]:
 def _hidden(variations: Sequence[_Variation], seconds: float) -> float:
     """Return by how much loads deviate more from their mean than metrics of so many seconds, as a factor."""
     pairs, variance = (sum(getattr(v, name) for v in variations) for name in ("pairs", "variance_of_pairs"))
-    lowest = math.exp(-seconds / _SHORTEST_LOAD_SECONDS)
     correlation = 1 - sum(v.squares for v in variations) / (2 * variance) if variance else 1.0
     # The lower bound: of n independent means, the correlation of neighbours has a standard deviation of n ** -0.5.
-    correlation = max(correlation - _DEVIATIONS * max(pairs, 1) ** -0.5, lowest)
-    x = max(-math.log(correlation), 0.001)
+    correlation -= _DEVIATIONS * max(pairs, 1) ** -0.5
+    most = seconds / _SHORTEST_LOAD_SECONDS
+    x = max(min(-math.log(correlation), most) if correlation > 0 else most, 0.001)
     return float((2 * (x - 1 + math.exp(-x)) / x**2) ** -0.5)
 
 

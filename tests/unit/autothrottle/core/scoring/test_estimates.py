@@ -204,6 +204,22 @@ def test_load_ranges_contain_loads_that_the_mean_of_a_metric_hides() -> None:
     assert long.highest - long.lowest < 1.3 * mb(8)
 
 
+@settings(max_examples=examples(100, 5000), deadline=None)
+@given(
+    st.lists(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), min_size=1, max_size=3),
+    st.one_of(st.floats(1e-6, 7200), st.just(0.0)),
+)
+def test_load_ranges_contain_the_logged_loads(loads: list[list[float]], metric_seconds: float) -> None:
+    ages = (metric_seconds, 0.0) if metric_seconds else None
+    recoveries = [recovery(of_recovery, USUAL) for of_recovery in loads]
+    recoveries = [replace(r, stretches=[replace(s, metric_ages=ages) for s in r.stretches]) for r in recoveries]
+    for logged, of_recovery in zip(recoveries, load_ranges(recoveries), strict=True):
+        clients = [stretch.client for stretch in logged.stretches]
+        tolerance = 1 + 1e-9 * max(clients)
+        assert 0 <= of_recovery.lowest <= min(clients) + tolerance
+        assert of_recovery.highest >= max(clients) - tolerance
+
+
 def test_equal_loads_have_an_exact_range() -> None:
     (loads,) = load_ranges([recovery([20.0] * 3, USUAL)])
     assert (loads.lowest, loads.highest) == (mb(20), mb(20))

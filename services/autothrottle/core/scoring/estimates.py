@@ -660,10 +660,9 @@ def overlap(recovery: LoggedRecovery, setting: Setting, loads: LoadRange) -> flo
     """Return by how much the link is too small for the highest load beside the rate decided at the lowest, bytes/s.
 
     A change threshold or late metrics may keep that rate, so this can happen in another recovery even if it did not in
-    this one.
+    this one. Replication counts as using the whole rate, since it may use more of another rate than of the logged one.
     """
-    rate = _rate(recovery, setting, loads.lowest)
-    return max(recovery.use * rate + loads.highest - recovery.capacity, 0.0)
+    return max(_rate(recovery, setting, loads.lowest) + loads.highest - recovery.capacity, 0.0)
 
 
 def _largest_change(recovery: LoggedRecovery, setting: Setting, loads: LoadRange) -> float:

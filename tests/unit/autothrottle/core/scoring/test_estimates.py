@@ -185,6 +185,17 @@ def test_a_share_is_raised_beside_loads_that_never_change_the_rate() -> None:
     assert advised([recovery(loads, dull)]).gain > 0.3
 
 
+def test_replication_may_use_more_of_another_rate_than_of_the_logged_one() -> None:
+    """It used 90 % of its throttle. Beside 25 MB/s of clients, all of 0.9 * (100 - 15) MB/s does not fit."""
+    chance = random.Random(7)
+    dull = Setting(0.5, 0.3, 1, "adaptive")
+    logged = recovery([load for load in (chance.uniform(15, 25) for _ in range(30)) for _ in range(4)], dull)
+    stretches = [replace(stretch, achieved=0.9 * stretch.decided) for stretch in logged.stretches]
+    assert logged.use == 1 and replace(logged, stretches=stretches).use == pytest.approx(0.9)
+    (change,) = advised([replace(logged, stretches=stretches, amount=0.9 * logged.amount)]).changes
+    assert (change.option, change.proposed) == ("max-rate", 80)
+
+
 def test_load_ranges_are_wider_after_few_loads() -> None:
     """Ten loads of a uniform distribution leave more unseen than forty; each stays for five samples."""
     chance = random.Random(5)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.decision_log.files import FILE_NAME, read_metadata, source_count
+from autothrottle.adapters.decision_log.files import FILE_NAME, is_staged, read_metadata, source_count
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.scorer.files import is_abandoned, is_hidden, opened
@@ -119,6 +119,8 @@ class Compaction:
         groups: dict[tuple[str, str], list[tuple[int, str, fs.FileInfo]]] = {}
         is_log = False
         for info in infos:
+            if is_staged(info.path, self._root):
+                continue
             if _is_killed_merge(info):
                 self._files.delete_file(info.path)
                 continue

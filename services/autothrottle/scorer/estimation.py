@@ -71,7 +71,10 @@ def _logged_recovery(rows: Sequence[Mapping[str, Any]]) -> LoggedRecovery:
     newest = rows[-1]
     # The first stretch reaches back to the start of the recovery.
     stretches = [
-        LoggedStretch(**{name: row["reach" if name == "seconds" else name] for name in _FIELDS}) for row in rows
+        LoggedStretch(
+            **{name: row["reach" if name == "seconds" else name] for name in _FIELDS}, metric_ages=_metric_ages(row)
+        )
+        for row in rows
     ]
     return LoggedRecovery(
         cluster=newest["cluster"],
@@ -86,7 +89,20 @@ def _logged_recovery(rows: Sequence[Mapping[str, Any]]) -> LoggedRecovery:
     )
 
 
-_FIELDS = tuple(LoggedStretch.__dataclass_fields__)
+_FIELDS = tuple(name for name in LoggedStretch.__dataclass_fields__ if name != "metric_ages")
+
+
+def _metric_ages(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the ages of the start and of the end of the metric's interval; None: not measured, or implausible."""
+    start, end = row["measured_from"], row["measured_to"]
+    if start is None or end is None:
+        return None
+    oldest, newest = (row["time"] - start).total_seconds(), (row["time"] - end).total_seconds()
+    return (oldest, newest) if -_OLDEST_SECONDS <= newest < oldest <= _OLDEST_SECONDS else None
+
+
+_OLDEST_SECONDS = 3600.0
+"""Age of a metric beyond which clocks must differ."""
 
 
 def _advices(

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.decision_log.files import file_system
+from autothrottle.adapters.decision_log.files import file_system, is_staged
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.texts import first_line
 from autothrottle.scorer.log import (
@@ -104,7 +104,7 @@ class ArrowFiles:
         return {
             info.path: info.size or 0
             for info in infos
-            if folder_of(info.path) is not None and not is_hidden(info.base_name)
+            if folder_of(info.path) is not None and not is_hidden(info.base_name) and not is_staged(info.path, root)
             if info.type in (fs.FileType.File, fs.FileType.Directory)  # a directory fails when it is opened
         }
 
@@ -150,7 +150,7 @@ class ArrowFiles:
         infos = self._out_files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
         for info in sorted(infos, key=lambda info: str(info.path)):
             folder = folder_of(info.path)
-            if folder is None or is_hidden(info.base_name):
+            if folder is None or is_hidden(info.base_name) or is_staged(info.path, root):
                 continue
             dataset = ds.dataset(info.path, filesystem=self._out_files, schema=_stored(schema))
             rows = dataset.to_table(filter=where)

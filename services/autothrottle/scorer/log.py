@@ -178,18 +178,24 @@ def _are_in_range(times: pa.ChunkedArray) -> bool:
 
 
 def _is_readable_as(stored: pa.DataType, needed: pa.DataType) -> bool:
-    """Return whether a stored type holds values of a type; records may have fewer or more fields."""
+    """Return whether a stored type holds values of a type; records may have fewer or more fields.
+
+    Other programs may have written the file again: pandas and Arrow give a column without values the type null, pandas
+    stores whole numbers beside missing ones as floats, and Polars has large types.
+    """
     stored = stored.value_type if pa.types.is_dictionary(stored) else stored
+    if pa.types.is_null(stored):
+        return True
     if pa.types.is_string(needed):
-        return bool(pa.types.is_string(stored) or pa.types.is_large_string(stored))
+        return stored.id in _TEXTS
     if pa.types.is_floating(needed):
         return bool(pa.types.is_floating(stored))
     if pa.types.is_integer(needed):
-        return bool(pa.types.is_integer(stored))
+        return bool(pa.types.is_integer(stored) or pa.types.is_floating(stored))
+    if pa.types.is_list(needed):
+        return stored.id in _LISTS and _is_readable_as(stored.value_type, needed.value_type)
     if stored.id != needed.id:
         return False
-    if pa.types.is_list(needed):
-        return _is_readable_as(stored.value_type, needed.value_type)
     if pa.types.is_struct(needed):
         names = [stored.field(index).name for index in range(stored.num_fields)]
         return len(set(names)) == len(names) and all(
@@ -198,16 +204,28 @@ def _is_readable_as(stored: pa.DataType, needed: pa.DataType) -> bool:
     return True
 
 
+_TEXTS = (pa.string().id, pa.large_string().id, pa.string_view().id)
+_LISTS = (pa.list_(pa.null()).id, pa.large_list(pa.null()).id)
+
+
 def _stored_type(needed: pa.DataType) -> pa.DataType:
     return pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(needed) else needed
 
 
 def _column(column: pa.ChunkedArray, needed: pa.DataType) -> pa.ChunkedArray:
-    """Return a column in the type of this version; the columns of nested records may be fewer or more."""
+    """Return a column in the type of this version; the columns of nested records may be fewer or more.
+
+    Raises:
+        pyarrow.ArrowInvalid: a float is not a whole number, and the type has only those.
+    """
+    if pa.types.is_null(column.type):
+        return pa.chunked_array([pa.nulls(len(column), _stored_type(needed))])
+    if pa.types.is_floating(column.type) and pa.types.is_integer(needed):
+        column = pc.if_else(pc.is_nan(column), None, column)
     if not pa.types.is_string(needed):
         return column if column.type == needed or pa.types.is_nested(needed) else column.cast(needed)
     if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
+        column = column.cast(pa.string()).dictionary_encode()
     return column.cast(_stored_type(needed))
 
 

@@ -132,6 +132,7 @@ ROW_COLUMNS = (
     *("recovery", "broker_id", "role", "term", "cycle", "time", "instance_type", "reason", "trace_id", "policy"),
     *("capacity", "utilization", "replication", "mean_throttle", "standing", "headroom", "rate_decided"),
     *("rate_applied", "bytes_landed", "eta", "max_ratio", "min_rate", "change_threshold", "interval_seconds"),
+    *("measured_from", "measured_to"),
 )
 
 

@@ -47,6 +47,7 @@ TIMELINE = pa.schema(
         *_columns(pa.float64(), "change_threshold", "growth", "free", "interval_seconds", "amount", "at", "reach"),
         *_columns(pa.float64(), "before", "duration"),
         *_columns(pa.string(), "policy"),
+        *_columns(_TIME, "measured_from", "measured_to"),
         *_columns(pa.float64(), *LOST),
         *_FOLDER,
     ]

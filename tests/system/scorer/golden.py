@@ -46,6 +46,12 @@ def restless(seed: int) -> ClientTraffic:
     return ClientTraffic(tuple(TrafficStep(120.0 * n, 0, mb(chance.randint(10, 45))) for n in range(30)))
 
 
+def mild(seed: int) -> ClientTraffic:
+    """Return a client load that changes to another 15 to 25 MB/s every two minutes."""
+    chance = random.Random(seed)
+    return ClientTraffic(tuple(TrafficStep(120.0 * n, 0, mb(chance.randint(15, 25))) for n in range(60)))
+
+
 def ratio(share: float) -> Limits:
     """Return limits with this share of the headroom."""
     return limits(max_tx_ratio=share, max_rx_ratio=share)
@@ -83,6 +89,7 @@ SCENARIOS = {
     "sensitive": scenario(6, traffic={**QUIET, NEW: FALLING}),
     "dull": scenario(6, traffic={**QUIET, NEW: FALLING}, limits=limits(change_threshold=0.6)),
     "restless": scenario(6, traffic={**QUIET, NEW: restless(1)}, limits=DULL),
+    "mild": scenario(6, traffic={**QUIET, NEW: mild(1)}, limits=DULL),
     "handed-over": scenario(7, failover=(timedelta(minutes=7), BACK)),
 }
 

@@ -65,7 +65,7 @@ def damaged(scored: Scored, tmp_path_factory: pytest.TempPathFactory) -> Damaged
     """Damage every cluster's log in a different way."""
     log, out = (tmp_path_factory.mktemp("damaged") / name for name in ("log", "out"))
     shutil.copytree(scored.directory / "log", log)
-    for cluster in ("blind", "dull", "sensitive", "restless"):  # not used by these tests
+    for cluster in ("blind", "dull", "sensitive", "restless", "mild"):  # not used by these tests
         shutil.rmtree(log / "decisions" / f"cluster={cluster}")
         shutil.rmtree(log / "reassignments" / f"cluster={cluster}")
     (perfect,), (seventy,), (halved,), (overridden,) = (

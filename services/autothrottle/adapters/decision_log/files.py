@@ -110,6 +110,18 @@ def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     return files, root.rstrip("/")
 
 
+def is_staged(path: str, root: str) -> bool:
+    """Return whether a file is in a hidden folder below a root, such as `_temporary` or `.spark-staging-1` of Spark.
+
+    Such a file is not complete yet, or another program was killed while it wrote it.
+
+    >>> is_staged("/log/decisions/_temporary/0/cluster=east/date=2026-11-05/a.parquet", "/log")
+    True
+    """
+    folders = path.removeprefix(root).split("/")[:-1] if path.startswith(root) else []
+    return any(folder.startswith((".", "_")) for folder in folders)
+
+
 def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:
     """Return the footer of a Parquet file, if the file can hold what the footer declares.
 
@@ -165,7 +177,8 @@ class LoggedCycles:
         """Return (cluster, term) -> its files, in the order in which they were written."""
         paths: dict[tuple[str, int], list[tuple[int, str]]] = {}
         for info in self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True)):
-            if info.type is fs.FileType.File and (match := FILE_NAME.fullmatch(info.base_name)):
+            match = FILE_NAME.fullmatch(info.base_name)
+            if info.type is fs.FileType.File and match and not is_staged(info.path, folder):
                 term = match["cluster"], int(match["term"])
                 paths.setdefault(term, []).append((int(match["sequence"]), info.path))
         return {term: [path for _, path in sorted(files)] for term, files in sorted(paths.items())}
@@ -259,7 +272,7 @@ class LoggedDecisions:
     def _rows(self, kind: str, filters: Any = None) -> Iterator[dict[str, Any]]:
         files = self._files.get_file_info(fs.FileSelector(f"{self._root}/{kind}", allow_not_found=True, recursive=True))
         for info in sorted(files, key=lambda info: str(info.path)):
-            if not info.path.endswith(".parquet"):
+            if not info.path.endswith(".parquet") or is_staged(info.path, self._root):
                 continue
             try:
                 table = pq.read_table(info.path, filesystem=self._files, filters=filters, partitioning=None)

@@ -6,14 +6,17 @@ client load is that of the log. What is assumed:
 - Only the slowest link side is simulated, since it determines the duration; its peers copy as fast as it does.
 - Replication uses the same share of its throttle as in the log. Where it used less than `_LIMITED` of the throttle,
   something else limited it, and it is never faster than it was then.
-- A policy knows the client load as late as its metrics, without the growth of logs. So estimates of deferred bytes are
-  rather too high.
+- A policy knows the client load as late as its metrics were, without the growth of logs. So estimates of deferred bytes
+  are rather too high.
 - A log contains only some of the possible courses of the client load. So the bytes that replication displaces are the
   larger of two: those under the logged course, and the mean over the logged loads in any order, as if a policy knew
   nothing of the load to come.
-- A raise of a throttle lets a burst through, which displaces clients, see `_burst`.
+- A change of a throttle lets bursts through, which displace clients, see `_burst`.
 
-So estimates compare settings. The types to know are `LoggedRecovery`, `SettingEstimate` and `Advice`.
+So estimates compare settings. They cannot show the harm of loads that the log does not contain. Advice therefore also
+considers loads outside the logged ones, in any order, see `load_ranges`.
+
+The types to know are `LoggedRecovery`, `SettingEstimate` and `Advice`.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.cluster.flows import CopiedMark, Flow, FlowProgress, LinkSide, Progress
@@ -43,7 +47,10 @@ MOST_RECOVERIES = 20
 """Number of recoveries that a report estimates, the slowest first."""
 
 TOLERATED_DEFERRAL = 0.000001
-"""Share of client bytes that a proposed setting may displace beyond the present one."""
+"""Share of client bytes that a proposed setting may displace beyond the present one, in the logged recoveries."""
+
+HIGHEST_DEFERRAL = 0.0001
+"""The same share at the upper bound of its interval: 0.01 points."""
 
 WORTH = 0.02
 """Smallest gain, as a share of the duration, for which a change is worth its risk."""
@@ -62,8 +69,14 @@ _CONFIDENCE = 0.95
 _LOADS = 32
 """Number of quantiles that stand for the distribution of the client load."""
 
-_TENTH = 3
-"""Number of these quantiles that are about a tenth."""
+_UNSEEN = 0.1
+"""Probability that another load lies farther outside the logged loads than `load_ranges` assumes."""
+
+_DEVIATIONS = 1.64
+"""Number of standard deviations up to a one-sided bound of 95 %."""
+
+_SHORTEST_LOAD_SECONDS = 2.0
+"""Client loads of a shorter time do not count."""
 
 _BURST_SHARE = 1.0
 """Part of the bytes of a burst that displace clients, as a multiple of the clients' share of the link."""
@@ -75,9 +88,12 @@ _BLOCK = 25
 
 _MARK_SECONDS = 30.0
 _REMEMBERED_SECONDS = 480.0
-"""How long marks are kept, as by discovery."""
+"""How long a policy knows marks, as from discovery."""
 _PRIMED_SECONDS = 600.0
 """How long before the recovery the policy observes the idle link."""
+
+_USUAL_AGES = 90.0, 30.0
+"""`LoggedStretch.metric_ages` if the log lacks them."""
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _LEADER, _FOLLOWER = 1, 2
@@ -107,6 +123,8 @@ class LoggedStretch:
     """The floor."""
     reason: str
     """A `Reason`."""
+    metric_ages: tuple[float, float] | None = None
+    """Age of the start and of the end of the metric's interval at the decision, seconds; None: unknown."""
 
     @property
     def is_overridden(self) -> bool:
@@ -139,15 +157,24 @@ class LoggedRecovery:
     """Time between two scheduled cycles; None: unknown."""
     stretches: Sequence[LoggedStretch]
     """In order, at least one; they cover the recovery."""
-    metric_ages: tuple[float, float] = (90.0, 30.0)
-    """Age of the start and of the end of a metric's interval at the decision, seconds."""
     scale: float = 1.0
     """Factor of the estimates, see `resampled`."""
+
+    @property
+    def capacity(self) -> float:
+        """The largest capacity, bytes/s."""
+        return max(stretch.capacity for stretch in self.stretches)
 
     @property
     def client_bytes(self) -> float:
         """Client bytes in the logged time."""
         return sum(stretch.client * stretch.seconds for stretch in self.stretches)
+
+    @property
+    def metric_seconds(self) -> float:
+        """Median length of a metric's interval."""
+        lengths = sorted(start - end for start, end in (s.metric_ages for s in self.stretches if s.metric_ages))
+        return lengths[len(lengths) // 2] if lengths else _USUAL_AGES[0] - _USUAL_AGES[1]
 
     @property
     def use(self) -> float:
@@ -235,7 +262,9 @@ class _Loop:
         self._loads_in_any_order, self._bytes_left = recovery.client_loads, recovery.amount
         self._use = recovery.use
         self._marks: list[tuple[float, float]] = [(0.0, 0.0)]
-        """(seconds, bytes copied), ascending; the last one is now."""
+        """(seconds, bytes copied), ascending; the last one is now. They cover the intervals of all metrics."""
+        ages = [stretch.metric_ages[0] for stretch in recovery.stretches if stretch.metric_ages]
+        self._kept_seconds = max([_REMEMBERED_SECONDS, *ages])
         self.seconds = self.deferred = 0.0
         self.writes = 0
         self.rate: int | None = None
@@ -250,7 +279,7 @@ class _Loop:
         rate = self._decided(stretch)
         if rate != self.rate:
             if self.rate is not None:  # before the first throttle, replication had the whole link
-                self.deferred += _burst(rate - self.rate, stretch)
+                self.deferred += _burst(abs(rate - self.rate), stretch)
             self.rate, self.writes = rate, self.writes + 1
         # The first observation is before the write, as in a cycle: until then it was unthrottled.
         self._history = self._history.observe(_time(self.seconds), {self._side: rate}, (self._side,))
@@ -275,7 +304,7 @@ class _Loop:
 
     def _loads(self, stretch: LoggedStretch, at: float) -> Loads:
         """Return the load as a metric shows it: the logged client load, and the simulated replication."""
-        oldest, newest = self._recovery.metric_ages
+        oldest, newest = stretch.metric_ages or _USUAL_AGES
         start, end = at - oldest, at - newest
         replication = (self._copied(end) - self._copied(start)) / (end - start)
         used = Utilization(round((stretch.forecast or 0.0) + replication), _time(start), _time(end))
@@ -296,8 +325,10 @@ class _Loop:
         return marks[0][1]
 
     def _snapshot(self, now: datetime) -> Snapshot:
-        *recent, (_, copied) = self._marks
-        marks = tuple([CopiedMark(_time(at), round(count)) for at, count in recent])
+        *earlier, (_, copied) = self._marks
+        oldest = self.seconds - _REMEMBERED_SECONDS
+        first = next((number for number in range(len(earlier) - 1, -1, -1) if earlier[number][0] <= oldest), 0)
+        marks = tuple([CopiedMark(_time(at), round(count)) for at, count in earlier[first:]])
         count = FlowProgress(round(copied), 0, max(round(self._bytes_left), 0), now, _BEGIN, marks)
         return Snapshot(
             1, reassignments=self._reassignments, progress=Progress({Flow(_LEADER, _FOLLOWER): count}, at=now)
@@ -334,7 +365,7 @@ class _Loop:
             at = self.seconds if part == parts else first + part * step
             if at > self._marks[-1][0]:
                 self._marks.append((at, copied + carried * (at - start)))
-        oldest = self.seconds - _REMEMBERED_SECONDS
+        oldest = self.seconds - self._kept_seconds
         while len(self._marks) > 2 and self._marks[1][0] < oldest:
             self._marks.pop(0)
 
@@ -353,12 +384,14 @@ def _time(seconds: float) -> datetime:
     return _BEGIN + timedelta(seconds=seconds)
 
 
-def _burst(raised: float, stretch: LoggedStretch) -> float:
-    """Return the client bytes that a raise of the throttle displaces.
+def _burst(changed: float, stretch: LoggedStretch) -> float:
+    """Return the client bytes that a change of the throttle displaces.
 
     After a raise by d, a broker lets a quota window of d through at link speed, see `throttles.changes.RampState`.
+    After a lowering by d, it stops until the window has drained. Then it lets the earlier rate through again in bursts,
+    for most of a minute.
     """
-    return _BURST_SHARE * _WINDOW_SECONDS * max(raised, 0.0) * min(stretch.client / stretch.capacity, 1.0)
+    return _BURST_SHARE * _WINDOW_SECONDS * changed * min(stretch.client / stretch.capacity, 1.0)
 
 
 # The settings to estimate, and the advice.
@@ -450,9 +483,10 @@ def advice(
 ) -> Advice:
     """Return the advice for the recoveries of one cluster.
 
-    The fastest setting wins that displaces at most `TOLERATED_DEFERRAL` more than the present one, whose `overlap` is
-    not larger, and whose gain is at least `WORTH` even at the lower bound. Of settings within 1 % of the fastest, the
-    one with the fewest changed options wins, then the one with the fewest writes.
+    The fastest setting wins whose gain is at least `WORTH` even at the lower bound, and that harms clients no more than
+    the present one. It may displace `TOLERATED_DEFERRAL` more in these recoveries, and `HIGHEST_DEFERRAL` more at the
+    upper bound. It must be safe with the loads of other recoveries, see `is_as_safe`. Of settings within 1 % of the
+    fastest, the one with the fewest changed options wins, then the one with the fewest writes.
 
     Args:
         recoveries: of one cluster, at least one.
@@ -467,17 +501,19 @@ def advice(
     nothing = Advice(cluster, recoveries=count, present=present)
     if not 0 < present.seconds < math.inf:
         return nothing
-    allowed = present.deferred_share + TOLERATED_DEFERRAL
+    allowed, ranges = present.deferred_share + TOLERATED_DEFERRAL, load_ranges(recoveries)
+    draws = _draws(count, seed)
     candidates = [
-        Estimated(setting, of_recoveries) for setting, of_recoveries in estimates.items() if setting != present_setting
-    ]
-    most = max(overlap(recovery, present_setting) for recovery in recoveries)
-    candidates = [
-        c
-        for c in candidates
-        if c.seconds < present.seconds
-        and c.deferred_share <= allowed
-        and max(overlap(recovery, c.setting) for recovery in recoveries) <= most
+        candidate
+        for candidate in (Estimated(setting, of_recoveries) for setting, of_recoveries in estimates.items())
+        if candidate.setting != present_setting
+        and candidate.seconds < present.seconds
+        and candidate.deferred_share <= allowed
+        and all(
+            is_as_safe(recovery, candidate.setting, present_setting, loads)
+            for recovery, loads in zip(recoveries, ranges, strict=True)
+        )
+        and _highest_deferral(draws, present, candidate) <= HIGHEST_DEFERRAL
     ]
     if not candidates:
         return nothing
@@ -492,7 +528,7 @@ def advice(
         ),
     )
     gain = 1 - best.seconds / present.seconds
-    low, high = _interval(recoveries, present, best, seed)
+    low, high = _interval(recoveries, draws, present, best)
     if low < WORTH:
         return nothing
     return Advice(
@@ -508,17 +544,144 @@ def advice(
     )
 
 
-def overlap(recovery: LoggedRecovery, setting: Setting) -> float:
+@dataclass(frozen=True, slots=True)
+class LoadRange:
+    """The client loads that a recovery may meet, bytes/s."""
+
+    lowest: float
+    highest: float
+
+
+def load_ranges(recoveries: Sequence[LoggedRecovery]) -> Sequence[LoadRange]:
+    """Return for each recovery the client loads that others like it may meet.
+
+    A log shows less than the whole range, for two reasons:
+
+    - A metric is a mean over an interval of T seconds, which hides shorter loads. The correlation of two neighbouring
+      means is taken as that of a load with correlation time t, `exp(-T / t)`. Then loads deviate from their mean by
+      `(2 * (x - 1 + exp(-x)) / x**2) ** -0.5` times as much as the means, with `x = T / t`.
+    - A log contains only some of all loads. For n + 1 independent loads of a uniform distribution, the end of the
+      distribution is at most `p ** (-1 / n) - 1` ranges outside them, except with probability p.
+    """
+    variations = [_Variation.of(recovery) for recovery in recoveries]
+    hidden = _hidden(variations, max(recovery.metric_seconds for recovery in recoveries))
+    changes = max(sum(variation.changes for variation in variations), _FEWEST)
+    widest = max(variation.highest - variation.lowest for variation in variations)
+    unseen = hidden * widest * (_UNSEEN ** (-1 / changes) - 1)
+    return [
+        LoadRange(
+            max(variation.mean - hidden * (variation.mean - variation.lowest) - unseen, 0.0),
+            variation.mean + hidden * (variation.highest - variation.mean) + unseen,
+        )
+        for variation in variations
+    ]
+
+
+def _hidden(variations: Sequence[_Variation], seconds: float) -> float:
+    """Return by how much loads deviate more from their mean than metrics of so many seconds, as a factor."""
+    pairs, variance = (sum(getattr(v, name) for v in variations) for name in ("pairs", "variance_of_pairs"))
+    correlation = 1 - sum(v.squares for v in variations) / (2 * variance) if variance else 1.0
+    # The lower bound: of n independent means, the correlation of neighbours has a standard deviation of n ** -0.5.
+    correlation -= _DEVIATIONS * max(pairs, 1) ** -0.5
+    most = seconds / _SHORTEST_LOAD_SECONDS
+    x = max(min(-math.log(correlation), most) if correlation > 0 else most, 0.001)
+    return float((2 * (x - 1 + math.exp(-x)) / x**2) ** -0.5)
+
+
+_FEWEST = 0.1
+"""From fewer independent changes of the load, nothing follows for other loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variation:
+    """How the logged client load of one recovery varies."""
+
+    mean: float
+    lowest: float
+    highest: float
+    variance: float
+    squares: float
+    """Sum of the squared differences of neighbouring means."""
+    pairs: int
+    """Number of neighbouring means."""
+
+    @property
+    def changes(self) -> float:
+        """Number of changes to an independent load: two such loads differ by `2 * variance` in the mean square."""
+        return self.squares / (2 * self.variance) if self.variance else 0.0
+
+    @property
+    def variance_of_pairs(self) -> float:
+        return self.variance * self.pairs
+
+    @staticmethod
+    def of(recovery: LoggedRecovery) -> _Variation:
+        stretches, loads = recovery.stretches, recovery.client_loads
+        whole = sum(stretch.seconds for stretch in stretches) or 1.0
+        mean = sum(stretch.client * stretch.seconds for stretch in stretches) / whole
+        variance = sum(_square(stretch.client - mean) * stretch.seconds for stretch in stretches) / whole
+        if loads[-1] - loads[0] <= _EQUAL * loads[-1]:
+            return _Variation(loads[0], loads[0], loads[-1], 0.0, 0.0, 0)
+        means = _apart(stretches, recovery.metric_seconds)
+        squares = sum(_square(later - earlier) for earlier, later in pairwise(means))
+        return _Variation(mean, loads[0], loads[-1], variance, squares, len(means) - 1)
+
+
+def _square(number: float) -> float:
+    return number * number  # ** raises OverflowError
+
+
+def _apart(stretches: Sequence[LoggedStretch], seconds: float) -> Sequence[float]:
+    """Return the loads of stretches that begin about so many seconds apart: the metrics of others have common parts."""
+    loads, at, due = list[float](), 0.0, 0.0
+    for stretch in stretches:
+        if at >= due:
+            loads.append(stretch.client)
+            due = at + 0.9 * seconds
+        at += stretch.seconds
+    return loads
+
+
+_EQUAL = 1e-6
+"""Relative difference up to which loads are equal."""
+
+
+def is_as_safe(recovery: LoggedRecovery, setting: Setting, present: Setting, loads: LoadRange) -> bool:
+    """Return whether a setting harms clients no more than the present one, in any order of the loads."""
+    change = _largest_change(recovery, setting, loads)
+    return (
+        overlap(recovery, setting, loads) <= overlap(recovery, present, loads)
+        and change <= _largest_change(recovery, present, loads)
+        and (not change or setting.change_threshold >= present.change_threshold)
+    )
+
+
+def overlap(recovery: LoggedRecovery, setting: Setting, loads: LoadRange) -> float:
     """Return by how much the link is too small for the highest load beside the rate decided at the lowest, bytes/s.
 
     A change threshold or late metrics may keep that rate, so this can happen in another recovery even if it did not in
-    this one. Other recoveries also have loads that this one does not have: the lowest and the highest load count as
-    farther out by their distance from the nearest tenth of the loads.
+    this one. Replication counts as using the whole rate, since it may use more of another rate than of the logged one.
     """
-    capacity, loads = max(stretch.capacity for stretch in recovery.stretches), recovery.client_loads
-    lowest = max(2 * loads[0] - loads[_TENTH], 0.0)
-    highest = 2 * loads[-1] - loads[-1 - _TENTH]
-    return max(recovery.use * setting.max_ratio * (capacity - lowest) + highest - capacity, 0.0)
+    return max(_rate(recovery, setting, loads.lowest) + loads.highest - recovery.capacity, 0.0)
+
+
+def _largest_change(recovery: LoggedRecovery, setting: Setting, loads: LoadRange) -> float:
+    """Return the largest change of the rate, bytes/s; 0: all changes are below the threshold.
+
+    The bursts after a change grow with the rate. Whether a recovery has changes depends on the order of its loads: a
+    rate that is decided at a middle load may stay.
+    """
+    lowest, highest = _rate(recovery, setting, loads.highest), _rate(recovery, setting, loads.lowest)
+    change = highest - lowest
+    return change if change >= setting.change_threshold * lowest else 0.0
+
+
+def _rate(recovery: LoggedRecovery, setting: Setting, load: float) -> float:
+    """Return the rate that a setting decides at a load, bytes/s; the highest logged one under another policy."""
+    if setting.policy not in POLICIES:
+        return max(stretch.decided for stretch in recovery.stretches)
+    floor = max(stretch.min_rate for stretch in recovery.stretches)
+    return max(setting.max_ratio * (recovery.capacity - load), floor)
 
 
 def _differences(setting: Setting, other: Setting) -> int:
@@ -538,23 +701,38 @@ def _changes(recovery: LoggedRecovery, proposed: Setting) -> tuple[SettingChange
     return tuple(change for change in changes if change.present != change.proposed)
 
 
+def _draws(count: int, seed: int) -> Sequence[Sequence[int]]:
+    """Return recoveries drawn with replacement, by number. A single recovery says nothing about the spread."""
+    chance = random.Random(seed)
+    return [chance.choices(range(count), k=count) for _ in range(_RESAMPLES if count > 1 else 1)]
+
+
+def _bounds(values: Sequence[float]) -> tuple[float, float]:
+    """Return the lower and the upper bound of `_CONFIDENCE`."""
+    ordered, outside = sorted(values), (1 - _CONFIDENCE) / 2
+    return ordered[int(outside * len(ordered))], ordered[min(int((1 - outside) * len(ordered)), len(ordered) - 1)]
+
+
+def _highest_deferral(draws: Sequence[Sequence[int]], present: Estimated, proposed: Estimated) -> float:
+    """Return the upper bound of the share of client bytes that is displaced beyond the present one."""
+    pairs = zip(present.estimates, proposed.estimates, strict=True)
+    more = [then.deferred_bytes - today.deferred_bytes for today, then in pairs]
+    if max(more) <= 0:
+        return 0.0
+    clients = [estimate.client_bytes for estimate in present.estimates]
+    return _bounds([sum([more[n] for n in drawn]) / max(sum([clients[n] for n in drawn]), 1.0) for drawn in draws])[1]
+
+
 def _interval(
-    recoveries: Sequence[LoggedRecovery], present: Estimated, proposed: Estimated, seed: int
+    recoveries: Sequence[LoggedRecovery], draws: Sequence[Sequence[int]], present: Estimated, proposed: Estimated
 ) -> tuple[float, float]:
     """Return the bounds of the gain.
 
-    Recoveries are drawn with replacement. The bounds are wider by the error of the model on the present setting, whose
-    durations are known: a single recovery says nothing about the spread.
+    The bounds are wider by the error of the model on the present setting, whose durations are known.
     """
-    chance = random.Random(seed)
-    pairs = [(today.seconds, then.seconds) for today, then in zip(present.estimates, proposed.estimates, strict=True)]
-    gains = []
-    for _ in range(_RESAMPLES if len(pairs) > 1 else 1):
-        drawn = chance.choices(pairs, k=len(pairs))
-        gains.append(1 - sum(then for _, then in drawn) / sum(today for today, _ in drawn))
-    gains.sort()
-    outside = (1 - _CONFIDENCE) / 2
+    today = [estimate.seconds for estimate in present.estimates]
+    then = [estimate.seconds for estimate in proposed.estimates]
+    low, high = _bounds([1 - sum([then[n] for n in drawn]) / sum([today[n] for n in drawn]) for drawn in draws])
     actual = sum(recovery.duration for recovery in recoveries)
     error = abs(present.seconds - actual) / max(present.seconds, actual)
-    low, high = gains[int(outside * len(gains))], gains[min(int((1 - outside) * len(gains)), len(gains) - 1)]
     return low - error * (1 - low), min(high + error * (1 - high), 1.0)

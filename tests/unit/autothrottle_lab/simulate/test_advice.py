@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -20,16 +20,20 @@ from tests.builders import limits, mb
 from tests.system.scorer import golden
 from tests.unit.autothrottle.core.scoring.logged_recovery import logged_recovery
 
-LOGGED_SEEDS = 1, 2, 3
+LOGGED_SEEDS, UNSEEN_SEEDS = (1, 2, 3), range(4, 10)
 
-SPREADS = {"calm": 1.0, "noisy": 3.0}
-"""Mean change of the client load in 20 s, MB/s; its mean is 25 MB/s on a link of 100 MB/s."""
+USUAL = [("dull-adaptive", load, len(LOGGED_SEEDS)) for load in ("mild", "restless", "spiky", "falling")]
+"""(present setting, load, number of logged recoveries) that `make test` plays."""
 
-PRESENT = {"halved-adaptive": Setting(0.45, 0.1, 1, "adaptive"), "dull-headroom": Setting(0.5, 0.3, 1, "headroom")}
+PRESENT = {
+    "halved-adaptive": Setting(0.45, 0.1, 1, "adaptive"),
+    "dull-adaptive": Setting(0.5, 0.3, 1, "adaptive"),
+    "dull-headroom": Setting(0.5, 0.3, 1, "headroom"),
+}
 
 
-def clients(seed: int, spread: float) -> ClientTraffic:
-    """A client load that changes every 20 s and returns to its mean."""
+def wandering(seed: int, spread: float) -> ClientTraffic:
+    """A client load that changes every 20 s by `spread` MB/s in the mean, and returns to 25 MB/s."""
     chance, load, steps = random.Random(seed), 25.0, []
     for number in range(600):
         load = 25 + 0.9 * (load - 25) + chance.gauss(0, spread)
@@ -37,13 +41,39 @@ def clients(seed: int, spread: float) -> ClientTraffic:
     return ClientTraffic(tuple(steps))
 
 
-def scenario(seed: int, spread: float, setting: Setting) -> VirtualScenario:
-    """A recovery of 97 GB over the inbound link of a new broker with this client load."""
+def spiky(seed: int) -> ClientTraffic:
+    """A client load of 15 MB/s that is 65 MB/s for a fifteenth of the time, 15 s each: a minute's mean hides it."""
+    chance = random.Random(seed)
+    loads = [65 if chance.random() < 1 / 15 else 15 for _ in range(480)]
+    return ClientTraffic(tuple(TrafficStep(15.0 * n, 0, mb(load)) for n, load in enumerate(loads)))
+
+
+def falling(seed: int) -> ClientTraffic:
+    """A client load that falls from about 55 MB/s by 6 MB/s every three minutes."""
+    highest = random.Random(seed).randint(45, 65)
+    return ClientTraffic(tuple(TrafficStep(180.0 * n, 0, mb(max(highest - 6 * n, 5))) for n in range(20)))
+
+
+LOADS: dict[str, Callable[[int], ClientTraffic]] = {
+    "calm": lambda seed: wandering(seed, 1.0),
+    "noisy": lambda seed: wandering(seed, 3.0),
+    "mild": golden.mild,
+    "restless": golden.restless,
+    "spiky": spiky,
+    "falling": falling,
+}
+"""Name -> seed -> client load of the new broker, whose link has 100 MB/s."""
+
+SAFE = ("calm", "mild")
+"""Loads so even that more than half of the headroom harms no client."""
+
+
+def scenario(seed: int, load: str, setting: Setting) -> VirtualScenario:
+    """A recovery of 49 GB over the inbound link of a new broker with this client load."""
     ratio, threshold = setting.max_ratio, setting.change_threshold
     scenario = golden.scenario(
         1,
-        2 * golden.BUDGET * golden.SECONDS,
-        traffic={**golden.QUIET, golden.NEW: clients(seed, spread)},
+        traffic={**golden.QUIET, golden.NEW: LOADS[load](seed)},
         limits=limits(max_tx_ratio=ratio, max_rx_ratio=ratio, change_threshold=threshold),
         step=timedelta(seconds=0.5),
     )
@@ -51,9 +81,9 @@ def scenario(seed: int, spread: float, setting: Setting) -> VirtualScenario:
 
 
 @cache
-def played(seed: int, spread: float, setting: Setting) -> tuple[LoggedRecovery, float, float]:
+def played(seed: int, load: str, setting: Setting) -> tuple[LoggedRecovery, float, float]:
     """Return a recovery as it is logged, its duration in seconds, and the deferred client bytes in percent."""
-    log, chosen = MemoryDecisions(), scenario(seed, spread, setting)
+    log, chosen = MemoryDecisions(), scenario(seed, load, setting)
     recording, recovery = Recording(chosen), VirtualRecovery(chosen, log)
     seconds = recovery.run(watch=recording.watch)
     outcome = recording.outcome(recovery, seconds)
@@ -71,40 +101,41 @@ def advised(recoveries: Sequence[LoggedRecovery]) -> tuple[Setting, tuple[float,
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("present", "spread", "seeds"),
+    ("present", "load", "logs"),
     [
-        pytest.param(PRESENT["halved-adaptive"], SPREADS["calm"], (4,), id="halved-adaptive-calm-4"),
-        *(
-            pytest.param(setting, spread, range(4, 10), id=f"{name}-{load}", marks=pytest.mark.repeat)
-            for name, setting in PRESENT.items()
-            for load, spread in SPREADS.items()
-        ),
+        pytest.param(present, load, logs, marks=() if (present, load, logs) in USUAL else pytest.mark.repeat)
+        for present in PRESENT
+        for load in LOADS
+        for logs in (1, len(LOGGED_SEEDS))
     ],
 )
-def test_following_the_advice_is_faster_and_defers_no_more(
-    present: Setting, spread: float, seeds: Sequence[int]
-) -> None:
-    proposed, _ = advised([played(seed, spread, present)[0] for seed in LOGGED_SEEDS])
-    if proposed == present:
-        assert spread == SPREADS["noisy"], "a calm load allows more than half of the headroom"
-    for seed in seeds:
-        _, seconds, deferred = played(seed, spread, present)
-        _, advised_seconds, advised_deferred = played(seed, spread, proposed)
-        assert advised_seconds < 0.97 * seconds or proposed == present
+def test_following_the_advice_is_faster_and_defers_no_more(present: str, load: str, logs: int) -> None:
+    """A restless load moves the throttle in some recoveries, and did not in the logged ones.
+
+    A higher max-rate made the bursts after each change of the throttle larger: clients of another recovery waited for
+    0.2 % more of their bytes.
+    """
+    present_setting = PRESENT[present]
+    proposed, _ = advised([played(seed, load, present_setting)[0] for seed in LOGGED_SEEDS[:logs]])
+    if proposed == present_setting:
+        assert load not in SAFE
+        return
+    for seed in UNSEEN_SEEDS:
+        _, seconds, deferred = played(seed, load, present_setting)
+        _, advised_seconds, advised_deferred = played(seed, load, proposed)
+        assert advised_seconds < 0.97 * seconds
         assert advised_deferred <= deferred + 0.01
 
 
 def test_the_gain_under_a_calm_load_is_within_its_interval() -> None:
     present = PRESENT["halved-adaptive"]
-    proposed, (low, high) = advised([played(seed, SPREADS["calm"], present)[0] for seed in LOGGED_SEEDS])
-    before, after = (
-        sum(played(seed, SPREADS["calm"], setting)[1] for seed in LOGGED_SEEDS) for setting in (present, proposed)
-    )
+    proposed, (low, high) = advised([played(seed, "calm", present)[0] for seed in LOGGED_SEEDS])
+    before, after = (sum(played(seed, "calm", setting)[1] for seed in LOGGED_SEEDS) for setting in (present, proposed))
     assert low - 0.01 <= 1 - after / before <= high + 0.01
     assert high - low < 0.1
 
 
 @pytest.mark.parametrize("present", [Setting(0.9, 0.1, 1, "adaptive"), Setting(0.95, 0.1, 1, "headroom")])
 def test_usual_settings_stay(present: Setting) -> None:
-    proposed, _ = advised([played(1, SPREADS["noisy"], present)[0]])
+    proposed, _ = advised([played(1, "noisy", present)[0]])
     assert proposed == present

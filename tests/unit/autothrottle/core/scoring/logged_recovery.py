@@ -22,13 +22,6 @@ def logged_recovery(
     duration = (end.finish - end.start).total_seconds()
     growth = sum(path.bytes_grown for path in paths)
     last = rows[-1]
-    measured = [row for row in rows if row.measured_from is not None and row.measured_to is not None]
-    ages = [
-        (_seconds(row.time, row.measured_from), _seconds(row.time, row.measured_to))
-        for row in measured
-        if row.measured_from is not None and row.measured_to is not None
-    ]
-    oldest, newest = sorted(ages)[len(ages) // 2] if ages else (90.0, 30.0)
     return LoggedRecovery(
         cluster=last.cluster,
         recovery_id=end.reassignment_id,
@@ -39,12 +32,13 @@ def logged_recovery(
         setting=Setting(last.max_ratio, last.change_threshold, 1, last.policy),
         interval_seconds=last.interval_seconds,
         stretches=_stretches(rows, end.start, end.finish),
-        metric_ages=(oldest, newest),
     )
 
 
-def _seconds(later: datetime, earlier: datetime) -> float:
-    return (later - earlier).total_seconds()
+def _metric_ages(row: DecisionRecord) -> tuple[float, float] | None:
+    if row.measured_from is None or row.measured_to is None:
+        return None
+    return (row.time - row.measured_from).total_seconds(), (row.time - row.measured_to).total_seconds()
 
 
 def _stretches(rows: Sequence[DecisionRecord], start: datetime, finish: datetime) -> list[LoggedStretch]:
@@ -75,6 +69,7 @@ def _stretches(rows: Sequence[DecisionRecord], start: datetime, finish: datetime
                 achieved=float(rate) if landed is None or not seconds else landed / seconds,
                 min_rate=float(row.min_rate),
                 reason=row.reason,
+                metric_ages=_metric_ages(row),
             )
         )
     return stretches

@@ -21,6 +21,7 @@ from autothrottle.core.scoring.estimates import (
     SettingEstimate,
     advice,
     estimate,
+    load_ranges,
     resampled,
 )
 from autothrottle.core.scoring.score import Setting
@@ -77,6 +78,23 @@ def test_a_rate_above_the_headroom_displaces_the_excess() -> None:
     result = estimate(logged, replace(USUAL, policy="headroom"))
     assert result.deferred_bytes >= 52e6 * 60
     assert result.client_bytes == mb(50) * 600
+
+
+def test_a_lowered_throttle_displaces_clients_in_bursts() -> None:
+    """After a change from 45 to 30 MB/s, 45 MB/s come again in bursts, though they fit beside 40 MB/s of clients."""
+    logged = recovery([10.0] * 5 + [40.0] * 5, Setting(0.5, 0.3, 1, "headroom"))
+    result = estimate(logged, logged.setting)
+    assert result.writes == 2
+    assert result.deferred_bytes == pytest.approx(11 * mb(15) * 0.4, rel=0.01)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "headroom"])
+@pytest.mark.parametrize("age", [0.0, 600.0])
+def test_the_logged_setting_takes_as_long_as_logged_with_metrics_of_any_age(policy: str, age: float) -> None:
+    logged = recovery([20.0] * 40, Setting(0.9, 0.1, 1, policy))
+    stretches = [replace(stretch, metric_ages=(age + 60, age)) for stretch in logged.stretches]
+    result = estimate(replace(logged, stretches=stretches), logged.setting)
+    assert result.seconds == pytest.approx(logged.duration, rel=0.01)
 
 
 def test_overrides_and_missing_metrics_stay_as_logged() -> None:
@@ -144,6 +162,89 @@ def test_a_gain_that_only_one_recovery_has_is_uncertain() -> None:
     stuck = replace(limited, stretches=[replace(s, achieved=mb(10)) for s in limited.stretches], amount=mb(10) * 1200.0)
     recoveries = [replace(stuck, recovery_id=str(number)) for number in range(9)] + [limited]
     assert advised(recoveries).changes == ()
+
+
+def test_no_share_is_raised_if_another_order_of_the_loads_changes_the_rate() -> None:
+    """The rate of 40 MB/s stays at each load from 5 to 40 MB/s, within a change threshold of 30 %.
+
+    In a recovery that begins with 5 or 40 MB/s it would change, and the bursts of a change grow with the share.
+    """
+    dull = Setting(0.5, 0.3, 1, "adaptive")
+    loads = [20.0, *(20.0, 39.0, 8.0, 30.0) * 10]
+    logged = recovery(loads, dull)
+    stretches = [replace(stretch, decided=mb(40), applied=mb(40), achieved=mb(40)) for stretch in logged.stretches]
+    logged = replace(logged, stretches=stretches, amount=mb(40) * logged.duration)
+    assert estimate(logged, dull).writes == estimate(logged, replace(dull, max_ratio=0.55)).writes == 1
+    assert advised([logged]).changes == ()
+
+
+def test_a_share_is_raised_beside_loads_that_never_change_the_rate() -> None:
+    dull = Setting(0.5, 0.3, 1, "adaptive")
+    chance = random.Random(4)
+    loads = [chance.uniform(18, 22) for _ in range(20) for _ in range(4)]
+    assert advised([recovery(loads, dull)]).gain > 0.3
+
+
+def test_replication_may_use_more_of_another_rate_than_of_the_logged_one() -> None:
+    """It used 90 % of its throttle. Beside 25 MB/s of clients, all of 0.9 * (100 - 15) MB/s does not fit."""
+    chance = random.Random(7)
+    dull = Setting(0.5, 0.3, 1, "adaptive")
+    logged = recovery([load for load in (chance.uniform(15, 25) for _ in range(30)) for _ in range(4)], dull)
+    stretches = [replace(stretch, achieved=0.9 * stretch.decided) for stretch in logged.stretches]
+    assert logged.use == 1 and replace(logged, stretches=stretches).use == pytest.approx(0.9)
+    (change,) = advised([replace(logged, stretches=stretches, amount=0.9 * logged.amount)]).changes
+    assert (change.option, change.proposed) == ("max-rate", 80)
+
+
+def test_load_ranges_are_wider_after_few_loads() -> None:
+    """Ten loads of a uniform distribution leave more unseen than forty; each stays for five samples."""
+    chance = random.Random(5)
+    few, many = ([load for load in (chance.uniform(20, 40) for _ in range(n)) for _ in range(5)] for n in (10, 40))
+    ((of_few,), (of_many,)) = (load_ranges([recovery(loads, USUAL)]) for loads in (few, many))
+    assert (of_few.highest - max(few) * 1e6) > 2 * (of_many.highest - max(many) * 1e6) > 0
+    assert of_many.lowest < mb(20) and of_many.highest > mb(40)
+
+
+def test_load_ranges_contain_loads_that_the_mean_of_a_metric_hides() -> None:
+    """Means that differ from minute to minute come from shorter loads, which are farther from their mean."""
+    chance = random.Random(6)
+    means = [chance.uniform(26, 34) for _ in range(100)]
+    (short,) = load_ranges([recovery(means, USUAL)])
+    (long,) = load_ranges([recovery([mean for mean in means for _ in range(5)], USUAL)])
+    assert short.highest - short.lowest > 2 * mb(8)
+    assert long.highest - long.lowest < 1.3 * mb(8)
+
+
+@settings(max_examples=examples(100, 5000), deadline=None)
+@given(
+    st.lists(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), min_size=1, max_size=3),
+    st.one_of(st.floats(1e-6, 7200), st.just(0.0)),
+)
+def test_load_ranges_contain_the_logged_loads(loads: list[list[float]], metric_seconds: float) -> None:
+    ages = (metric_seconds, 0.0) if metric_seconds else None
+    recoveries = [recovery(of_recovery, USUAL) for of_recovery in loads]
+    recoveries = [replace(r, stretches=[replace(s, metric_ages=ages) for s in r.stretches]) for r in recoveries]
+    for logged, of_recovery in zip(recoveries, load_ranges(recoveries), strict=True):
+        clients = [stretch.client for stretch in logged.stretches]
+        tolerance = 1 + 1e-9 * max(clients)
+        assert 0 <= of_recovery.lowest <= min(clients) + tolerance
+        assert of_recovery.highest >= max(clients) - tolerance
+
+
+def test_equal_loads_have_an_exact_range() -> None:
+    (loads,) = load_ranges([recovery([20.0] * 3, USUAL)])
+    assert (loads.lowest, loads.highest) == (mb(20), mb(20))
+
+
+def test_no_change_is_worth_more_deferral_in_a_few_recoveries() -> None:
+    """One of ten recoveries defers 0.05 points more, others less. Drawn again, their sum is often above 0.01 points."""
+    recoveries = [recovery([20.0] * 20, recovery_id=str(number)) for number in range(10)]
+    today = [SettingEstimate(1200, 1e6 if number else 0, 2.4e10, 3) for number in range(10)]
+    worse = [SettingEstimate(600, 0 if number else 8e6, 2.4e10, 3) for number in range(10)]
+    rare = [SettingEstimate(600, 0 if number else 1.2e7, 2.4e10, 3) for number in range(10)]
+    assert advice(recoveries, {HALVED: today, USUAL: worse}).proposed is not None
+    assert sum(each.deferred_bytes for each in rare) <= sum(each.deferred_bytes for each in today) + 3e6
+    assert advice(recoveries, {HALVED: today, USUAL: rare}).proposed is None
 
 
 @settings(max_examples=examples(30, 1000), deadline=None)

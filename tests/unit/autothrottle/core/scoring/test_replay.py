@@ -118,6 +118,22 @@ def test_simulated_recoveries_are_decided_the_same_again(name: str, policy: Poli
     assert sum(replay.summary.decisions for replay in replays) == len(log.decisions)
 
 
+@pytest.mark.parametrize(("policy", "minutes"), [(POLICIES[0], 7), (POLICIES[1], 2)], ids=["adaptive", "headroom"])
+def test_decisions_on_stale_metrics_are_the_same_again(policy: Policy, minutes: int) -> None:
+    """The metrics are minutes old, then missing for ten minutes, and old again."""
+    late, outage = timedelta(minutes=minutes), (timedelta(minutes=4), timedelta(minutes=14))
+    scenario = replace(golden.SCENARIOS["restless"], metrics_delay=late, metrics_outage=outage)
+    log = MemoryDecisions()
+    settings = replace(scenario.settings, policy=policy)
+    VirtualRecovery(replace(scenario, settings=settings, step=timedelta(seconds=1)), log, "kafka").run()
+    replays, differences = replayed(log)
+    assert differences == []
+    assert sum(replay.summary.decisions for replay in replays) == len(log.decisions)
+    measured = [row for row in log.decisions if row.measured_to is not None]
+    assert 0 < len(measured) < len(log.decisions)
+    assert all(row.time - row.measured_to >= late for row in measured if row.measured_to is not None)
+
+
 @pytest.mark.parametrize("policy", POLICIES[:2], ids=["adaptive", "headroom"])
 def test_a_version_with_another_minimum_differs_exactly_where_the_minimum_applies(
     policy: Policy, monkeypatch: pytest.MonkeyPatch

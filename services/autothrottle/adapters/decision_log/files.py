@@ -6,6 +6,7 @@ The columns are derived from the fields of the records. `writer` describes the f
 from __future__ import annotations
 
 import logging
+import os
 import re
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -108,6 +109,15 @@ def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     """
     files, root = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).absolute()))
     return files, root.rstrip("/")
+
+
+def sync(path: str | Path) -> None:
+    """Let a file or a directory survive a crash of the host."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:

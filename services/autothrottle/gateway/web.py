@@ -29,7 +29,7 @@ from autothrottle.gateway.live import LiveView
 from autothrottle.gateway.openapi import PAGE_POLICY, comments, openapi, page
 from autothrottle.gateway.responses import HTTP_STATUS, document, failure, plain_text, refusal, secured
 from autothrottle.gateway.sessions import Sessions
-from autothrottle.gateway.streams import EventStreams
+from autothrottle.gateway.streams import EventStream, EventStreams
 from autothrottle.runtime.access import Access, method_role
 from autothrottle.runtime.call_limits import (
     HEAVY_REQUEST,
@@ -223,7 +223,8 @@ def _events(live: LiveView, limits: _Limits, gate: Gate) -> _Endpoint:
             if throttle is not None:
                 await asyncio.sleep(throttle.seconds_left)
         host = host_of(request.client.host) if request.client else ""
-        response = streams.response(
+        response = EventStream(
+            streams,
             live.stream(lambda: gate.is_still_admitted(request, _EVENTS)),
             host,
             getattr(request.state, CONNECTION, None),

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.replica import Effect, StateEdit, Tree
-from autothrottle.adapters.state_store.nodes import Node, NodeEdit, NodeFollower, StoredNode
-from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap, NodeOverrides, NodePauses
+from autothrottle.adapters.state_store.nodes import FollowedNodes, Node, NodeEdit, NodeFollower, StoredNode, Trail
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-TIMEOUT = timedelta(seconds=5)
-"""For each operation, by default."""
-
 
 class KafkaTrail:
     """A `Trail`. Thread-safe."""
 
-    def __init__(self, state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> None:
+    def __init__(self, state: StateLog, own: OwnPaths, timeout: timedelta) -> None:
         self._state, self._own, self._timeout = state, own, timeout.total_seconds()
 
     def edit(
@@ -87,9 +80,7 @@ def _node(tree: Tree, path: str) -> StoredNode | None:
 class KafkaNodes(NodeFollower):
     """Follows a node, or a node and its children (`FollowedNodes`). Thread-safe."""
 
-    def __init__(
-        self, state: StateLog, path: str, name: str, timeout: timedelta = TIMEOUT, with_children: bool = False
-    ) -> None:
+    def __init__(self, state: StateLog, path: str, name: str, timeout: timedelta, with_children: bool = False) -> None:
         """Start to follow; `name` describes the content in messages."""
         super().__init__(name, f"state-{name}")
         self._state, self._path, self._with_children = state, path, with_children
@@ -121,20 +112,17 @@ class KafkaNodes(NodeFollower):
         return {path: (node.text.encode(), node.version, 0) for path, node in nodes if node is not None}
 
 
-def kafka_overrides(state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> NodeOverrides:
-    """Return the store of overrides."""
-    nodes = KafkaNodes(state, own.overrides, "overrides", timeout, with_children=True)
-    return NodeOverrides(own, KafkaTrail(state, own, timeout), nodes)
+@dataclass(frozen=True, slots=True)
+class KafkaNodeStore:
+    """The nodes in the log of the state (a `NodeStore`)."""
 
+    state: StateLog
+    own: OwnPaths
+    timeout: timedelta = timedelta(seconds=5)
+    """For each operation."""
 
-def kafka_pauses(state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> NodePauses:
-    """Return the store of the pause."""
-    return NodePauses(own, KafkaTrail(state, own, timeout), KafkaNodes(state, own.pause, "pause", timeout))
+    def trail(self) -> Trail:
+        return KafkaTrail(self.state, self.own, self.timeout)
 
-
-def kafka_map(
-    state: StateLog, own: OwnPaths, codec: MapCodec[K, V], timeout: timedelta = TIMEOUT
-) -> NodeAuditedMap[K, V]:
-    """Return the store of a map."""
-    nodes = KafkaNodes(state, own.audited_map(codec.node), codec.kind.name, timeout)
-    return NodeAuditedMap(own, codec, KafkaTrail(state, own, timeout), nodes)
+    def followed(self, path: str, name: str, with_children: bool = False) -> FollowedNodes:
+        return KafkaNodes(self.state, path, name, self.timeout, with_children)

@@ -261,7 +261,9 @@ class MemoryAudit:
 
 
 class MemoryNodes(Outages):
-    """Nodes in memory, with their audit records: a `Trail`, and the `FollowedNodes` of one store."""
+    """The nodes of one store in memory and their audit records: a `NodeStore`, its `Trail` and its `FollowedNodes`."""
+
+    own = OwnPaths()
 
     def __init__(self, name: str, electorate: MemoryElectorate | None, audit: MemoryAudit | None) -> None:
         """Create no node.
@@ -277,6 +279,12 @@ class MemoryNodes(Outages):
         self._version = 0
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
+
+    def trail(self) -> MemoryNodes:
+        return self
+
+    def followed(self, path: str, name: str, with_children: bool = False) -> MemoryNodes:
+        return self
 
     def edit(
         self, path: str, plan: Callable[[StoredNode | None], NodeEdit | None], doing: str, fence: int | None = None
@@ -344,7 +352,7 @@ class MemoryAuditedMap(MemoryStore, NodeAuditedMap[K, V]):
     ) -> None:
         """Create an empty map with the electorate and the audit records of `MemoryNodes`."""
         self.nodes = MemoryNodes(codec.kind.name, electorate, audit)
-        super().__init__(OwnPaths(), codec, self.nodes, self.nodes)
+        super().__init__(self.nodes, codec)
 
 
 class MemoryOverrides(MemoryStore, NodeOverrides):
@@ -353,7 +361,7 @@ class MemoryOverrides(MemoryStore, NodeOverrides):
     def __init__(self, electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None) -> None:
         """Create an empty store with the electorate and the audit records of `MemoryNodes`."""
         self.nodes = MemoryNodes("overrides", electorate, audit)
-        super().__init__(OwnPaths(), self.nodes, self.nodes)
+        super().__init__(self.nodes)
         self.unreadable: dict[int | None, str] = {}
         """Settable: broker id (None: the cluster) -> why its override cannot be read."""
 
@@ -367,7 +375,7 @@ class MemoryOverrides(MemoryStore, NodeOverrides):
     def mark_for_removal(self, broker_id: int | None) -> None:
         """Set the rate 0, as the original program marks an override for removal."""
         mark = NodeEdit(format_override(StoredOverride(0)), None)
-        self.nodes.edit(OwnPaths().override(broker_id), lambda _: mark, "marking an override")
+        self.nodes.edit(self.nodes.own.override(broker_id), lambda _: mark, "marking an override")
 
 
 class MemoryPauses(MemoryStore, NodePauses):
@@ -376,4 +384,4 @@ class MemoryPauses(MemoryStore, NodePauses):
     def __init__(self, audit: MemoryAudit | None = None) -> None:
         """Create a store that is not paused; `audit` stores its audit records, None: a new one."""
         self.nodes = MemoryNodes("pause", None, audit)
-        super().__init__(OwnPaths(), self.nodes, self.nodes)
+        super().__init__(self.nodes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
+from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
 from autothrottle.core.retries import STORED_STATE
@@ -92,6 +93,20 @@ class FollowedNodes(Protocol):
 
     def close(self) -> None:
         """Stop following; no notification follows."""
+
+
+class NodeStore(Protocol):
+    """Where nodes are stored."""
+
+    @property
+    def own(self) -> OwnPaths:
+        """The paths of the nodes."""
+
+    def trail(self) -> Trail:
+        """Return what changes the nodes of one kind of settings."""
+
+    def followed(self, path: str, name: str, with_children: bool = False) -> FollowedNodes:
+        """Start to follow a node, or a node and its children; `name` describes the content in messages."""
 
 
 class NodeFollower(ABC):

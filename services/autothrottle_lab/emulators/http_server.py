@@ -20,6 +20,8 @@ class EmulatorServer(ThreadingHTTPServer):
 
     def __init__(self, routes: type[EmulatorRoutes]) -> None:
         """Start the server on a free port of 127.0.0.1."""
+        self.closing = threading.Event()
+        """Set by `close`, so that responses that never come end."""
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), routes)
@@ -44,6 +46,7 @@ class EmulatorServer(ThreadingHTTPServer):
 
     def close(self) -> None:
         """Stop the server, all connections and all threads."""
+        self.closing.set()
         self.shutdown()
         with self._connections_lock:  # otherwise threads wait for the next request
             for connection in self._connections:
@@ -70,6 +73,10 @@ class EmulatorServer(ThreadingHTTPServer):
 
 class EmulatorRoutes(BaseHTTPRequestHandler):
     """The base class of the routes; it logs nothing."""
+
+    def body(self) -> bytes:
+        """Read the body of the request; empty: it has none."""
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -180,21 +180,14 @@ def _api(admin: AdminService) -> dict[str, dict[str, Action]]:
 
 def _live(live: LiveView) -> dict[str, dict[str, Action]]:
     """Path -> verb -> action of what the page reads beside its events."""
-
-    def explained(request: Request, broker_id: int) -> Response:
-        return document(200, {"lines": live.explanation(broker_id)})
-
-    def past(request: Request, broker_id: int) -> Response:
-        return document(200, live.history(broker_id))
-
     return {
-        "/page/explain/{broker}": {"GET": Action("/page/explain", _of_broker(explained), Role.VIEWER)},
-        "/page/history/{broker}": {"GET": Action("/page/history", _of_broker(past), Role.VIEWER)},
+        "/page/explain/{broker}": {"GET": Action("/page/explain", _of_broker(live.explanation), Role.VIEWER)},
+        "/page/history/{broker}": {"GET": Action("/page/history", _of_broker(live.history), Role.VIEWER)},
     }
 
 
-def _of_broker(answer: Callable[[Request, int], Response]) -> Answering:
-    """Let a route have the id of a broker in its path, and errors as JSON."""
+def _of_broker(read: Callable[[int], Mapping[str, Any]]) -> Answering:
+    """Answer with what is read about the broker whose id is in the path, or with the error, as JSON."""
 
     def of_broker(request: Request, body: bytes) -> Response:
         try:
@@ -202,7 +195,7 @@ def _of_broker(answer: Callable[[Request, int], Response]) -> Answering:
             broker_id = broker_id_of(text)
             if broker_id is None:
                 raise Invalid(f"{text[:60]!r} is not a broker id; give an integer, 0 to {MAX_BROKER_ID}")
-            return answer(request, broker_id)
+            return document(200, read(broker_id))
         except AutothrottleError as error:
             return failure(error)
 

@@ -25,7 +25,7 @@ from autothrottle.core.capacity.values import capacity_value, forecast_values, l
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
-from autothrottle.core.texts import escape_unprintable
+from autothrottle.core.texts import escape_unprintable, excerpt
 from autothrottle.runtime.command_line import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -440,9 +440,7 @@ def _refusal(result: Result) -> str:
     """Return why no map is written: refusals, which no other option hides, or warnings."""
     if not result.plan.refusals:
         return "Warnings encountered, partition map not created. Override with --ignore-warns."
-    first, more = result.plan.refusals[:_SHOWN_REFUSALS], len(result.plan.refusals) - _SHOWN_REFUSALS
-    lines = [*first, f"and {more} more"] if more > 0 else first
-    return escape_unprintable("; ".join(lines)) + (
+    return escape_unprintable(excerpt(result.plan.refusals, _SHOWN_REFUSALS, "; ")) + (
         ". Partition map not created; --ignore-warns does not change that. Fix: list other brokers, give a smaller "
         "--replication, or for racks --min-rack-ids or --allow-fewer-racks"
     )

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 
 class EmulatorServer(ThreadingHTTPServer):
@@ -27,9 +27,6 @@ class EmulatorServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), routes)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name=type(self).__name__)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -14,7 +14,7 @@ from autothrottle.core.records import AuditAction, Basis, CatchUp, Cycle, Decisi
 from autothrottle_client.model import AuditRecord, ClusterState, Override, RequestQuota
 from autothrottle_client.quotas import UNLIMITED, EffectiveQuota, Quota, QuotaValues
 from autothrottle_client.reassignments import Reassignments
-from autothrottle_client.texts import about_rate, estimate_line, format_rate, format_size, span
+from autothrottle_client.texts import about_rate, columns, estimate_line, format_rate, format_size, span
 
 NONE_SET = "no throttle override is set"
 
@@ -373,10 +373,7 @@ def rows_table(rows: Iterable[Mapping[str, str]], no_rows: str = "") -> str:
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Return rows with their columns aligned; unprintable characters are replaced."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(columns([[printable(cell) for cell in row] for row in rows]))
 
 
 def printable(text: str) -> str:

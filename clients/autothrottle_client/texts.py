@@ -1,4 +1,4 @@
-"""Texts of command lines: rates, sizes, durations, points in time, percentages, estimates and lists of patterns.
+"""Texts of command lines: rates, sizes, durations, points in time, percentages, estimates, patterns and tables.
 
 1 MB/s is 1,000,000 bytes per second.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -197,3 +198,19 @@ def split_patterns(text: str) -> tuple[str, ...]:
         else:
             patterns[-1] += token
     return tuple(pattern.strip() for pattern in patterns if pattern.strip())
+
+
+def columns(rows: Sequence[Sequence[str]], right_from: int | None = None) -> list[str]:
+    """Return a line for each row, with columns as wide as their longest cell.
+
+    Args:
+        rows: of as many cells each.
+        right_from: number of the first column that is aligned to the right; None: all are aligned to the left.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    left = len(widths) if right_from is None else right_from
+    aligned = (
+        [cell.rjust(width) if number >= left else cell.ljust(width) for number, (cell, width) in enumerate(cells)]
+        for cells in (zip(row, widths, strict=True) for row in rows)
+    )
+    return ["  ".join(cells).rstrip() for cells in aligned]

@@ -22,11 +22,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from autothrottle.adapters.grpc.services import PlannerServiceClient
+from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
 from autothrottle.adapters.zookeeper import map_codecs
 from autothrottle.adapters.zookeeper.codec import format_config
 from autothrottle.adapters.zookeeper.paths import KafkaPaths
 from autothrottle.adapters.zookeeper.session import connect, disconnect
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_map
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.cluster.configs import ReplicaRole
 from autothrottle.core.quotas.keys import DEFAULT, ClientQuotaEntity, QuotaKey
 from autothrottle.core.quotas.yielding import YieldRule
@@ -342,7 +343,7 @@ def test_cost_of_yield_rules_in_cycles_of_running_services(lab: ClusterLab, figu
     for entity in limited:
         data = format_config({QuotaKey.PRODUCER_BYTE_RATE.value: str(2 * YIELD_LIMIT)})
         client.create(kafka.entity_config(entity.path), data)
-    rules = zookeeper_map(client, lab.cluster.own, map_codecs.YIELD_RULES)
+    rules = NodeAuditedMap(ZooKeeperNodeStore(client, lab.cluster.own), map_codecs.YIELD_RULES)
     lab.cluster.start_reassignment()
     lab.clients.set_rates(dict.fromkeys(lab.size.broker_ids, (float(LIGHT), float(LIGHT))))
     time.sleep(2 * WINDOW_SECONDS + 1)

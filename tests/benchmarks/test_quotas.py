@@ -26,12 +26,12 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
 )
 from autothrottle.adapters.zookeeper.codec import format_config
+from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.admin.quotas import QuotaServicer
 from autothrottle.core.cluster.configs import LedgerEntry, LedgerKey, ResourceType
 from autothrottle.core.cycle.decision import CycleResults
 from autothrottle.core.cycle.input import ControllerState, CycleObservation, KnownLoads, PlannerSettings
 from autothrottle.core.cycle.step import settle, step
-from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.sources import KnownSources, Overrides, SourceReadings, adopted
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.quotas.keys import (

@@ -14,11 +14,11 @@ import pytest
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_state.membership import remove_own_nodes
-from autothrottle.adapters.kafka_state.nodes import kafka_map, kafka_overrides, kafka_pauses
+from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
 from autothrottle.adapters.kafka_state.replica import StateEdit
 from autothrottle.adapters.kafka_state.topic import Topic
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
-from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodePauses
+from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodeOverrides, NodePauses
 from autothrottle.core.errors import Conflict, Missing, Unavailable
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle_lab.servers.kafka import KafkaCluster
@@ -115,7 +115,7 @@ class OverridesSubject:
 
     def __init__(self, source: TopicSource, stack: ExitStack) -> None:
         state = StateSubject(source, stack, audit_records=self.records_kept)
-        self.store = kafka_overrides(state.log, state.own, PATIENCE)
+        self.store = NodeOverrides(KafkaNodeStore(state.log, state.own, PATIENCE))
         self.begin_term = state.begin_term
         stack.callback(self.store.close)
 
@@ -130,7 +130,7 @@ class TestKafkaOverrides(OverrideStoreContract):
 class TestKafkaPauses(PauseStoreContract):
     @pytest.fixture
     def store(self, subject: StateSubject) -> Iterator[NodePauses]:
-        pauses = kafka_pauses(subject.log, subject.own, PATIENCE)
+        pauses = NodePauses(KafkaNodeStore(subject.log, subject.own, PATIENCE))
         yield pauses
         pauses.close()
 
@@ -138,7 +138,7 @@ class TestKafkaPauses(PauseStoreContract):
 class TestKafkaAuditedMap(AuditedMapContract):
     @pytest.fixture
     def store(self, subject: StateSubject, case: MapCase) -> Iterator[NodeAuditedMap[Any, Any]]:
-        store = kafka_map(subject.log, subject.own, case.codec, PATIENCE)
+        store = NodeAuditedMap(KafkaNodeStore(subject.log, subject.own, PATIENCE), case.codec)
         yield store
         store.close()
 
@@ -148,7 +148,7 @@ class TestKafkaAuditedMap(AuditedMapContract):
 
     @pytest.fixture
     def newest(self, subject: StateSubject) -> Iterator[Callable[[], Sequence[StoredAuditRecord]]]:
-        overrides = kafka_overrides(subject.log, subject.own, PATIENCE)
+        overrides = NodeOverrides(KafkaNodeStore(subject.log, subject.own, PATIENCE))
         yield lambda: overrides.read_audit_records(100).records
         overrides.close()
 

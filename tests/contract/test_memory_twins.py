@@ -169,7 +169,7 @@ class TestMemoryAuditedMap(AuditedMapContract):
 
     @pytest.fixture
     def store(self, case: MapCase, electorate: MemoryElectorate) -> MemoryAuditedMap[Any, Any]:
-        return MemoryAuditedMap(case.codec.kind, electorate)
+        return MemoryAuditedMap(case.codec, electorate)
 
     @pytest.fixture
     def newest(self, store: MemoryAuditedMap[Any, Any]) -> Callable[[], Sequence[StoredAuditRecord]]:

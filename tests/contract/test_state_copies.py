@@ -14,12 +14,13 @@ from autothrottle.__main__ import main
 from autothrottle.adapters.kafka_state import copy as in_kafka
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
+from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodeOverrides, NodePauses
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
 from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS
 from autothrottle.adapters.zookeeper_state import copy as in_zookeeper
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_map, zookeeper_overrides, zookeeper_pauses
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Invalid
 from autothrottle.core.operators.audit import StoredAuditRecord
@@ -39,8 +40,11 @@ def tree(zookeeper: ZooKeeperServer) -> Iterator[Tree]:
     """A tree with a ledger, overrides, a pause, catch-ups, audit records and a term."""
     with session(zookeeper) as client:
         tree = Tree(client)
-        overrides, pauses = zookeeper_overrides(client, tree.own), zookeeper_pauses(client, tree.own)
-        catch_ups = zookeeper_map(client, tree.own, CATCH_UPS)
+        overrides, pauses = (
+            NodeOverrides(ZooKeeperNodeStore(client, tree.own)),
+            NodePauses(ZooKeeperNodeStore(client, tree.own)),
+        )
+        catch_ups = NodeAuditedMap(ZooKeeperNodeStore(client, tree.own), CATCH_UPS)
         overrides.set_override(1001, StoredOverride(7_000_000), who="anna ö")
         pauses.set_pause(KEEP)
         catch_ups.put(1002, CatchUp(1002, "bernd"))
@@ -79,9 +83,9 @@ def test_the_state_moves_to_a_topic_and_back(tree: Tree, zookeeper: ZooKeeperSer
         assert again.nodes == exported.nodes
         third = Tree(client)
         in_zookeeper.import_state(client, third.own, again)
-        with closing(zookeeper_overrides(client, third.own)) as copied:
+        with closing(NodeOverrides(ZooKeeperNodeStore(client, third.own))) as copied:
             assert [r.time for r in copied.read_audit_records(9).records] == [r.time for r in _records(tree)]
-        overrides = stack.enter_context(closing(zookeeper_overrides(client, other.own)))
+        overrides = stack.enter_context(closing(NodeOverrides(ZooKeeperNodeStore(client, other.own))))
         assert [(r.who, r.time) for r in overrides.read_audit_records(9).records] == [
             (r.who, r.time) for r in _records(tree)
         ]
@@ -96,7 +100,7 @@ def test_the_state_moves_to_a_topic_and_back(tree: Tree, zookeeper: ZooKeeperSer
 
 
 def _records(tree: Tree) -> Sequence[StoredAuditRecord]:
-    with closing(zookeeper_overrides(tree.client, tree.own)) as overrides:
+    with closing(NodeOverrides(ZooKeeperNodeStore(tree.client, tree.own))) as overrides:
         return overrides.read_audit_records(9).records
 
 

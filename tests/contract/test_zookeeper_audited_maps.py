@@ -18,7 +18,7 @@ import pytest
 from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap
 from autothrottle.adapters.zookeeper.session import connect_in_background, disconnect
 from autothrottle.adapters.zookeeper_state.audit import AuditTrail
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_map
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.operators.audit import StoredAuditRecord
 from autothrottle.core.operators.sources import unreadable_entries
@@ -48,7 +48,9 @@ class Subject:
         self.path = self.tree.own.audited_map(case.codec.node)
         self.stores: list[NodeAuditedMap[Any, Any]] = [
             stack.enter_context(
-                contextlib.closing(zookeeper_map(stack.enter_context(session(server)), self.tree.own, case.codec))
+                contextlib.closing(
+                    NodeAuditedMap(ZooKeeperNodeStore(stack.enter_context(session(server)), self.tree.own), case.codec)
+                )
             )
             for _ in range(2)
         ]
@@ -127,7 +129,7 @@ def test_each_change_is_one_transaction_with_its_record_and_the_check_of_the_ter
 def test_an_entry_of_another_session_is_read_and_outlives_it(subject: Subject) -> None:
     first = subject.case.keys[0]
     with session(subject.server) as client:
-        store = zookeeper_map(client, subject.tree.own, subject.case.codec)
+        store = NodeAuditedMap(ZooKeeperNodeStore(client, subject.tree.own), subject.case.codec)
         store.put(first, subject.case.later)
         store.close()
     eventually(lambda: subject.stores[0].read() == {first: subject.case.later})
@@ -256,7 +258,7 @@ def test_a_follower_that_starts_before_zookeeper_reads_the_quotas_later(
         subject.stores[0].put(entity, rate)
     maps: list[Mapping[Any, Any]] = []
     client = connect_in_background(zookeeper.connect, timedelta(seconds=10))
-    store = zookeeper_map(client, subject.tree.own, subject.case.codec)
+    store = NodeAuditedMap(ZooKeeperNodeStore(client, subject.tree.own), subject.case.codec)
     try:
         store.follow(maps.append)
         eventually(lambda: maps and maps[-1] == subject.case.entries)

@@ -14,10 +14,8 @@ import pytest
 from kazoo.client import KazooClient, TransactionRequest
 
 from autothrottle.adapters.state_store.operator_stores import NodeOverrides
-from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.adapters.zookeeper.paths import OwnPaths
-from autothrottle.adapters.zookeeper_state.audit import AuditTrail
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.errors import Conflict, NotLeader, Unavailable
 from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle_lab.servers.zookeeper import ZooKeeperServer
@@ -38,8 +36,8 @@ class Subject:
         self.server = server
         self.tree = Tree(stack.enter_context(session(server)))
         self.records_kept = 20
-        self.store = zookeeper_overrides(
-            stack.enter_context(session(server)), self.tree.own, PATIENCE, self.records_kept
+        self.store = NodeOverrides(
+            ZooKeeperNodeStore(stack.enter_context(session(server)), self.tree.own, PATIENCE, self.records_kept)
         )
         stack.callback(self.store.close)
         self.begin_term = self.tree.begin_term
@@ -191,8 +189,7 @@ class Interrupted(NodeOverrides):
     """A store that calls a hook between the read and the write of its next change."""
 
     def __init__(self, client: KazooClient, own: OwnPaths) -> None:
-        node = FollowedNode(client, own.overrides, "overrides", PATIENCE, with_children=True)
-        super().__init__(own, AuditTrail(client, own, PATIENCE), node)
+        super().__init__(ZooKeeperNodeStore(client, own, PATIENCE))
         self._session = client
 
     def between(self, act: Callable[[], object]) -> None:
@@ -319,7 +316,9 @@ def test_overrides_are_read_and_watched_again_after_an_outage(fresh_zookeeper: Z
         assert notified.wait(20)
         freeze(fresh_zookeeper)
         with pytest.raises(Unavailable):
-            impatient = zookeeper_overrides(subject.tree.client, subject.tree.own, timeout=timedelta(seconds=0.3))
+            impatient = NodeOverrides(
+                ZooKeeperNodeStore(subject.tree.client, subject.tree.own, timeout=timedelta(seconds=0.3))
+            )
             stack.callback(impatient.close)
             impatient.read_overrides()
         fresh_zookeeper.kill()
@@ -353,7 +352,7 @@ def test_two_stores_that_alternate_keep_one_audit_history(subject: Subject) -> N
     """Each store remembers the record number of its own last change, which the other store has since advanced."""
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(session(subject.server))
-        other = zookeeper_overrides(client, subject.tree.own, PATIENCE, subject.records_kept)
+        other = NodeOverrides(ZooKeeperNodeStore(client, subject.tree.own, PATIENCE, subject.records_kept))
         stack.callback(other.close)
         rates = [number * MB for number in range(1, 31)]
         for number, rate in enumerate(rates):

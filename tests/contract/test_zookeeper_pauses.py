@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from autothrottle.adapters.state_store.operator_stores import NodePauses
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides, zookeeper_pauses
+from autothrottle.adapters.state_store.operator_stores import NodeOverrides, NodePauses
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import AuditAction, PauseMode
@@ -27,7 +27,9 @@ class Subject:
         self.server = server
         self.tree = Tree(stack.enter_context(session(server)))
         self.stores = [
-            zookeeper_pauses(stack.enter_context(session(server)), self.tree.own, timedelta(seconds=seconds))
+            NodePauses(
+                ZooKeeperNodeStore(stack.enter_context(session(server)), self.tree.own, timedelta(seconds=seconds))
+            )
             for _ in range(2)
         ]
         for store in self.stores:
@@ -65,7 +67,7 @@ def test_changes_of_another_session_are_seen_and_reported(subject: Subject) -> N
 
 def test_pause_and_resume_write_an_audit_record_in_the_same_transaction(subject: Subject) -> None:
     here, _ = subject.stores
-    overrides = zookeeper_overrides(subject.tree.client, subject.tree.own)
+    overrides = NodeOverrides(ZooKeeperNodeStore(subject.tree.client, subject.tree.own))
     try:
         overrides.set_override(1001, StoredOverride(7_000_000), who="operator")
         before = subject.server.last_zxid()
@@ -86,7 +88,7 @@ def test_pause_and_resume_write_an_audit_record_in_the_same_transaction(subject:
 
 def test_pause_outlives_the_session_that_set_it(zookeeper: ZooKeeperServer, subject: Subject) -> None:
     with session(zookeeper) as another:
-        store = zookeeper_pauses(another, subject.tree.own)
+        store = NodePauses(ZooKeeperNodeStore(another, subject.tree.own))
         store.set_pause(CLEAR)
         store.close()
     assert subject.stores[0].read_pause() == CLEAR

@@ -8,8 +8,9 @@ python -m tests.quality.path_trace [--list]
 All calls pass the gRPC surface. Only modules of services/autothrottle and clients count, and of those only the ones
 with a function that ran in the meantime. There are two numbers:
 
-- Path: functions in the threads that serve the event, until the transaction that has written it. The threads of `PATHS`
-  count as a whole. A thread of a gRPC server counts while it serves a method of `PATHS`, with its interceptors.
+- Path: functions in the threads that serve the event, until the first transaction that writes it. The threads of
+  `PATHS` count as a whole. A thread of a gRPC server counts while it serves a method of `PATHS`, with its interceptors.
+  Each event begins when the cycles of the start or of the event before it have ended, so that these do not count.
 - Process: functions in any thread, also in those that serve no event (readings of metrics, the watchdog, registrations)
   or another one (the cycle after an override), until this script sees the write.
 
@@ -25,7 +26,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ import grpc._server
 import kazoo.client
 
 from autothrottle.__main__ import main as autothrottle
-from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.adapters.zookeeper.paths import KafkaPaths, OwnPaths
 from autothrottle_lab.demo.scenario import DEMO_NEW_BROKER
 from autothrottle_lab.demo.simulated_stage import SimulatedStage
 from autothrottle_lab.demo.stage import Interruption
@@ -46,6 +47,8 @@ from autothrottle_lab.servers.processes import free_address
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (f"{ROOT}/services/autothrottle/", f"{ROOT}/clients/")
 WITHIN_SECONDS = 60.0
+_CYCLES_SECONDS = 5.0
+"""Time in which the cycles of a start or of an event end. They take less than a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,24 @@ class EventPath:
     """Beginnings of the names of gRPC methods that serve it."""
     writer: str
     """Beginning of the name of the gRPC method that writes to ZooKeeper."""
+    nodes: str
+    """Beginning of the paths of the znodes, the first of which is written at the end of the path."""
 
 
 REASSIGNMENT = EventPath(
     "a reassignment to its first throttle",
     # The watcher of discovery, the planner's watch on discovery, and the planner's loop.
     ("zookeeper-snapshots", "snapshot-watch", "planner"),
-    ("/autothrottle.v1.DiscoveryService/", "/autothrottle.v1.ApplierService/"),
+    # Without GetFetchSettings: another thread reads these settings, and no cycle waits for them.
+    (
+        "/autothrottle.v1.DiscoveryService/GetSnapshot",
+        "/autothrottle.v1.DiscoveryService/WatchSnapshots",
+        "/autothrottle.v1.DiscoveryService/GetQuotaState",
+        "/autothrottle.v1.DiscoveryService/GetClients",
+        "/autothrottle.v1.ApplierService/",
+    ),
     "/autothrottle.v1.ApplierService/",
+    f"{KafkaPaths().configs}/",
 )
 OVERRIDE = EventPath(
     "an HTTP override to its znode",
@@ -74,6 +87,7 @@ OVERRIDE = EventPath(
     ("gateway-http", "AnyIO worker thread"),
     ("/autothrottle.v1.AdminService/SetOverride",),
     "/autothrottle.v1.AdminService/SetOverride",
+    OwnPaths().overrides,
 )
 PATHS = (REASSIGNMENT, OVERRIDE)
 
@@ -85,7 +99,7 @@ class Recorder:
         self._path: EventPath | None = None
         self._process: set[str] = set()
         self._until_write: set[str] = set()
-        self._since_write: set[str] = set()
+        self._before_write: set[str] = set()
         self._rpc_names: dict[int, str] = {}
         """Id of an event of the gRPC server -> the method that it calls."""
         self._served = threading.local()
@@ -98,7 +112,7 @@ class Recorder:
         sys.setprofile(self._note)
 
     def start(self, path: EventPath) -> None:
-        self._process, self._until_write, self._since_write = set(), set(), set()
+        self._process, self._until_write, self._before_write = set(), set(), set()
         self._path = path
 
     def stop(self) -> None:
@@ -112,11 +126,11 @@ class Recorder:
         if code.co_filename == grpc._server.__file__:
             self._note_server(frame, event)
         elif event == "return" and code.co_name == "commit_async" and code.co_filename == kazoo.client.__file__:
-            self._note_write()
+            self._note_write(frame.f_locals["self"].operations)
         elif event == "call" and code.co_filename.startswith(SOURCES) and (path := self._path) is not None:
             self._process.add(code.co_filename)
             if threading.current_thread().name in path.threads or self._method().startswith(path.methods):
-                self._since_write.add(code.co_filename)
+                self._before_write.add(code.co_filename)
 
     def _note_server(self, frame: FrameType, event: str) -> None:
         """Follow which method the current thread of a gRPC server serves."""
@@ -132,10 +146,12 @@ class Recorder:
         elif event == "call" and function in ("_unary_response_in_pool", "_stream_response_in_pool"):
             served.frame, served.method = frame, self._rpc_names.pop(id(frame.f_locals["rpc_event"]), "")
 
-    def _note_write(self) -> None:
-        if self._path is not None and self._method().startswith(self._path.writer):
-            self._until_write |= self._since_write
-            self._since_write = set()
+    def _note_write(self, operations: Iterable[Any]) -> None:
+        path = self._path
+        if path is None or self._until_write or not self._method().startswith(path.writer):
+            return
+        if any(operation.path.startswith(path.nodes) for operation in operations):
+            self._until_write = set(self._before_write)
 
     def _method(self) -> str:
         return getattr(self._served, "method", "")
@@ -160,11 +176,12 @@ def drive(brokers: Brokers, recorder: Recorder, api: str) -> None:
     """Cause both events, one after the other, and end the program."""
     try:
         until(lambda: bool(brokers.leader_address()) and _answers(f"http://{api}/readyz"), "the program is ready")
+        time.sleep(_CYCLES_SECONDS)
         recorder.start(REASSIGNMENT)
         brokers.submit_reassignment()
         until(lambda: bool(brokers.throttled()), "a throttle is set")
         recorder.stop()
-        time.sleep(5.0)  # the cycle ends
+        time.sleep(_CYCLES_SECONDS)
         recorder.start(OVERRIDE)
         url = f"http://{api}/throttle/{DEMO_NEW_BROKER}?rate=20"
         urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=WITHIN_SECONDS).close()

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pytest
 
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.state_store.operator_stores import NodeOverrides
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.membership import remove_own_tree
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource, LedgerEntry, LedgerKey
 from autothrottle.core.errors import Conflict
 from autothrottle.core.operators.sources import StoredOverride
@@ -37,7 +38,7 @@ class Installation:
         stack.callback(self.election.leave)
         self.election.join("host1:1", nothing)
         eventually(lambda: leading(self.election))
-        overrides = zookeeper_overrides(self.client, self.tree.own)
+        overrides = NodeOverrides(ZooKeeperNodeStore(self.client, self.tree.own))
         overrides.set_override(None, StoredOverride(5))
         overrides.set_override(1001, StoredOverride(7))
         overrides.close()

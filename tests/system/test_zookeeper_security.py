@@ -19,6 +19,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, Id, Permissions
 
 from autothrottle.adapters.kafka_zookeeper.config_writer import ZooKeeperConfigWriter
+from autothrottle.adapters.state_store.operator_stores import NodeOverrides
 from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
@@ -26,7 +27,7 @@ from autothrottle.adapters.zookeeper.security import OPEN_ACL, OtherClients, Sec
 from autothrottle.adapters.zookeeper.session import connect, disconnect
 from autothrottle.adapters.zookeeper_state.access import secure_tree
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_overrides
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.composition.cluster import new_state
 from autothrottle.core.cluster.configs import LEADER_RATE, ConfigResource
 from autothrottle.core.errors import Conflict, Invalid, NotLeader, Unavailable
@@ -107,7 +108,7 @@ class Secured:
         self.election.join("127.0.0.1:1", lambda: None)
         eventually(lambda: self.election.term is not None)
         self.writer = ZooKeeperConfigWriter(client, self.tree.kafka, own)
-        overrides = zookeeper_overrides(client, own)
+        overrides = NodeOverrides(ZooKeeperNodeStore(client, own))
         overrides.set_override(None, StoredOverride(5_000_000))
         overrides.set_override(1001, StoredOverride(7_000_000))
         overrides.close()
@@ -174,7 +175,7 @@ def test_a_caller_without_the_login_changes_nothing(
     assert candidate.term is None
     candidate.leave()
     with pytest.raises(Unavailable, match=r"^ZooKeeper denies access while .*Fix: give it the login of"):
-        zookeeper_overrides(another, own).set_override(1001, StoredOverride(1))
+        NodeOverrides(ZooKeeperNodeStore(another, own)).set_override(1001, StoredOverride(1))
 
 
 def test_others_read_what_the_mode_says_and_kafka_kit_reads_overrides_in_each(

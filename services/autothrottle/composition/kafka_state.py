@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import TypeVar
 
 from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
@@ -15,22 +14,18 @@ from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.membership import KafkaMembership, remove_own_nodes
-from autothrottle.adapters.kafka_state.nodes import kafka_map, kafka_overrides, kafka_pauses
+from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
 from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
-from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap
 from autothrottle.adapters.state_store.state_copy import StateCopy
 from autothrottle.adapters.zookeeper_state.access import AccessChange
 from autothrottle.composition.admin_cluster import kafka_settings
 from autothrottle.composition.state import StateStores
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import PermissionSource
-from autothrottle.ports.state_store import LedgerReader, OverrideStore, PauseStore
+from autothrottle.ports.state_store import LedgerReader
 from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
 from autothrottle.runtime.shutdown import SESSIONS, Shutdown
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 _CONNECT_TIMEOUT = timedelta(seconds=15)
 
@@ -79,17 +74,8 @@ class KafkaState(StateStores):
     def membership(self) -> KafkaMembership:
         return KafkaMembership(self._background, self.paths, self.session_timeout)
 
-    @cached_property
-    def overrides(self) -> OverrideStore:
-        return self._stack.closing(kafka_overrides(self._log, self.paths))
-
-    @cached_property
-    def pauses(self) -> PauseStore:
-        return self._stack.closing(kafka_pauses(self._log, self.paths))
-
-    def _audited_map(self, codec: MapCodec[K, V], in_background: bool = False) -> NodeAuditedMap[K, V]:
-        log = self._background if in_background else self._log
-        return self._stack.closing(kafka_map(log, self.paths, codec))
+    def _nodes(self, in_background: bool = False) -> KafkaNodeStore:
+        return KafkaNodeStore(self._background if in_background else self._log, self.paths)
 
     @cached_property
     def ledger(self) -> KafkaLedger:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from autothrottle.adapters.credentials import CredentialFiles
-from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap
+from autothrottle.adapters.state_store.nodes import NodeStore
+from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap, NodeOverrides, NodePauses
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
 from autothrottle.adapters.zookeeper.client import SecuredClient
 from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, REQUEST_QUOTAS, TEMPORARY_QUOTAS, YIELD_RULES
@@ -27,7 +28,7 @@ from autothrottle.adapters.zookeeper_state.copy import export_state, import_stat
 from autothrottle.adapters.zookeeper_state.election import ZooKeeperElection
 from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger, ZooKeeperLedgerReader
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, remove_own_tree
-from autothrottle.adapters.zookeeper_state.operator_stores import zookeeper_map, zookeeper_overrides, zookeeper_pauses
+from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.errors import Invalid
 from autothrottle.ports.kafka import PermissionSource
 from autothrottle.ports.state_store import (
@@ -79,13 +80,17 @@ class StateStores(ABC):
     @abstractmethod
     def membership(self) -> Membership: ...
 
-    @cached_property
     @abstractmethod
-    def overrides(self) -> OverrideStore: ...
+    def _nodes(self, in_background: bool = False) -> NodeStore:
+        """Return where the settings of operators are; `in_background`: without waiting for it."""
 
     @cached_property
-    @abstractmethod
-    def pauses(self) -> PauseStore: ...
+    def overrides(self) -> OverrideStore:
+        return self._stack.closing(NodeOverrides(self._nodes()))
+
+    @cached_property
+    def pauses(self) -> PauseStore:
+        return self._stack.closing(NodePauses(self._nodes()))
 
     @cached_property
     def catch_ups(self) -> CatchUpStore:
@@ -104,8 +109,8 @@ class StateStores(ABC):
         """Without waiting: a gateway that cannot reach the state store serves without request quotas."""
         return self._audited_map(REQUEST_QUOTAS, in_background=True)
 
-    @abstractmethod
-    def _audited_map(self, codec: MapCodec[K, V], in_background: bool = False) -> NodeAuditedMap[K, V]: ...
+    def _audited_map(self, codec: MapCodec[K, V], in_background: bool = False) -> NodeAuditedMap[K, V]:
+        return self._stack.closing(NodeAuditedMap(self._nodes(in_background), codec))
 
     @cached_property
     @abstractmethod
@@ -220,17 +225,8 @@ class ZooKeeperState(StateStores):
     def membership(self) -> ZooKeeperMembership:
         return ZooKeeperMembership(self.background_session(), self.paths, self.session_timeout)
 
-    @cached_property
-    def overrides(self) -> OverrideStore:
-        return self._stack.closing(zookeeper_overrides(self.session, self.paths))
-
-    @cached_property
-    def pauses(self) -> PauseStore:
-        return self._stack.closing(zookeeper_pauses(self.session, self.paths))
-
-    def _audited_map(self, codec: MapCodec[K, V], in_background: bool = False) -> NodeAuditedMap[K, V]:
-        session = self.background_session() if in_background else self.session
-        return self._stack.closing(zookeeper_map(session, self.paths, codec))
+    def _nodes(self, in_background: bool = False) -> ZooKeeperNodeStore:
+        return ZooKeeperNodeStore(self.background_session() if in_background else self.session, self.paths)
 
     @cached_property
     def ledger(self) -> ZooKeeperLedger:

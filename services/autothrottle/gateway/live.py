@@ -204,15 +204,15 @@ class LiveView:
         finally:
             self._count(-1)
 
-    def explanation(self, broker_id: int) -> tuple[str, ...]:
-        """Return why the throttles of a broker have their rates.
+    def explanation(self, broker_id: int) -> Mapping[str, Any]:
+        """Return the lines that say why the throttles of a broker have their rates.
 
         Raises:
             Unavailable: no state has been read yet.
         """
         if self._state is None:
             raise Unavailable(f"the state of the cluster is not read yet{self._problem and f': {self._problem}'}")
-        return explanation(self._state, broker_id)
+        return {"lines": explanation(self._state, broker_id)}
 
     def history(self, broker_id: int) -> Mapping[str, Any]:
         """Return the rates of the last hour of both sides of a broker's link."""

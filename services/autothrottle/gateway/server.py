@@ -215,9 +215,8 @@ def _names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 class _OnceAMinute(logging.Filter):
     """Lets each warning through once per minute: any caller can cause one with each connection or request."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
         self._last: dict[str, float] = {}
         """Text -> time of its last line; the texts are fixed."""
 
@@ -225,7 +224,7 @@ class _OnceAMinute(logging.Filter):
         """Whether to log the record."""
         if record.levelno > logging.WARNING:
             return True
-        now, text = self._clock(), str(record.msg)
+        now, text = time.monotonic(), str(record.msg)
         if now - self._last.get(text, -LOG_SPACING_SECONDS) < LOG_SPACING_SECONDS:
             return False
         self._last[text] = now

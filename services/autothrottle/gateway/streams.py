@@ -1,4 +1,4 @@
-"""Server-sent event streams: their limit, and clients that do not read. The type to know is `EventStreams`."""
+"""Server-sent event streams: their limit, and clients that do not read. The type to know is `EventStream`."""
 
 from __future__ import annotations
 
@@ -38,31 +38,16 @@ class StreamingConnection(Protocol):
 
 
 class EventStreams:
-    """The event streams of a server, which count separately from its requests and connections."""
+    """The limits of a server's event streams, which count separately from its requests and connections."""
 
     def __init__(self) -> None:
         self.slots = Slots("gateway", "open event streams", share_of_descriptors(MOST_STREAMS, 8))
         self.send_seconds = SEND_SECONDS
 
-    def response(
-        self,
-        events: AsyncIterator[bytes],
-        host: str,
-        connection: StreamingConnection | None,
-        refusal: Callable[[str], Response],
-    ) -> Response:
-        """Return a response that sends encoded events.
 
-        Args:
-            events: the encoded events.
-            host: host of the client.
-            connection: the client's connection; None: the server has no limits for connections.
-            refusal: returns the response, instead of the stream, when the limit is reached.
-        """
-        return _EventStream(self, events, host, connection, refusal)
+class EventStream(EventSourceResponse):
+    """A response that sends encoded events."""
 
-
-class _EventStream(EventSourceResponse):
     def __init__(
         self,
         streams: EventStreams,
@@ -71,6 +56,15 @@ class _EventStream(EventSourceResponse):
         connection: StreamingConnection | None,
         refusal: Callable[[str], Response],
     ) -> None:
+        """Prepare the response.
+
+        Args:
+            streams: the limits of its server.
+            events: the encoded events.
+            host: host of the client.
+            connection: the client's connection; None: the server has no limits for connections.
+            refusal: returns the response, instead of the stream, when the limit is reached.
+        """
         super().__init__(events, send_timeout=streams.send_seconds)
         self._slots, self._host, self._connection, self._refusal = streams.slots, host, connection, refusal
 

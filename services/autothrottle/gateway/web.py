@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -29,7 +30,7 @@ from autothrottle.gateway.live import LiveView
 from autothrottle.gateway.openapi import PAGE_POLICY, comments, openapi, page
 from autothrottle.gateway.responses import HTTP_STATUS, document, failure, plain_text, refusal, secured
 from autothrottle.gateway.sessions import Sessions
-from autothrottle.gateway.streams import EventStreams
+from autothrottle.gateway.streams import EventStream, EventStreams
 from autothrottle.runtime.access import Access, method_role
 from autothrottle.runtime.call_limits import (
     HEAVY_REQUEST,
@@ -169,10 +170,10 @@ def _api(admin: AdminService) -> dict[str, dict[str, Action]]:
     }
     for binding in routes:
         method = binding.method
-        action = Action(method.name, _rest(binding, admin), method_role(method))
+        action = Action(method.name, partial(_rest, binding, admin), method_role(method))
         paths.setdefault(binding.path, {})[binding.verb] = action
     text_api = {
-        verb: Action(f"{verb} /throttle", _legacy(admin), method_role(SERVICE.methods_by_name[method]))
+        verb: Action(f"{verb} /throttle", partial(_legacy, admin), method_role(SERVICE.methods_by_name[method]))
         for verb, method in legacy.METHODS.items()
     }
     return paths | {"/throttle": text_api, "/throttle/{rest:path}": text_api}
@@ -180,33 +181,22 @@ def _api(admin: AdminService) -> dict[str, dict[str, Action]]:
 
 def _live(live: LiveView) -> dict[str, dict[str, Action]]:
     """Path -> verb -> action of what the page reads beside its events."""
-
-    def explained(request: Request, broker_id: int) -> Response:
-        return document(200, {"lines": live.explanation(broker_id)})
-
-    def past(request: Request, broker_id: int) -> Response:
-        return document(200, live.history(broker_id))
-
     return {
-        "/page/explain/{broker}": {"GET": Action("/page/explain", _of_broker(explained), Role.VIEWER)},
-        "/page/history/{broker}": {"GET": Action("/page/history", _of_broker(past), Role.VIEWER)},
+        "/page/explain/{broker}": {"GET": Action("/page/explain", partial(_of_broker, live.explanation), Role.VIEWER)},
+        "/page/history/{broker}": {"GET": Action("/page/history", partial(_of_broker, live.history), Role.VIEWER)},
     }
 
 
-def _of_broker(answer: Callable[[Request, int], Response]) -> Answering:
-    """Let a route have the id of a broker in its path, and errors as JSON."""
-
-    def of_broker(request: Request, body: bytes) -> Response:
-        try:
-            text = str(request.path_params["broker"])
-            broker_id = broker_id_of(text)
-            if broker_id is None:
-                raise Invalid(f"{text[:60]!r} is not a broker id; give an integer, 0 to {MAX_BROKER_ID}")
-            return answer(request, broker_id)
-        except AutothrottleError as error:
-            return failure(error)
-
-    return of_broker
+def _of_broker(read: Callable[[int], Mapping[str, Any]], request: Request, body: bytes) -> Response:
+    """Answer with what is read about the broker whose id is in the path, or with the error, as JSON."""
+    try:
+        text = str(request.path_params["broker"])
+        broker_id = broker_id_of(text)
+        if broker_id is None:
+            raise Invalid(f"{text[:60]!r} is not a broker id; give an integer, 0 to {MAX_BROKER_ID}")
+        return document(200, read(broker_id))
+    except AutothrottleError as error:
+        return failure(error)
 
 
 _EVENTS = Action(EVENTS_PATH, lambda request, body: Response(), Role.VIEWER)
@@ -223,7 +213,8 @@ def _events(live: LiveView, limits: _Limits, gate: Gate) -> _Endpoint:
             if throttle is not None:
                 await asyncio.sleep(throttle.seconds_left)
         host = host_of(request.client.host) if request.client else ""
-        response = streams.response(
+        response = EventStream(
+            streams,
             live.stream(lambda: gate.is_still_admitted(request, _EVENTS)),
             host,
             getattr(request.state, CONNECTION, None),
@@ -236,25 +227,19 @@ def _events(live: LiveView, limits: _Limits, gate: Gate) -> _Endpoint:
 
 def _page(gate: Gate) -> dict[str, dict[str, Action]]:
     """Path -> verb -> action of the page's files and sessions."""
-    files = page_files.page_files()
+    file = partial(_file, page_files.page_files())
     return {
-        "/": {"GET": Action("/", lambda request, body: _file(request, files, page_files.INDEX), is_public=True)},
-        "/page/static/{name}": {
-            "GET": Action(
-                "/page/static",
-                lambda request, body: _file(request, files, request.path_params["name"]),
-                is_public=True,
-            )
-        },
+        "/": {"GET": Action("/", file, is_public=True)},
+        "/page/static/{name}": {"GET": Action("/page/static", file, is_public=True)},
         "/page/session": {"GET": Action("/page/session", gate.session, is_public=True)},
         "/page/login": {"POST": Action(LOGIN_PATH, gate.login, is_public=True)},
         "/page/logout": {"POST": Action("/page/logout", gate.logout, is_public=True)},
     }
 
 
-def _file(request: Request, files: Mapping[str, page_files.PageFile], name: str) -> Response:
-    """Return a file of the page, or 304 if the browser has it."""
-    file = files.get(name)
+def _file(files: Mapping[str, page_files.PageFile], request: Request, body: bytes) -> Response:
+    """Return the file of the page that the path names, or the page itself; 304 if the browser has it."""
+    file = files.get(request.path_params.get("name", page_files.INDEX))
     if file is None:
         raise HTTPException(404)
     headers = {**page_files.HEADERS, "etag": file.etag}
@@ -267,29 +252,23 @@ def _rendered(metrics: Callable[[], str]) -> Answering:
     return lambda request, body: PlainTextResponse(metrics(), media_type="text/plain; version=0.0.4")
 
 
-def _rest(binding: rest.Binding, admin: AdminService) -> Answering:
-    def answer(request: Request, body: bytes) -> Response:
-        if_match = None if binding.verb == "GET" else request.headers.get("if-match")
-        try:
-            message = rest.request(binding, request.path_params, _parameters(request), body, if_match)
-            return document(200, *rest.response(_call(request, admin)(binding.method.name, message)))
-        except AutothrottleError as error:
-            return failure(error)
-
-    return answer
+def _rest(binding: rest.Binding, admin: AdminService, request: Request, body: bytes) -> Response:
+    if_match = None if binding.verb == "GET" else request.headers.get("if-match")
+    try:
+        message = rest.request(binding, request.path_params, _parameters(request), body, if_match)
+        return document(200, *rest.response(_call(request, admin)(binding.method.name, message)))
+    except AutothrottleError as error:
+        return failure(error)
 
 
-def _legacy(admin: AdminService) -> Answering:
-    def answer(request: Request, body: bytes) -> Response:
-        path, verb = request.url.path, "GET" if request.method == "HEAD" else request.method
-        if verb not in legacy.allowed(path):
-            return _disallowed(path)
-        try:
-            return plain_text(200, *legacy.answer(_call(request, admin), verb, path, _parameters(request)))
-        except AutothrottleError as error:
-            return plain_text(HTTP_STATUS[code_of(error)], str(error))
-
-    return answer
+def _legacy(admin: AdminService, request: Request, body: bytes) -> Response:
+    path, verb = request.url.path, "GET" if request.method == "HEAD" else request.method
+    if verb not in legacy.allowed(path):
+        return _disallowed(path)
+    try:
+        return plain_text(200, *legacy.answer(_call(request, admin), verb, path, _parameters(request)))
+    except AutothrottleError as error:
+        return plain_text(HTTP_STATUS[code_of(error)], str(error))
 
 
 def _disallowed(path: str) -> Response:

@@ -18,6 +18,7 @@ from autothrottle.core.placement.partition_map import PartitionMap, matching_top
 from autothrottle.core.placement.plan import PlacementPlan, RebalanceOptions, Strategy, steps
 from autothrottle.core.placement.rebalance import decommission, rebalance, scale
 from autothrottle.core.placement.rebuild import rebuild
+from autothrottle.core.texts import excerpt
 from autothrottle.placement.forecaster import LimitForecaster
 from autothrottle.ports.services import ClusterSource, PlacementCluster, StorageMetricsSource
 from autothrottle.runtime.configuration_reader import InvalidConfiguration
@@ -35,7 +36,7 @@ from autothrottle.wire.capacity import (
     status_to_message,
     workload_from_message,
 )
-from autothrottle.wire.common import validate_fields
+from autothrottle.wire.common import with_known_fields
 from autothrottle.wire.placement import brokers_of_scope, plan_to_message, rebalance_options, rebuild_options
 
 _SHOWN_REFUSALS = 3
@@ -60,9 +61,7 @@ class _Planning:
             Invalid: the plan loses replicas, or puts replicas into one rack, and the request does not allow that.
         """
         if plan.refusals:
-            more = len(plan.refusals) - _SHOWN_REFUSALS
-            rest = f"; and {more} more" if more > 0 else ""
-            raise Invalid(f"the plan is refused: {'; '.join(plan.refusals[:_SHOWN_REFUSALS])}{rest}")
+            raise Invalid(f"the plan is refused: {excerpt(plan.refusals, _SHOWN_REFUSALS, '; ')}")
         counts = {"are not in the cluster": self.selection.missing, "have no rack": self.selection.rack_missing}
         warnings = (*plan.warnings, *(f"{count} listed brokers {what}" for what, count in counts.items() if count))
         topics = {partition.topic for partition in self.cluster.partitions}
@@ -72,6 +71,7 @@ class _Planning:
         return plan_to_message(plan, len(self.cluster.partitions), warnings, all_notes, maps)
 
 
+@with_known_fields
 class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def __init__(
         self,
@@ -86,7 +86,6 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def Rebuild(
         self, request: placement_pb2.RebuildRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebuildResponse:
-        validate_fields(request)
         options, broker_ids = rebuild_options(request), brokers_of_scope(request.scope)
         planning = self._planning(request.scope, broker_ids, context, options.strategy is Strategy.STORAGE)
         partitions, topics = planning.partitions, request.leader_evacuation_topics
@@ -100,14 +99,12 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def Rebalance(
         self, request: placement_pb2.RebalanceRequest, context: grpc.ServicerContext
     ) -> placement_pb2.RebalanceResponse:
-        validate_fields(request)
         options, broker_ids = rebalance_options(request), brokers_of_scope(request.scope)
         planning = self._planning(request.scope, broker_ids, context, with_metrics=True)
         plan = rebalance(planning.partitions, planning.selection.brokers, options)
         return placement_pb2.RebalanceResponse(plan=planning.message(plan))
 
     def Scale(self, request: placement_pb2.ScaleRequest, context: grpc.ServicerContext) -> placement_pb2.ScaleResponse:
-        validate_fields(request)
         planning = self._planning(request.scope, brokers_of_scope(request.scope), context, with_metrics=True)
         options = RebalanceOptions(locality_scoped=request.locality_scoped, allow_fewer_racks=request.allow_fewer_racks)
         plan = scale(planning.partitions, planning.selection.brokers, options)
@@ -116,7 +113,6 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def Decommission(
         self, request: placement_pb2.DecommissionRequest, context: grpc.ServicerContext
     ) -> placement_pb2.DecommissionResponse:
-        validate_fields(request)
         if not request.leaving:
             raise Invalid("leaving names no broker; list the brokers to empty")
         broker_ids = (*brokers_of_scope(request.scope, (ALL_REGISTERED,)), *request.leaving)
@@ -128,7 +124,6 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def PlanPools(
         self, request: placement_pb2.PlanPoolsRequest, context: grpc.ServicerContext
     ) -> placement_pb2.PlanPoolsResponse:
-        validate_fields(request)
         pools, members, cluster = self._fetch_pools(context, with_metrics=False)
         plans = pool_plans(
             pools,
@@ -143,7 +138,6 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def GetPoolStatus(
         self, request: placement_pb2.GetPoolStatusRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetPoolStatusResponse:
-        validate_fields(request)
         pools, members, cluster = self._fetch_pools(context, with_metrics=True)
         state = pools_state(pools, members, cluster.partitions, cluster.storage_totals, rates={})
         warnings = self._pools_warnings()
@@ -158,7 +152,6 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def GetCapacity(
         self, request: placement_pb2.GetCapacityRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetCapacityResponse:
-        validate_fields(request)
         workload, instances = workload_from_message(request.workload), instances_from_messages(request.instances)
         shares, goal = shares_from_message(request.shares), goal_from_message(request.failure)
         return capacity_to_message(capacity_plan(workload, instances, shares, goal))
@@ -166,7 +159,6 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     def GetForecast(
         self, request: placement_pb2.GetForecastRequest, context: grpc.ServicerContext
     ) -> placement_pb2.GetForecastResponse:
-        validate_fields(request)
         if self.forecaster is None:
             raise Missing("the server has no history. Fix: start admin with --history=DIR, which metricsfetcher fills")
         last = self.forecaster.last()

@@ -29,6 +29,7 @@ from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.cycle_records import CycleInputs
 from autothrottle.core.scoring.decision_records import LogSettings
+from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import RampState, WriteHistory
 from autothrottle.core.throttles.guards import below_min_isr
 from autothrottle.planner.calls import (
@@ -356,8 +357,7 @@ class Planner:
             raise Conflict(IN_SHADOW)
         refused = self._dependencies.reassigner.cancel_reassignments(term, rows, timeout)
         if len(refused) == len(rows):
-            more = f"; and {len(refused) - _PROBLEMS_SHOWN} more" if len(refused) > _PROBLEMS_SHOWN else ""
-            raise Missing(f"nothing was cancelled: {'; '.join(list(refused.values())[:_PROBLEMS_SHOWN])}{more}")
+            raise Missing(f"nothing was cancelled: {excerpt(list(refused.values()), _PROBLEMS_SHOWN, '; ')}")
         self._submissions.cancel(rows)
         self._journal.note_cancelled()
         self._triggers.request("a reassignment was cancelled", urgent=True)

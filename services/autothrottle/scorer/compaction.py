@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import uuid
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.decision_log.files import FILE_NAME, is_staged, read_metadata, source_count
+from autothrottle.adapters.decision_log.files import FILE_NAME, is_staged, read_metadata, source_count, sync
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 from autothrottle.core.texts import escape_unprintable
 from autothrottle.scorer.files import is_abandoned, is_hidden, opened
@@ -244,11 +243,7 @@ class Compaction:
     def _sync(self, path: str) -> None:
         """Let a local file or directory survive a crash of the host; object stores do that by themselves."""
         if isinstance(self._files, fs.LocalFileSystem):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(path)
 
 
 class _UnreadableFile(Exception):

@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
 
 from autothrottle import __version__
 from autothrottle.core.capacity.broker_tags import broker_tags
@@ -26,7 +25,7 @@ from autothrottle.core.capacity.values import capacity_value, forecast_values, l
 from autothrottle.core.cluster.configs import parse_broker_id
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.placement.partition_map import TopicPartitionKey
-from autothrottle.core.texts import escape_unprintable
+from autothrottle.core.texts import escape_unprintable, excerpt
 from autothrottle.runtime.command_line import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -151,8 +150,6 @@ _ARGUMENTS = {
     "uncordon": "BROKERS ",
 }
 
-T = TypeVar("T", bound=ClusterOptions)
-
 
 @program
 def main(words: list[str]) -> int:
@@ -167,7 +164,7 @@ def main(words: list[str]) -> int:
     if command not in COMMAND_OPTIONS:
         print(f"unknown command {command!r}\n\n{_usage()}", file=sys.stderr)
         return EXIT_USAGE
-    return _COMMANDS[command](arguments)
+    return _run(command, arguments)
 
 
 def _without_old_spelling(arguments: list[str]) -> list[str]:
@@ -182,37 +179,29 @@ def _without_old_spelling(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _parse(command: str, kind: type[T], arguments: Sequence[str]) -> T | None:
-    """Return the options, or None after printing the help text."""
+def _run(command: str, arguments: Sequence[str]) -> int:
+    """Run a command with its options and the words before them, or print its help text."""
+    kind = COMMAND_OPTIONS[command]
+    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    if command != "pools":  # all others take one word, or none
+        words = words[:1] if command in _ARGUMENTS else []
     # Datadog's variables are known, although only one command uses them.
     foreign = frozenset() if issubclass(kind, DatadogOptions) else DATADOG_VARIABLES
     environ = {name: text for name, text in os.environ.items() if name not in foreign}
-    options, warnings = parse_command(kind, arguments, environ, PREFIX, IN_ENVIRONMENT)
+    options, warnings = parse_command(kind, arguments[len(words) :], environ, PREFIX, IN_ENVIRONMENT)
     for warning in warnings:
         print(warning, file=sys.stderr)
     if options is None:
         print(_help(command))
-    return options
-
-
-def _rebuild(arguments: Sequence[str]) -> int:
-    options = _parse("rebuild", RebuildCommandOptions, arguments)
-    if options is None:
         return 0
+    return _COMMANDS[command](options, *words) or 0
+
+
+def _rebuild(options: RebuildCommandOptions) -> int:
     cluster = None
     if needs_cluster(options) or options.cluster_file:
         cluster = read_cluster(options, needs_metrics(options), options.metrics_age)
     return _finish(options, plan_rebuild(options, cluster))
-
-
-def _rebalance(arguments: Sequence[str]) -> int:
-    options = _parse("rebalance", RebalanceCommandOptions, arguments)
-    return 0 if options is None else _even_out(options)
-
-
-def _scale(arguments: Sequence[str]) -> int:
-    options = _parse("scale", ScaleCommandOptions, arguments)
-    return 0 if options is None else _even_out(options)
 
 
 def _even_out(options: RebalanceCommandOptions | ScaleCommandOptions) -> int:
@@ -220,11 +209,7 @@ def _even_out(options: RebalanceCommandOptions | ScaleCommandOptions) -> int:
     return _finish(options, plan_rebalance(options, cluster))
 
 
-def _export(arguments: Sequence[str]) -> int:
-    path = arguments[0] if arguments and not arguments[0].startswith("-") else ""
-    options = _parse("export", ClusterOptions, arguments[1:] if path else arguments)
-    if options is None:
-        return 0
+def _export(options: ClusterOptions, path: str = "") -> None:
     if not path:
         raise InvalidConfiguration(["export has no file. Fix: topicmappr export cluster.json"])
     cluster = read_cluster(options, with_metrics=True)
@@ -233,14 +218,9 @@ def _export(arguments: Sequence[str]) -> int:
     except OSError as error:
         raise Unavailable(f"{path} cannot be written: {error.strerror}; name another file") from None
     print(f"{len(cluster.brokers)} brokers and {len(cluster.partitions)} partitions written to {path}")
-    return 0
 
 
-def _apply(arguments: Sequence[str]) -> int:
-    path = arguments[0] if arguments and not arguments[0].startswith("-") else ""
-    options = _parse("apply", ApplyOptions, arguments[1:] if path else arguments)
-    if options is None:
-        return 0
+def _apply(options: ApplyOptions, path: str = "") -> int:
     if not path:
         raise InvalidConfiguration(["apply has no file. Fix: topicmappr apply pools.toml"])
     if options.check and options.execute:
@@ -271,16 +251,10 @@ def _apply(arguments: Sequence[str]) -> int:
     return EXIT_FAILED if plans.is_refused else status
 
 
-def _pools(arguments: Sequence[str]) -> int:
-    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    options = _parse("pools", PoolsOptions, arguments[len(words) :])
-    if options is None:
-        return 0
-    action, *topics = words or [""]
+def _pools(options: PoolsOptions, action: str = "", *topics: str) -> None:
     if action not in _POOL_ACTIONS or bool(topics) != (action == "fit"):
         raise InvalidConfiguration([f"pools needs one of {', '.join(_POOL_ACTIONS)}. Fix: topicmappr pools status"])
     _POOL_ACTIONS[action](options, topics)
-    return 0
 
 
 def _print_schema(options: PoolsOptions, topics: Sequence[str]) -> None:
@@ -338,10 +312,7 @@ _POOL_ACTIONS: Mapping[str, Callable[[PoolsOptions, Sequence[str]], None]] = {
 }
 
 
-def _forecast(arguments: Sequence[str]) -> int:
-    options = _parse("forecast", ForecastOptions, arguments)
-    if options is None:
-        return 0
+def _forecast(options: ForecastOptions) -> None:
     samples, in_use = read_history(options), None
     if options.pools:
         pools, source = read_pools(options.pools)
@@ -351,13 +322,9 @@ def _forecast(arguments: Sequence[str]) -> int:
     if options.prom_file:
         write_metrics(options.prom_file, options.cluster_name, forecasts, datetime.now(UTC))
     print(json.dumps(forecast_values(forecasts), indent=2) if options.json else forecast_report(forecasts))
-    return 0
 
 
-def _capacity(arguments: Sequence[str]) -> int:
-    options = _parse("capacity", CapacityOptions, arguments)
-    if options is None:
-        return 0
+def _capacity(options: CapacityOptions) -> None:
     if not options.instances:
         raise InvalidConfiguration(["instances is not given. Fix: --instances=instances.csv"])
     instances = read_instances(options.instances)
@@ -367,13 +334,9 @@ def _capacity(arguments: Sequence[str]) -> int:
     plan = plan_capacity(options, given_workload(options), instances)
     plan = replace(plan, notes=(*notes, *plan.notes))
     print(json.dumps(capacity_value(plan), indent=2) if options.json else capacity_report(plan))
-    return 0
 
 
-def _tag(arguments: Sequence[str]) -> int:
-    options = _parse("tag", TagOptions, arguments)
-    if options is None:
-        return 0
+def _tag(options: TagOptions) -> int:
     if not options.datadog:
         raise InvalidConfiguration(["tag has no destination. Fix: topicmappr tag --datadog"])
     pools = read_pools(options.pools) if options.pools else None
@@ -393,11 +356,8 @@ def _tag(arguments: Sequence[str]) -> int:
     return EXIT_FAILED if refused else 0
 
 
-def _decommission(arguments: Sequence[str]) -> int:
-    leaving, rest = _brokers_argument("decommission", arguments)
-    options = _parse("decommission", DecommissionCommandOptions, rest)
-    if options is None:
-        return 0
+def _decommission(options: DecommissionCommandOptions, word: str = "") -> int:
+    leaving = _broker_ids("decommission", word)
     if not options.execute or options.dry_run:
         return _finish(options, _drain_plan(options, leaving))
     with open_cordons(options) as cordons, ExitStack() as undo:
@@ -424,11 +384,8 @@ def _drain_plan(options: DecommissionCommandOptions, leaving: Sequence[int]) -> 
     return plan_decommission(options, leaving, cluster)
 
 
-def _relieve(arguments: Sequence[str]) -> int:
-    brokers, rest = _brokers_argument("relieve", arguments)
-    options = _parse("relieve", RelieveCommandOptions, rest)
-    if options is None:
-        return 0
+def _relieve(options: RelieveCommandOptions, word: str = "") -> int:
+    brokers = _broker_ids("relieve", word)
     if len(brokers) > 1:
         raise InvalidConfiguration(["relieve takes one broker. Fix: relieve one after the other"])
     growth: Mapping[TopicPartitionKey, float] = {}
@@ -439,23 +396,17 @@ def _relieve(arguments: Sequence[str]) -> int:
     return _finish(options, plan_relief(options, brokers[0], cluster, growth))
 
 
-def _uncordon(arguments: Sequence[str]) -> int:
-    brokers, rest = _brokers_argument("uncordon", arguments)
-    options = _parse("uncordon", ClusterOptions, rest)
-    if options is None:
-        return 0
+def _uncordon(options: ClusterOptions, word: str = "") -> None:
+    brokers = _broker_ids("uncordon", word)
     with open_cordons(options) as cordons:
         print(f"Uncordoned: {_listed(cordons.uncordon(brokers))}")
-    return 0
 
 
-def _brokers_argument(command: str, arguments: Sequence[str]) -> tuple[tuple[int, ...], Sequence[str]]:
-    """Return the brokers in the first argument, and the other arguments; no broker if help is wanted."""
-    if not {"-h", "-help", "--help"}.isdisjoint(arguments):
-        return (), arguments
+def _broker_ids(command: str, word: str) -> tuple[int, ...]:
+    """Return the brokers that the argument of a command names."""
     try:
-        return tuple(parse_broker_id(word) for word in arguments[0].split(",")), arguments[1:]
-    except (IndexError, Invalid):
+        return tuple(map(parse_broker_id, word.split(",")))
+    except Invalid:
         raise InvalidConfiguration([f"{command} has no broker id. Fix: topicmappr {command} 1002"]) from None
 
 
@@ -489,18 +440,16 @@ def _refusal(result: Result) -> str:
     """Return why no map is written: refusals, which no other option hides, or warnings."""
     if not result.plan.refusals:
         return "Warnings encountered, partition map not created. Override with --ignore-warns."
-    first, more = result.plan.refusals[:_SHOWN_REFUSALS], len(result.plan.refusals) - _SHOWN_REFUSALS
-    lines = [*first, f"and {more} more"] if more > 0 else first
-    return escape_unprintable("; ".join(lines)) + (
+    return escape_unprintable(excerpt(result.plan.refusals, _SHOWN_REFUSALS, "; ")) + (
         ". Partition map not created; --ignore-warns does not change that. Fix: list other brokers, give a smaller "
         "--replication, or for racks --min-rack-ids or --allow-fewer-racks"
     )
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+_COMMANDS: Mapping[str, Callable[..., int | None]] = {
     "rebuild": _rebuild,
-    "rebalance": _rebalance,
-    "scale": _scale,
+    "rebalance": _even_out,
+    "scale": _even_out,
     "decommission": _decommission,
     "relieve": _relieve,
     "uncordon": _uncordon,
@@ -511,6 +460,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "forecast": _forecast,
     "tag": _tag,
 }
+"""Command -> the function that runs it with its options and the words before them; it returns the exit status."""
 
 
 def _usage() -> str:

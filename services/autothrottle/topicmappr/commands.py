@@ -122,14 +122,12 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
     chosen = select_brokers(partitions, options.brokers, cluster.brokers)
     if chosen.missing or chosen.replaced:
         raise Invalid(f"reassignment only allows broker additions: {'; '.join(chosen.messages)}")
-    rebalance_options = RebalanceOptions(
+    rebalance_options = replace(
+        _rules(options),
         tolerance=options.tolerance,
         partition_limit=options.partition_limit,
         partition_size_threshold=options.partition_size_threshold,
         locality_scoped=options.locality_scoped,
-        min_rack_ids=options.min_rack_ids,
-        allow_fewer_racks=options.allow_fewer_racks,
-        optimize_leadership=options.optimize_leadership,
     )
     if isinstance(options, RebalanceCommandOptions):
         threshold, floor = options.storage_threshold, options.storage_threshold_gb
@@ -147,18 +145,12 @@ def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int
         Invalid: a leaving broker is unknown, or none would remain.
         Missing: no topic matches.
     """
-    topics, brokers = options.topics or (".*",), options.brokers or (ALL_REGISTERED,)
-    planning_options = replace(options, topics=topics, brokers=brokers)
-    partitions = _partitions(planning_options, cluster)
-    chosen = select_brokers(partitions, (*brokers, *leaving), cluster.brokers)
-    racks = RebalanceOptions(
-        min_rack_ids=options.min_rack_ids,
-        allow_fewer_racks=options.allow_fewer_racks,
-        optimize_leadership=options.optimize_leadership,
-    )
-    plan = decommission(partitions, chosen.brokers, leaving, racks)
+    options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
+    partitions = _partitions(options, cluster)
+    chosen = select_brokers(partitions, (*options.brokers, *leaving), cluster.brokers)
+    plan = decommission(partitions, chosen.brokers, leaving, _rules(options))
     actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
-    return _result(planning_options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
+    return _result(options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
 
 
 def plan_relief(
@@ -172,14 +164,22 @@ def plan_relief(
     """
     if full not in cluster.storage_total:
         raise Invalid(f"the storage of broker {full} is unknown. Fix: --metrics-source kafka, with Kafka 3.3 or later")
-    planning_options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
-    partitions = _partitions(planning_options, cluster)
-    chosen = select_brokers(partitions, (*planning_options.brokers, full), cluster.brokers)
+    options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
+    partitions = _partitions(options, cluster)
+    chosen = select_brokers(partitions, (*options.brokers, full), cluster.brokers)
     reserves = {id: round((1 - options.to) * total) for id, total in cluster.storage_total.items()}
-    racks = RebalanceOptions(min_rack_ids=options.min_rack_ids, allow_fewer_racks=options.allow_fewer_racks)
-    plan = relieve(partitions, chosen.brokers, full, reserves, growth, racks)
+    plan = relieve(partitions, chosen.brokers, full, reserves, growth, _rules(options))
     actions = (f"Moving replicas away from broker {full} until it uses {options.to:.0%} of its storage",)
-    return _result(planning_options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
+    return _result(options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
+
+
+def _rules(options: PlanningOptions) -> RebalanceOptions:
+    """Return what all plans but a rebuild have in common."""
+    return RebalanceOptions(
+        min_rack_ids=options.min_rack_ids,
+        allow_fewer_racks=options.allow_fewer_racks,
+        optimize_leadership=options.optimize_leadership,
+    )
 
 
 def _check_rebuild(options: RebuildCommandOptions) -> None:

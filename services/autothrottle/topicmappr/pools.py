@@ -60,8 +60,7 @@ def _pool_lines(plan: PoolPlan) -> Iterator[str]:
         size = gigabytes(plan.plan.copied_bytes) if is_known else "an unknown size"
         state = f"{changed} change, {size} to copy"
     if refusals := plan.plan.refusals:
-        more = f"; and {len(refusals) - _SHOWN_REFUSALS} more" if len(refusals) > _SHOWN_REFUSALS else ""
-        state = f"refused: {'; '.join(refusals[:_SHOWN_REFUSALS])}{more}"
+        state = f"refused: {excerpt(refusals, _SHOWN_REFUSALS, '; ')}"
     yield f"{plan.pool.name}: {topics} topics, {partitions} partitions: {state}"
     for message in plan_messages(plan):
         yield f"  {message}"

@@ -20,6 +20,7 @@ from autothrottle.topicmappr.options import (
     RebuildCommandOptions,
     ScaleCommandOptions,
 )
+from autothrottle_client.texts import columns
 
 _NONE = "[none]"
 
@@ -240,7 +241,5 @@ def _broker_value(broker: PlacementBroker) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table, indented, with columns as wide as their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    """Return the lines of a table, indented."""
+    return (f"  {line}" for line in columns(rows))

@@ -324,16 +324,7 @@ class _DatadogRoutes(EmulatorRoutes):
     _limit_headers: Mapping[str, str] = {}
 
     def do_GET(self) -> None:
-        self._serve(b"")
-
-    def do_POST(self) -> None:
-        self._serve(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-
-    def do_PUT(self) -> None:
-        self._serve(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-
-    def _serve(self, body: bytes) -> None:
-        emulator = self.server
+        emulator, body = self.server, self.body()
         parts = urlsplit(self.path)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         emulator.requests.append(Request(self.command, self.path, parts.path, query, time.time()))
@@ -350,6 +341,8 @@ class _DatadogRoutes(EmulatorRoutes):
             self._answer(refusal[0], {"errors": [refusal[1]]})
         else:
             self._answer(*self._route(parts.path, query, body))
+
+    do_POST = do_PUT = do_GET
 
     def _refusal(self, path: str, query: Mapping[str, str]) -> tuple[int, str] | None:
         emulator = self.server

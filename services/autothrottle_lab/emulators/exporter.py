@@ -5,7 +5,6 @@ Their counters are those of real traffic, or grow at a fixed rate. The type to k
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -27,12 +26,7 @@ class ExporterEmulator(EmulatorServer):
         """Settable: a part of the path -> answer in place of the broker's."""
         self.headers: Mapping[str, str] = {}
         """Headers of the last request, their names in lower case."""
-        self.closing = threading.Event()
         super().__init__(_ExporterRoutes)
-
-    def close(self) -> None:
-        self.closing.set()
-        super().close()
 
     @property
     def url(self) -> str:

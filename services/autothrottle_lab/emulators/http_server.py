@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 
 class EmulatorServer(ThreadingHTTPServer):
@@ -20,14 +20,13 @@ class EmulatorServer(ThreadingHTTPServer):
 
     def __init__(self, routes: type[EmulatorRoutes]) -> None:
         """Start the server on a free port of 127.0.0.1."""
+        self.closing = threading.Event()
+        """Set by `close`, so that responses that never come end."""
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), routes)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name=type(self).__name__)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -44,6 +43,7 @@ class EmulatorServer(ThreadingHTTPServer):
 
     def close(self) -> None:
         """Stop the server, all connections and all threads."""
+        self.closing.set()
         self.shutdown()
         with self._connections_lock:  # otherwise threads wait for the next request
             for connection in self._connections:
@@ -70,6 +70,10 @@ class EmulatorServer(ThreadingHTTPServer):
 
 class EmulatorRoutes(BaseHTTPRequestHandler):
     """The base class of the routes; it logs nothing."""
+
+    def body(self) -> bytes:
+        """Read the body of the request; empty: it has none."""
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -9,7 +9,6 @@ import base64
 import json
 import math
 import ssl
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +53,6 @@ class TokenEndpointEmulator(EmulatorServer):
         self.fault: int | str = ""
         """Settable: an HTTP status, or a body, instead of a token; "hang": no answer until `close`."""
         self.requests: list[TokenRequest] = []
-        self.closing = threading.Event()
         self._key = _private_key()
         self._scheme = "https" if tls else "http"
         self._tls = tls
@@ -79,10 +77,6 @@ class TokenEndpointEmulator(EmulatorServer):
     def keys_url(self) -> str:
         """The value of a broker's `sasl.oauthbearer.jwks.endpoint.url`."""
         return f"{self.url}/jwks"
-
-    def close(self) -> None:
-        self.closing.set()
-        super().close()
 
     def token(self, subject: str) -> str:
         """Return a new token."""
@@ -112,9 +106,8 @@ class _TokenRoutes(EmulatorRoutes):
             self._send(404, {})
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
         emulator, authorization = self.server, self.headers.get("Authorization", "")
-        emulator.requests.append(TokenRequest(time.monotonic(), authorization, parse_qs(body)))
+        emulator.requests.append(TokenRequest(time.monotonic(), authorization, parse_qs(self.body().decode())))
         if emulator.fault == "hang":
             emulator.closing.wait()
         elif isinstance(emulator.fault, int):

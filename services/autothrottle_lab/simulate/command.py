@@ -29,6 +29,7 @@ from autothrottle.runtime.configuration_reader import InvalidConfiguration, pars
 from autothrottle.runtime.sources import Flags, Given, Rank
 from autothrottle.scorer import charts
 from autothrottle_client.files import write_text
+from autothrottle_client.texts import columns
 from autothrottle_lab.simulate.recording import Recording, SimulationOutcome
 from autothrottle_lab.simulate.results import NO_THROTTLE, PolicyRun, as_document, as_html, as_svg, comparison, verdict
 from autothrottle_lab.simulate.scenario_file import PLANNER_OPTIONS, ScenarioFile, read_scenario
@@ -318,7 +319,7 @@ def table(outcome: SimulationOutcome, policy: str) -> list[str]:
         ("cycles", str(outcome.cycles)),
     ]
     lines = [f"{name:<24}{value}" for name, value in rows]
-    return [*lines, "", *_columns([_HEAD, *(_row(key, outcome) for key in outcome.sides)])]
+    return [*lines, "", *columns([_HEAD, *(_row(key, outcome) for key in outcome.sides)], right_from=0)]
 
 
 _HEAD = (
@@ -351,11 +352,6 @@ def _row(key: LinkSide, outcome: SimulationOutcome) -> tuple[str, ...]:
         str(side.saturated_seconds),
         str(outcome.rate_writes.get(key[0], 0)),
     )
-
-
-def _columns(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
 
 
 def _duration(seconds: float) -> str:

@@ -18,6 +18,7 @@ from autothrottle.core.scoring.score import TOLERATED_HARM
 from autothrottle.scorer import charts, page
 from autothrottle.scorer.charts import TimelineEvent, TimelinePeriod, TimelinePoint, TrafficTimeline
 from autothrottle.scorer.page import count, duration, megabytes, percent
+from autothrottle_client.texts import columns
 from autothrottle_lab.simulate.recording import LinkSideOutcome, SimulationOutcome
 from autothrottle_lab.simulate.virtual_time import EventKind, VirtualScenario
 
@@ -200,15 +201,7 @@ def _row(run: PolicyRun) -> tuple[str, ...]:
 
 def comparison(runs: Sequence[PolicyRun]) -> list[str]:
     """Return lines of text: a table with a row for each policy, and the verdict."""
-    cells = [_COLUMNS, *(_row(run) for run in runs)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in cells
-    ]
-    return [*(line.rstrip() for line in lines), "", verdict(runs)]
+    return [*columns([_COLUMNS, *(_row(run) for run in runs)], right_from=1), "", verdict(runs)]
 
 
 # JSON

@@ -25,11 +25,11 @@ from autothrottle.adapters.memory import (
     MemoryPauses,
     MemoryTracer,
 )
+from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cluster.flows import Flow
 from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import PlannerSettings
-from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.traffic.loads import BrokerLoad, Capacity, Utilization
 from autothrottle.planner.calls import PlannerDependencies

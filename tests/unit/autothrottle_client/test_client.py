@@ -26,10 +26,10 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
 )
+from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, REQUEST_QUOTAS
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
-from autothrottle.core.operators.audit import CATCH_UPS, REQUEST_QUOTAS
 from autothrottle.core.records import Outcome, OutcomeStatus, Pause, Reason
 from autothrottle.planner.servicer import PlannerServicer
 from autothrottle.runtime.server import ServiceServer

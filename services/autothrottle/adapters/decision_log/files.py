@@ -6,6 +6,7 @@ The columns are derived from the fields of the records. `writer` describes the f
 from __future__ import annotations
 
 import logging
+import os
 import re
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -120,6 +121,15 @@ def is_staged(path: str, root: str) -> bool:
     """
     folders = path.removeprefix(root).split("/")[:-1] if path.startswith(root) else []
     return any(folder.startswith((".", "_")) for folder in folders)
+
+
+def sync(path: str | Path) -> None:
+    """Let a file or a directory survive a crash of the host."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_metadata(file: pa.NativeFile) -> pq.FileMetaData:

@@ -43,7 +43,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from autothrottle.adapters.concurrency.subscriptions import seconds_left
-from autothrottle.adapters.decision_log.files import CYCLES, DECISIONS, REASSIGNMENTS, file_system
+from autothrottle.adapters.decision_log.files import CYCLES, DECISIONS, REASSIGNMENTS, file_system, sync
 from autothrottle.core.errors import Invalid
 from autothrottle.core.exported_metrics import DECISION_LOG_DROPS, QUEUE_LENGTH, MetricSample
 from autothrottle.core.retries import DECISION_FILES
@@ -420,7 +420,7 @@ class DecisionLog:
             file.flush()
             os.fsync(file.fileno())
         hidden.replace(directory / name)
-        _sync(directory)
+        sync(directory)
 
     def _sweep(self, retention: timedelta) -> None:
         """Remove the dates older than the retention."""
@@ -562,11 +562,3 @@ def _close_to_others(directory: Path) -> None:
 def _private(path: str, flags: int) -> int:
     """Open a file of the spool: not through a symbolic link, without waiting at a pipe, and closed to other users."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,6 +20,7 @@ from autothrottle.core.cluster.snapshot import Assignment, LogSizes, TopicPartit
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import ProgressHistory
 from autothrottle.core.operators.sources import NOTHING_LAGS, Lagging, lagging, reassignments_with_lagging
+from autothrottle.core.texts import excerpt
 from autothrottle.core.traffic.log_growth_history import CopyingReplicas, GrowthHistory
 from autothrottle.ports.kafka import AllLogsSource, LogSizeSource, Watch
 
@@ -100,9 +101,7 @@ class GrowthReader(BackgroundReader):
 
 
 def _named(broker_ids: Collection[int]) -> str:
-    shown = ", ".join(str(b) for b in sorted(broker_ids)[:5])
-    more = len(broker_ids) - 5
-    return f"broker{'s' * (len(broker_ids) > 1)} {shown}" + (f" and {more} more" if more > 0 else "")
+    return f"broker{'s' * (len(broker_ids) > 1)} {excerpt(sorted(broker_ids), 5)}"
 
 
 INTERVAL = timedelta(seconds=2)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
-from autothrottle.adapters.concurrency.subscriptions import Subscriptions
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.replica import Effect, StateEdit, Tree
-from autothrottle.adapters.state_store.nodes import Node, NodeEdit, StoredNode
-from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap, NodeOverrides, NodePauses
+from autothrottle.adapters.state_store.nodes import FollowedNodes, Node, NodeEdit, NodeFollower, StoredNode, Trail
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Invalid, NotLeader, Unavailable
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
-from autothrottle.ports.kafka import Watch
-
-log = logging.getLogger(__name__)
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-TIMEOUT = timedelta(seconds=5)
-"""For each operation, by default."""
 
 
 class KafkaTrail:
     """A `Trail`. Thread-safe."""
 
-    def __init__(self, state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> None:
+    def __init__(self, state: StateLog, own: OwnPaths, timeout: timedelta) -> None:
         self._state, self._own, self._timeout = state, own, timeout.total_seconds()
 
     def edit(
@@ -90,61 +77,32 @@ def _node(tree: Tree, path: str) -> StoredNode | None:
     return None if node is None else StoredNode(node.text.encode(), 0, node.version)
 
 
-class KafkaNodes:
+class KafkaNodes(NodeFollower):
     """Follows a node, or a node and its children (`FollowedNodes`). Thread-safe."""
 
-    def __init__(
-        self, state: StateLog, path: str, name: str, timeout: timedelta = TIMEOUT, with_children: bool = False
-    ) -> None:
+    def __init__(self, state: StateLog, path: str, name: str, timeout: timedelta, with_children: bool = False) -> None:
         """Start to follow; `name` describes the content in messages."""
-        self._state, self._path, self._name, self._with_children = state, path, name, with_children
+        super().__init__(name, f"state-{name}")
+        self._state, self._path, self._with_children = state, path, with_children
         self._timeout = timeout.total_seconds()
-        self.published: Mapping[str, Node] = {}
-        self._watchers = Subscriptions[None]()
-        self._start_lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._dirty, self._closed = threading.Event(), threading.Event()
         self._subscription = state.watch(self._is_followed, self._dirty.set)
 
     def close(self) -> None:
         """Stop following; no notification follows."""
         self._subscription.close()
-        self._closed.set()
-        self._dirty.set()
-        if self._thread is not None:
-            self._thread.join()
+        super().close()
 
     def read(self) -> Mapping[str, Node]:
         """Return path -> node for all that exist."""
         with self._state.synced(time.monotonic() + self._timeout) as tree:
             return self._nodes(tree)
 
-    def watch(self, notify: Callable[[], None]) -> Watch:
-        """Call `notify` after every change, on a thread of its own: a slow watcher must not delay the state."""
-        watch = self._watchers.add(lambda _: notify())
-        with self._start_lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._follow, name=f"state-{self._name}", daemon=True)
-                self._thread.start()
-        self._dirty.set()
-        return watch
-
     def _is_followed(self, path: str) -> bool:
         return path == self._path or (self._with_children and path.rpartition("/")[0] == self._path)
 
-    def _follow(self) -> None:
-        while True:
-            self._dirty.wait()
-            self._dirty.clear()
-            if self._closed.is_set():
-                return
-            try:
-                with self._state.current() as tree:
-                    published, self.published = self.published, self._nodes(tree)
-                if published != self.published:
-                    self._watchers.publish(None)
-            except Exception:  # a bug must not end the thread: no watcher would hear of later changes
-                log.exception("Following the %s failed unexpectedly", self._name)
+    def _current(self) -> Mapping[str, Node]:
+        with self._state.current() as tree:
+            return self._nodes(tree)
 
     def _nodes(self, tree: Tree) -> Mapping[str, Node]:
         paths = [self._path]
@@ -154,20 +112,17 @@ class KafkaNodes:
         return {path: (node.text.encode(), node.version, 0) for path, node in nodes if node is not None}
 
 
-def kafka_overrides(state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> NodeOverrides:
-    """Return the store of overrides."""
-    nodes = KafkaNodes(state, own.overrides, "overrides", timeout, with_children=True)
-    return NodeOverrides(own, KafkaTrail(state, own, timeout), nodes)
+@dataclass(frozen=True, slots=True)
+class KafkaNodeStore:
+    """The nodes in the log of the state (a `NodeStore`)."""
 
+    state: StateLog
+    own: OwnPaths
+    timeout: timedelta = timedelta(seconds=5)
+    """For each operation."""
 
-def kafka_pauses(state: StateLog, own: OwnPaths, timeout: timedelta = TIMEOUT) -> NodePauses:
-    """Return the store of the pause."""
-    return NodePauses(own, KafkaTrail(state, own, timeout), KafkaNodes(state, own.pause, "pause", timeout))
+    def trail(self) -> Trail:
+        return KafkaTrail(self.state, self.own, self.timeout)
 
-
-def kafka_map(
-    state: StateLog, own: OwnPaths, codec: MapCodec[K, V], timeout: timedelta = TIMEOUT
-) -> NodeAuditedMap[K, V]:
-    """Return the store of a map."""
-    nodes = KafkaNodes(state, own.audited_map(codec.node), codec.kind.name, timeout)
-    return NodeAuditedMap(own, codec, KafkaTrail(state, own, timeout), nodes)
+    def followed(self, path: str, name: str, with_children: bool = False) -> FollowedNodes:
+        return KafkaNodes(self.state, path, name, self.timeout, with_children)

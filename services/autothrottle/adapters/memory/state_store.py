@@ -12,20 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from autothrottle.adapters.concurrency.subscriptions import Subscriptions
-from autothrottle.core.cluster.configs import validate_broker_id
+from autothrottle.adapters.state_store.nodes import Node, NodeEdit, StoredNode
+from autothrottle.adapters.state_store.operator_stores import MapCodec, NodeAuditedMap, NodeOverrides, NodePauses
+from autothrottle.adapters.zookeeper.codec import format_override
+from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import NotLeader, Unavailable
 from autothrottle.core.members import Member, ordered
-from autothrottle.core.operators.audit import (
-    MAX_AUDIT_RECORDS,
-    AuditReading,
-    MapChange,
-    MapEdits,
-    MapKind,
-    StoredAuditRecord,
-    unwritten_record,
-)
-from autothrottle.core.operators.sources import Overrides, StoredMap, StoredOverride, check_version, validate_rate
-from autothrottle.core.records import AuditAction, Pause
+from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS, AuditReading, StoredAuditRecord
+from autothrottle.core.operators.sources import Overrides, StoredOverride
 from autothrottle.ports.kafka import Term, Watch
 from autothrottle.ports.state_store import Leader
 
@@ -253,11 +247,12 @@ class MemoryAudit:
         self._number = 0
         self._lock = threading.Lock()
 
-    def add(self, record: StoredAuditRecord) -> None:
-        """Store a record with the next number and the current time."""
+    def add(self, record: StoredAuditRecord, version: int = 0) -> None:
+        """Store a record with the next number, the current time, and the version of the override that it names."""
+        after = record.after and replace(record.after, version=version)
         with self._lock:
             self._number += 1
-            self._records.append(replace(record, number=self._number, time=datetime.now(UTC)))
+            self._records.append(replace(record, number=self._number, time=datetime.now(UTC), after=after))
 
     def newest(self, limit: int) -> tuple[StoredAuditRecord, ...]:
         """Return at most `limit` records, newest first."""
@@ -265,175 +260,128 @@ class MemoryAudit:
             return tuple(reversed(self._records))[:limit]
 
 
-K = TypeVar("K")
-V = TypeVar("V")
+class MemoryNodes(Outages):
+    """The nodes of one store in memory and their audit records: a `NodeStore`, its `Trail` and its `FollowedNodes`."""
 
+    own = OwnPaths()
 
-class MemoryAuditedMap(Outages, MapEdits[K, V]):
-    """A map in memory (an `AuditedMap`)."""
-
-    def __init__(
-        self, kind: MapKind[K, V], electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None
-    ) -> None:
-        """Create an empty map.
+    def __init__(self, name: str, electorate: MemoryElectorate | None, audit: MemoryAudit | None) -> None:
+        """Create no node.
 
         Args:
-            kind: what it holds.
-            electorate: its terms fence `purge`; None: a new one.
+            name: describes the content in messages.
+            electorate: its terms fence changes; None: a new one.
             audit: stores the audit records; None: a new one.
         """
-        self.audit = audit or MemoryAudit()
-        self._kind, self._electorate = kind, electorate or MemoryElectorate()
-        self._outage = f"the {kind.name} cannot be read or written; try again"
-        self._entries: Mapping[K, V] = {}
-        self._lock = threading.Lock()
-        self._watches: Subscriptions[Mapping[K, V]] = Subscriptions()
-
-    def read(self) -> StoredMap[K, V]:
-        self._raise_if_down()
-        return StoredMap(self._entries)
-
-    def watch(self, notify: Callable[[], None]) -> Watch:
-        return self._watches.add(lambda _: notify())
-
-    def follow(self, notify: Callable[[Mapping[K, V]], None]) -> Watch:
-        if self._entries:
-            notify(self._entries)
-        return self._watches.add(notify)
-
-    def _edit(self, change: MapChange[K, V], record: StoredAuditRecord | None, fence: int | None = None) -> bool:
-        if fence is not None:
-            self._electorate.check(fence)
-        with self._available():
-            entries, self._entries = self._entries, change(self._entries)
-            is_changed = entries != self._entries
-            if is_changed and record is not None:
-                self.audit.add(record)
-        if is_changed:
-            self._watches.publish(self._entries)
-        return is_changed
-
-
-class MemoryOverrides(Outages):
-    """Overrides in memory (an `OverrideStore`)."""
-
-    _outage = "the overrides cannot be read or written; try again"
-
-    def __init__(self, electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None) -> None:
-        """Create an empty store.
-
-        Args:
-            electorate: its terms fence `purge_override`; None: a new one.
-            audit: stores the audit records; None: a new one.
-        """
-        self.electorate = electorate or MemoryElectorate()
-        self.unreadable: dict[int | None, str] = {}
-        """Settable: broker id (None: the cluster) -> why its override cannot be read."""
-        self._overrides: dict[int | None, StoredOverride] = {}
-        self.audit = audit or MemoryAudit()
+        self._outage = f"the {name} cannot be read or written; try again"
+        self.electorate, self.audit = electorate or MemoryElectorate(), audit or MemoryAudit()
+        self.published: Mapping[str, Node] = {}
         self._version = 0
         self._lock = threading.Lock()
         self._watches: Subscriptions[None] = Subscriptions()
 
-    def mark_for_removal(self, broker_id: int | None) -> None:
-        """Set the rate 0, as the original program marks an override for removal."""
-        self._set(broker_id, StoredOverride(0), "the original")
+    def trail(self) -> MemoryNodes:
+        return self
 
-    def read_overrides(self) -> Overrides:
+    def followed(self, path: str, name: str, with_children: bool = False) -> MemoryNodes:
+        return self
+
+    def edit(
+        self, path: str, plan: Callable[[StoredNode | None], NodeEdit | None], doing: str, fence: int | None = None
+    ) -> int:
         with self._available():
-            readable = {b: o for b, o in self._overrides.items() if b not in self.unreadable}
-            cluster = readable.pop(None, None)
-            brokers = {b: o for b, o in readable.items() if b is not None}
-            return Overrides(cluster, brokers, dict(self.unreadable))
-
-    def set_override(self, broker_id: int | None, override: StoredOverride, *, who: str = "") -> StoredOverride:
-        if broker_id is not None:
-            validate_broker_id(broker_id)
-        validate_rate(override.rate)
-        return self._set(broker_id, override, who)
-
-    def remove_override(self, broker_id: int | None, *, version: int = 0, who: str = "") -> bool:
-        with self._available():
-            current = self._overrides.get(broker_id)
-            if current is None:
-                return False
-            check_version(broker_id, version, current.version)
-            self._replace(broker_id, None, who, AuditAction.REMOVE)
+            if fence is not None:
+                self.electorate.check(fence)
+            nodes = dict(self.published)
+            data, version, _ = nodes.pop(path, (None, 0, 0))
+            change = plan(StoredNode(data, 0, version) if path in self.published else None)
+            if change is None:
+                return 0
+            self._version = version = self._version + 1
+            if change.data is not None:
+                nodes[path] = change.data, version, 0
+            self.published = nodes
+            if change.record is not None:
+                self.audit.add(change.record, version)
         self._watches.publish(None)
-        return True
+        return version
 
-    def purge_override(self, fence: int, broker_id: int | None, version: int, reason: str = "") -> bool:
-        with self._available():
-            self.electorate.check(fence)
-            current = self._overrides.get(broker_id)
-            if current is None or current.version != version:
-                return False
-            self._replace(broker_id, None, f"planner, term {fence}", AuditAction.PURGE, reason)
-        self._watches.publish(None)
-        return True
-
-    def add_audit_record(self, action: AuditAction, who: str, result: str) -> None:
+    def append(self, record: StoredAuditRecord) -> None:
         self._raise_if_down()
-        self.audit.add(unwritten_record(who, action, result=result))
+        self.audit.add(record)
 
-    def read_audit_records(self, limit: int) -> AuditReading:
+    def newest(self, limit: int) -> AuditReading:
         self._raise_if_down()
         return AuditReading(self.audit.newest(limit))
 
-    def watch_overrides(self, notify: Callable[[], None]) -> Watch:
+    def read(self) -> Mapping[str, Node]:
+        with self._available():
+            return self.published
+
+    def watch(self, notify: Callable[[], None]) -> Watch:
         return self._watches.add(lambda _: notify())
 
-    def _set(self, broker_id: int | None, override: StoredOverride, who: str) -> StoredOverride:
-        with self._available():
-            current = self._overrides.get(broker_id)
-            check_version(broker_id, override.version, current.version if current else 0)
-            stored = replace(override, version=self._version + 1)
-            self._replace(broker_id, stored, who, AuditAction.SET)
-        self._watches.publish(None)
-        return stored
+    def close(self) -> None:
+        """Do nothing: no thread follows the nodes."""
 
-    def _replace(
-        self, broker_id: int | None, after: StoredOverride | None, who: str, action: AuditAction, reason: str = ""
+
+class MemoryStore:
+    """A store whose nodes are in memory."""
+
+    nodes: MemoryNodes
+
+    @property
+    def audit(self) -> MemoryAudit:
+        """The audit records of its changes."""
+        return self.nodes.audit
+
+    def unavailable(self, down: bool) -> None:
+        """Set whether calls raise Unavailable."""
+        self.nodes.unavailable(down)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class MemoryAuditedMap(MemoryStore, NodeAuditedMap[K, V]):
+    """A map in memory (an `AuditedMap`)."""
+
+    def __init__(
+        self, codec: MapCodec[K, V], electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None
     ) -> None:
-        self._version += 1
-        before = self._overrides.pop(broker_id, None)
-        if before is not None and before.rate == 0:
-            before = None
-        if after is not None:
-            self._overrides[broker_id] = after
-        self.audit.add(unwritten_record(who, action, broker_id, before, after, reason))
+        """Create an empty map with the electorate and the audit records of `MemoryNodes`."""
+        self.nodes = MemoryNodes(codec.kind.name, electorate, audit)
+        super().__init__(self.nodes, codec)
 
 
-class MemoryPauses(Outages):
+class MemoryOverrides(MemoryStore, NodeOverrides):
+    """Overrides in memory (an `OverrideStore`)."""
+
+    def __init__(self, electorate: MemoryElectorate | None = None, audit: MemoryAudit | None = None) -> None:
+        """Create an empty store with the electorate and the audit records of `MemoryNodes`."""
+        self.nodes = MemoryNodes("overrides", electorate, audit)
+        super().__init__(self.nodes)
+        self.unreadable: dict[int | None, str] = {}
+        """Settable: broker id (None: the cluster) -> why its override cannot be read."""
+
+    def read_overrides(self) -> Overrides:
+        overrides = super().read_overrides()
+        brokers = {b: override for b, override in overrides.brokers.items() if b not in self.unreadable}
+        cluster = None if None in self.unreadable else overrides.cluster
+        # A removed cluster override leaves a node with rate 0.
+        return Overrides(cluster if cluster and cluster.rate > 0 else None, brokers, dict(self.unreadable))
+
+    def mark_for_removal(self, broker_id: int | None) -> None:
+        """Set the rate 0, as the original program marks an override for removal."""
+        mark = NodeEdit(format_override(StoredOverride(0)), None)
+        self.nodes.edit(self.nodes.own.override(broker_id), lambda _: mark, "marking an override")
+
+
+class MemoryPauses(MemoryStore, NodePauses):
     """The pause in memory (a `PauseStore`)."""
-
-    _outage = "the pause cannot be read or written; try again"
 
     def __init__(self, audit: MemoryAudit | None = None) -> None:
         """Create a store that is not paused; `audit` stores its audit records, None: a new one."""
-        self.audit = audit or MemoryAudit()
-        self._pause: Pause | None = None
-        self._lock = threading.Lock()
-        self._watches: Subscriptions[None] = Subscriptions()
-
-    def read_pause(self) -> Pause | None:
-        self._raise_if_down()
-        return self._pause
-
-    def set_pause(self, pause: Pause) -> None:
-        self._swap(pause, unwritten_record(pause.author, AuditAction.PAUSE, pause=pause))
-
-    def remove_pause(self, who: str = "") -> bool:
-        return self._swap(None, unwritten_record(who, AuditAction.RESUME)) is not None
-
-    def watch_pause(self, notify: Callable[[], None]) -> Watch:
-        return self._watches.add(lambda _: notify())
-
-    def _swap(self, pause: Pause | None, record: StoredAuditRecord) -> Pause | None:
-        with self._available():
-            before, self._pause = self._pause, pause
-            if pause or before:
-                self.audit.add(replace(record, pause=pause or before))
-        if before != pause:
-            self._watches.publish(None)
-        return before
+        self.nodes = MemoryNodes("pause", None, audit)
+        super().__init__(self.nodes)

@@ -77,17 +77,12 @@ class Target:
     problem: str = ""
     """Why the last request failed; "": it did not."""
     scrapes: deque[Scrape] = field(default_factory=deque)
+    """The newest ones."""
 
     @property
     def server(self) -> str:
         """Scheme, host and port."""
         return server_of(self.url)
-
-    def add(self, scrape: Scrape, keep: int) -> None:
-        """Add a scrape, and drop all but the newest `keep`."""
-        self.scrapes.append(scrape)
-        while len(self.scrapes) > keep:
-            self.scrapes.popleft()
 
     def series(self, kind: str, mean_seconds: float | None) -> Sequence[Series]:
         """Return the series of a kind, `tx`, `rx`, `speed`, `fact` or `quota`, that the newest scrape contains.
@@ -263,7 +258,7 @@ class ScrapedMetrics:
             known = self._targets.get(broker_id)
             shared = tuple(b for b in urls if urls[b] == url) if counts[url] > 1 else ()
             same = known is not None and (known.url, known.shared_with) == (url, shared)
-            found[broker_id] = known if known and same else Target(url, shared)
+            found[broker_id] = known if known and same else Target(url, shared, scrapes=deque(maxlen=self._keep))
             found[broker_id].hosts = tuple(registered.get(broker_id, ()))
         return found
 
@@ -281,7 +276,7 @@ class ScrapedMetrics:
         except Exception as error:  # the parser of the text format raises many kinds of errors
             raise Failure(f"answers with a malformed text ({error})"[:200]) from None
         with self._changed:
-            target.add(scrape, self._keep)
+            target.scrapes.append(scrape)
         return None
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from autothrottle.adapters.concurrency.subscriptions import Subscriptions
+from autothrottle.adapters.zookeeper.paths import OwnPaths
+from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.operators.audit import AuditReading, StoredAuditRecord
+from autothrottle.core.retries import STORED_STATE
 from autothrottle.ports.kafka import Watch
+
+log = logging.getLogger(__name__)
 
 Node = tuple[bytes | None, int, int]
 """(data, version of the last write, the store's own number). A plain tuple, because the garbage collector stops
@@ -84,3 +93,80 @@ class FollowedNodes(Protocol):
 
     def close(self) -> None:
         """Stop following; no notification follows."""
+
+
+class NodeStore(Protocol):
+    """Where nodes are stored."""
+
+    @property
+    def own(self) -> OwnPaths:
+        """The paths of the nodes."""
+
+    def trail(self) -> Trail:
+        """Return what changes the nodes of one kind of settings."""
+
+    def followed(self, path: str, name: str, with_children: bool = False) -> FollowedNodes:
+        """Start to follow a node, or a node and its children; `name` describes the content in messages."""
+
+
+class NodeFollower(ABC):
+    """Notifies the watchers of nodes on a thread of its own, which starts with the first watcher. Thread-safe.
+
+    A slow watcher delays neither the store nor a read. A subclass sets `_dirty` when a node may have changed.
+    """
+
+    _batch_seconds = 0.0
+    """Delay before each read for the watchers, so that one read covers a burst of changes."""
+
+    def __init__(self, name: str, thread: str) -> None:
+        """Prepare; `name` describes the content of the nodes in messages, and `thread` names the thread."""
+        self._name, self._thread_name = name, thread
+        self.published: Mapping[str, Node] = {}
+        """What was read when the watchers were last notified."""
+        self._watchers = Subscriptions[None]()
+        self._thread_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._dirty, self._closed = threading.Event(), threading.Event()
+
+    def close(self) -> None:
+        """End the thread; no notification follows."""
+        self._closed.set()
+        self._dirty.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def watch(self, notify: Callable[[], None]) -> Watch:
+        """Call `notify` after every change, on the thread of these nodes."""
+        watch = self._watchers.add(lambda _: notify())
+        with self._thread_lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._follow, name=self._thread_name, daemon=True)
+                self._thread.start()
+        self._dirty.set()
+        return watch
+
+    @abstractmethod
+    def _current(self) -> Mapping[str, Node]:
+        """Return path -> node for all that exist, for the watchers."""
+
+    def _follow(self) -> None:
+        while True:
+            self._dirty.wait()
+            if self._closed.wait(self._batch_seconds):
+                return
+            self._dirty.clear()
+            try:
+                if self._refresh():
+                    self._watchers.publish(None)
+                continue
+            except AutothrottleError as error:
+                log.warning("Cannot read the %s, trying again: %s", self._name, error)
+            except Exception:  # a bug must not end the thread: no watcher would hear of later changes
+                log.exception("Following the %s failed unexpectedly, trying again", self._name)
+            self._closed.wait(STORED_STATE.first)
+            self._dirty.set()
+
+    def _refresh(self) -> bool:
+        """Read what changed; return whether to notify the watchers."""
+        published, self.published = self.published, self._current()
+        return self.published != published

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from autothrottle.adapters.state_store.nodes import FollowedNodes, Node, NodeEdit, StoredNode, Trail
+from autothrottle.adapters.state_store.nodes import Node, NodeEdit, NodeStore, StoredNode
 from autothrottle.adapters.zookeeper.codec import (
     FORMAT_VERSION,
     compact_json,
@@ -24,7 +24,6 @@ from autothrottle.adapters.zookeeper.codec import (
     parse_override,
     parse_pause,
 )
-from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import broker_id_of, validate_broker_id
 from autothrottle.core.errors import FIELD_ERRORS, Incomplete, Invalid
 from autothrottle.core.operators.audit import (
@@ -52,9 +51,10 @@ class NodeOverrides:
     the node is deleted and created again. Each change and its audit record are one transaction.
     """
 
-    def __init__(self, own: OwnPaths, trail: Trail, nodes: FollowedNodes) -> None:
-        """Use a trail, and the followed node of the cluster override with its children."""
-        self._own, self._trail, self._nodes = own, trail, nodes
+    def __init__(self, store: NodeStore) -> None:
+        """Follow the node of the cluster override and its children."""
+        self._own, self._trail = store.own, store.trail()
+        self._nodes = store.followed(self._own.overrides, "overrides", with_children=True)
 
     def close(self) -> None:
         """Stop following the overrides."""
@@ -151,9 +151,10 @@ def _holds_override(node: StoredNode) -> bool:
 class NodePauses:
     """A `PauseStore`. Thread-safe."""
 
-    def __init__(self, own: OwnPaths, trail: Trail, nodes: FollowedNodes) -> None:
-        """Use a trail, and the followed node of the pause."""
-        self._own, self._trail, self._nodes = own, trail, nodes
+    def __init__(self, store: NodeStore) -> None:
+        """Follow the node of the pause."""
+        self._own, self._trail = store.own, store.trail()
+        self._nodes = store.followed(self._own.pause, "pause")
 
     def close(self) -> None:
         """Stop following the pause."""
@@ -273,10 +274,11 @@ class MapCodec(Generic[K, V]):
 class NodeAuditedMap(MapEdits[K, V]):
     """An `AuditedMap`. Thread-safe. Without the node, the map is empty."""
 
-    def __init__(self, own: OwnPaths, codec: MapCodec[K, V], trail: Trail, nodes: FollowedNodes) -> None:
-        """Use a codec, a trail and the followed node of the map."""
+    def __init__(self, store: NodeStore, codec: MapCodec[K, V]) -> None:
+        """Follow the node of the map."""
         self._codec, self._kind = codec, codec.kind
-        self._path, self._trail, self._nodes = own.audited_map(codec.node), trail, nodes
+        self._path, self._trail = store.own.audited_map(codec.node), store.trail()
+        self._nodes = store.followed(self._path, codec.kind.name)
 
     def close(self) -> None:
         """Stop following the node."""

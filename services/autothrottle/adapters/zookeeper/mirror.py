@@ -20,13 +20,12 @@ from kazoo.exceptions import NoAuthError, NoNodeError, UnimplementedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback, KazooState
 
-from autothrottle.adapters.concurrency.subscriptions import Subscriptions, seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.state_store.nodes import NodeFollower
 from autothrottle.adapters.zookeeper.bulk import DENIED, Node, get_many_async, watch_many_async
 from autothrottle.adapters.zookeeper.session import translated_errors
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
-from autothrottle.core.retries import STORED_STATE
-from autothrottle.ports.kafka import Watch
+from autothrottle.core.errors import Invalid, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -311,54 +310,34 @@ class ParsedNodes:
         return value
 
 
-_BATCH_SECONDS = 0.02
-"""Delay before each read for the watchers, so that one read covers a burst of changes, such as 50 overrides at once."""
-
-
-class FollowedNode:
+class FollowedNode(NodeFollower):
     """Reads a node, or a node and its children, and notifies watchers of their changes. Thread-safe.
 
-    Concurrent callers share reads: one caller reads for all callers that were waiting when its read began. A thread,
-    which starts with the first watcher, reads after each change. This also renews the watches in ZooKeeper.
+    Concurrent callers share reads: one caller reads for all callers that were waiting when its read began. The thread
+    reads after each change. This also renews the watches in ZooKeeper.
     """
+
+    _batch_seconds = 0.02
+    """Enough for a burst such as 50 overrides at once."""
 
     def __init__(
         self, client: KazooClient, path: str, name: str, timeout: timedelta, with_children: bool = False
     ) -> None:
         """Start to follow the node; `name` describes its content in messages."""
-        self._client, self._path, self._name, self._with_children = client, path, name, with_children
+        super().__init__(name, f"zookeeper-{name}")
+        self._client, self._path, self._with_children = client, path, with_children
         self._timeout = timeout.total_seconds()
         self._read_lock = threading.Lock()
         self._tickets = count(1)
         self._newest_ticket = self._served = 0
         self._last: Mapping[str, Node] = {}
-        self.published: Mapping[str, Node] = {}
-        """What was read when the watchers were last notified."""
-        self._watchers = Subscriptions[None]()
-        self._thread_lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._dirty = threading.Event()
-        self._closed = threading.Event()
         self._mirror = ZnodeMirror(client, self._dirty.set)
         self._mirror.track((part, path) for part in (Part if with_children else (Part.DATA,)))
 
     def close(self) -> None:
         """Stop following the node and end the thread; no notification follows."""
-        self._closed.set()
-        self._dirty.set()
-        if self._thread is not None:
-            self._thread.join()
+        super().close()
         self._mirror.close()
-
-    def watch(self, notify: Callable[[], None]) -> Watch:
-        """Call `notify` after every change, on the thread of this node."""
-        watch = self._watchers.add(lambda _: notify())
-        with self._thread_lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._follow, name=f"zookeeper-{self._name}", daemon=True)
-                self._thread.start()
-        self._dirty.set()
-        return watch
 
     def read(self) -> Mapping[str, Node]:
         """Return path -> node for all that exist. A node may exist and hold no data: zkCli creates such nodes.
@@ -377,31 +356,11 @@ class FollowedNode:
                 self._served = newest
             return self._last
 
-    def _follow(self) -> None:
-        while True:
-            self._dirty.wait()
-            if self._closed.wait(_BATCH_SECONDS):
-                return
-            self._dirty.clear()
-            try:
-                if self._refresh():
-                    self._watchers.publish(None)
-                continue
-            except AutothrottleError as error:
-                log.warning("Cannot read the %s, trying again: %s", self._name, error)
-            except Exception:  # a bug must not end the thread: no watcher would hear of later changes
-                log.exception("Following the %s failed unexpectedly, trying again", self._name)
-            self._closed.wait(STORED_STATE.first)
-            self._dirty.set()
-
-    def _refresh(self) -> bool:
-        """Read what changed; return whether to notify the watchers."""
+    def _current(self) -> Mapping[str, Node]:
         if not self._client.connected:
-            return False  # the mirror reports the connection; until then kazoo would collect the requests
+            return self.published  # the mirror reports the connection; until then kazoo would collect the requests
         with self._read_lock, translated_errors(f"reading the {self._name}"):
-            current = self._read_changed()
-        published, self.published = self.published, current
-        return current != published
+            return self._read_changed()
 
     def _read_changed(self) -> Mapping[str, Node]:
         while self._mirror.read_changed(self._timeout):

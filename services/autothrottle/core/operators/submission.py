@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from itertools import islice
 
 from autothrottle.core.cluster.configs import WILDCARD, ConfigResource, ReplicaRole, parse_replicas, validate_broker_id
 from autothrottle.core.cluster.snapshot import Assignment, Snapshot, TopicPartition, TopicReassignment
 from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Missing
+from autothrottle.core.texts import excerpt
 from autothrottle.core.units import MAX_INT32
 
 Targets = Mapping[TopicPartition, tuple[int, ...]]
@@ -154,10 +154,7 @@ def _absent_brokers(snapshot: Snapshot, targets: Targets) -> Iterator[str]:
 
 def some(problems: Iterable[str]) -> str:
     """Return the first problems, and the number of the others; "": there are none."""
-    sentences = iter(problems)
-    first = list(islice(sentences, _SHOWN))
-    others = sum(1 for _ in sentences)
-    return "; ".join(first) + (f" and {others} more" if others else "")
+    return excerpt(list(problems), _SHOWN, "; ")
 
 
 def _refuse(kind: type[AutothrottleError], problems: Iterable[str], fix: str) -> None:

@@ -15,7 +15,7 @@ from functools import cached_property
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, LedgerKey, ReplicaRole, ResourceType
 from autothrottle.core.cluster.flows import LinkSide
 from autothrottle.core.cycle.decision import Contribution, PurgeQuota, WakeUp
-from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState
+from autothrottle.core.cycle.input import CycleInput, PlannerSettings, QuotaControlState, YieldState
 from autothrottle.core.errors import Invalid
 from autothrottle.core.operators.sources import KnownSources, unreadable_entries
 from autothrottle.core.policy.interface import Limits
@@ -27,7 +27,7 @@ from autothrottle.core.quotas.keys import (
     format_value,
     parse_value,
 )
-from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldState, YieldTarget
+from autothrottle.core.quotas.yielding import MAX_LIMITED, QUOTA_WINDOW, YieldRules, YieldTarget
 from autothrottle.core.records import Basis, Decision, Outcome, OutcomeStatus
 from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import Change, ChangeSet, change_of, recorded_first

@@ -129,6 +129,26 @@ class Codec:
         raise NotImplementedError
 
 
+class ComparedCodec(Codec):
+    """Packs a value that equals the earlier one in one byte."""
+
+    def write(self, writer: Writer, value: Any, earlier: Any) -> None:
+        if value is earlier or (earlier is not NOTHING and value == earlier):
+            writer.integers[self.column].append(SAME)
+        else:
+            writer.integers[self.column].append(DIFFERENT)
+            self.write_different(writer, value, earlier)
+
+    def read(self, reader: Reader, earlier: Any) -> Any:
+        return earlier if reader.integer(self.column) == SAME else self.read_different(reader, earlier)
+
+    def write_different(self, writer: Writer, value: Any, earlier: Any) -> None:
+        raise NotImplementedError
+
+    def read_different(self, reader: Reader, earlier: Any) -> Any:
+        raise NotImplementedError
+
+
 def write_difference(integers: list[int], values: Sequence[Any], earlier: Sequence[Any]) -> list[int]:
     """Write which runs of the earlier values stay, and how many new ones follow each; return the indices of new values.
 

@@ -9,13 +9,11 @@ from typing import Any
 from autothrottle.core.cluster.flows import CopiedMark, FlowProgress, GrowthMark, LogGrowth, TopicProgress
 from autothrottle.core.errors import Incomplete
 from autothrottle.core.scoring.columns import (
-    DIFFERENT,
     EPOCH,
     MICROSECOND,
     NOTHING,
-    SAME,
-    Codec,
     Columns,
+    ComparedCodec,
     Reader,
     Writer,
     read_difference,
@@ -23,7 +21,7 @@ from autothrottle.core.scoring.columns import (
 )
 
 
-class _Counts(Codec):
+class _Counts(ComparedCodec):
     """Cumulative counts of a flow or a broker, with their earlier values: `FlowProgress` and `LogGrowth`.
 
     A new count is packed as its difference from the line through the last two.
@@ -86,11 +84,7 @@ class FlowCountCodec(_Counts):
         super().__init__(columns, name, ("bytes_copied",))
         self._produced, self._left = columns.add(f"{name}.bytes_produced"), columns.add(f"{name}.bytes_left")
 
-    def write(self, writer: Writer, value: Any, earlier: Any) -> None:
-        if value is earlier or value == earlier:
-            writer.integers[self.column].append(SAME)
-            return
-        writer.integers[self.column].append(DIFFERENT)
+    def write_different(self, writer: Writer, value: Any, earlier: Any) -> None:
         curve = (*value.recent, CopiedMark(value.at, value.bytes_copied))
         self._write_curve(writer, curve, _flow_curve(earlier))
         self._write_since(writer, value.since, value.at, earlier)
@@ -99,9 +93,7 @@ class FlowCountCodec(_Counts):
         bytes_left = _predicted_rest(earlier, value.bytes_copied, value.bytes_produced)
         writer.integers[self._left].append(value.bytes_left - bytes_left)
 
-    def read(self, reader: Reader, earlier: Any) -> Any:
-        if reader.integer(self.column) == SAME:
-            return earlier
+    def read_different(self, reader: Reader, earlier: Any) -> Any:
         *recent, (at, copied) = self._read_curve(reader, _flow_curve(earlier), CopiedMark)
         since = self._read_since(reader, at, earlier)
         produced = _predicted_production(earlier, at) + reader.integer(self._produced)
@@ -133,22 +125,16 @@ class LogCountCodec(_Counts):
     def __init__(self, columns: Columns, name: str) -> None:
         super().__init__(columns, name, ("led", "received"))
 
-    def write(self, writer: Writer, value: Any, earlier: Any) -> None:
-        if value is earlier or value == earlier:
-            writer.integers[self.column].append(SAME)
-            return
-        writer.integers[self.column].append(DIFFERENT)
+    def write_different(self, writer: Writer, value: Any, earlier: Any) -> None:
         self._write_curve(writer, value.curve, () if earlier is NOTHING else earlier.curve)
         self._write_since(writer, value.since, value.at, earlier)
 
-    def read(self, reader: Reader, earlier: Any) -> Any:
-        if reader.integer(self.column) == SAME:
-            return earlier
+    def read_different(self, reader: Reader, earlier: Any) -> Any:
         *recent, (at, led, received) = self._read_curve(reader, () if earlier is NOTHING else earlier.curve, GrowthMark)
         return LogGrowth(led, received, at, self._read_since(reader, at, earlier), tuple(recent))
 
 
-class TopicCountCodec(Codec):
+class TopicCountCodec(ComparedCodec):
     """The progress of a topic: the bytes left follow from those copied, and the bounds of the ETA from the ETA."""
 
     def __init__(self, columns: Columns, name: str) -> None:
@@ -156,11 +142,7 @@ class TopicCountCodec(Codec):
         self._copied, self._left = columns.add(f"{name}.bytes_copied"), columns.add(f"{name}.bytes_left")
         self._etas = [(columns.add(f"{name}.{eta}?"), columns.add(f"{name}.{eta}")) for eta in _ETAS]
 
-    def write(self, writer: Writer, value: Any, earlier: Any) -> None:
-        if value is earlier or (earlier is not NOTHING and value == earlier):
-            writer.integers[self.column].append(SAME)
-            return
-        writer.integers[self.column].append(DIFFERENT)
+    def write_different(self, writer: Writer, value: Any, earlier: Any) -> None:
         old = TopicProgress(0, 0) if earlier is NOTHING else earlier
         writer.integers[self._copied].append(value.bytes_copied - old.bytes_copied)
         rest = old.bytes_left - (value.bytes_copied - old.bytes_copied)
@@ -174,9 +156,7 @@ class TopicCountCodec(Codec):
                 writer.integers[column].append(change - shift * (base is not None))
                 shift = change if base is not None else shift
 
-    def read(self, reader: Reader, earlier: Any) -> Any:
-        if reader.integer(self.column) == SAME:
-            return earlier
+    def read_different(self, reader: Reader, earlier: Any) -> Any:
         old = TopicProgress(0, 0) if earlier is NOTHING else earlier
         copied = old.bytes_copied + reader.integer(self._copied)
         bytes_left = old.bytes_left - (copied - old.bytes_copied) + reader.integer(self._left)

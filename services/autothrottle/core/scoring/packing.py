@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
@@ -38,10 +38,10 @@ from autothrottle.core.scoring.columns import (
     SAME,
     Codec,
     Columns,
+    ComparedCodec,
     Reader,
     Writer,
     read_difference,
-    varint,
     write_difference,
 )
 from autothrottle.core.scoring.counts import FlowCountCodec, LogCountCodec, TopicCountCodec
@@ -146,7 +146,7 @@ class _Text(Codec):
         return reader.bytes(self._texts, reader.count(self.column)).decode("utf-8", "surrogatepass")
 
 
-class _Sequence(Codec):
+class _Sequence(ComparedCodec):
     """Tuples of any length, and sets, which are sorted."""
 
     def __init__(self, columns: Columns, name: str, item: Any, kind: Callable[[Iterable[Any]], Any]) -> None:
@@ -156,12 +156,7 @@ class _Sequence(Codec):
     def _ordered(self, values: Collection[Any]) -> Sequence[Any]:
         return tuple(values) if self._kind is tuple else sorted(values, key=_order)
 
-    def write(self, writer: Writer, value: Any, earlier: Any) -> None:
-        integers = writer.integers[self.column]
-        if value is earlier or (earlier is not NOTHING and value == earlier):
-            integers.append(SAME)
-            return
-        integers.append(DIFFERENT)
+    def write_different(self, writer: Writer, value: Any, earlier: Any) -> None:
         self.write_values(writer, self._ordered(value), self._earlier(earlier))
 
     def write_values(self, writer: Writer, values: Sequence[Any], earlier: Sequence[Any]) -> None:
@@ -169,9 +164,7 @@ class _Sequence(Codec):
         for number in write_difference(integers, values, earlier):
             self._item.write(writer, values[number], values[number - 1] if number else NOTHING)
 
-    def read(self, reader: Reader, earlier: Any) -> Any:
-        if reader.integer(self.column) == SAME:
-            return earlier
+    def read_different(self, reader: Reader, earlier: Any) -> Any:
         return self._kind(self.read_values(reader, self._earlier(earlier)))
 
     def read_values(self, reader: Reader, earlier: Sequence[Any]) -> list[Any]:
@@ -496,14 +489,3 @@ class ColumnPacking(Generic[_T]):
 
     def _numbers_of(self, layout: str) -> Sequence[int | None]:
         return [self._numbers.get(name) for name in layout.split("\n")]
-
-
-def column_sizes(packing: ColumnPacking[Any], packed: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the name and the size in bytes of each column of a packed value."""
-    names, position, index = packing.layout.split("\n"), 0, 0
-    while position < len(packed):
-        empty, position = varint(packed, position, len(packed))
-        length, position = varint(packed, position, len(packed))
-        index += empty >> 1
-        yield names[index], length >> 1
-        position, index = position + (length >> 1), index + 1

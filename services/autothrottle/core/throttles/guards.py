@@ -38,6 +38,7 @@ from autothrottle.core.forecast.eta import move_time, needed_rate
 from autothrottle.core.forecast.progress import StallWatch
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.records import Basis, Decision, Outcome, Reason
+from autothrottle.core.texts import excerpt
 from autothrottle.core.throttles.changes import Change
 from autothrottle.core.throttles.plan import DesiredReplicas, Plan, is_small_change
 from autothrottle.core.traffic.loads import Loads, Utilization
@@ -203,9 +204,8 @@ def with_exempt_partitions(plan: Plan, snapshot: Snapshot, limits: Limits, free:
         _reserved(decision, snapshot, limits, shares.get((decision.broker_id, decision.role), 0.0))
         for decision in plan.decisions
     )
-    shown = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(free)[:5])
-    more = f" and {len(free) - 5} more" if len(free) > 5 else ""
-    finding = f"partitions below min.insync.replicas are not throttled: {shown}{more}"
+    shown = excerpt([f"{topic}-{partition}" for topic, partition in sorted(free)], 5)
+    finding = f"partitions below min.insync.replicas are not throttled: {shown}"
     return Guarded(replace(plan, decisions=decisions, replicas=replicas), (finding,))
 
 

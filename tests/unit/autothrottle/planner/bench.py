@@ -16,9 +16,9 @@ from autothrottle.adapters.memory import (
     MemoryOverrides,
     MemoryPauses,
 )
+from autothrottle.adapters.zookeeper.map_codecs import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole
 from autothrottle.core.cycle.input import PlannerSettings
-from autothrottle.core.operators.audit import CATCH_UPS, TEMPORARY_QUOTAS, YIELD_RULES
 from autothrottle.core.operators.sources import Schedule
 from autothrottle.core.policy.headroom import HeadroomPolicy
 from autothrottle.core.policy.interface import Limits, Policy

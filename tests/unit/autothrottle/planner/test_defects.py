@@ -15,6 +15,7 @@ import pytest
 
 from autothrottle.adapters.grpc.services import PlannerServiceClient
 from autothrottle.adapters.memory import MemoryAuditedMap, MemoryCluster, MemoryMembers, MemoryMembership
+from autothrottle.adapters.zookeeper.map_codecs import REQUEST_QUOTAS
 from autothrottle.admin.estimator import Estimator
 from autothrottle.admin.servicer import AdminServicer
 from autothrottle.core.cluster.configs import (
@@ -26,7 +27,6 @@ from autothrottle.core.cluster.configs import (
     ResourceType,
 )
 from autothrottle.core.cluster.snapshot import Problem
-from autothrottle.core.operators.audit import REQUEST_QUOTAS
 from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import Outcome, OutcomeStatus, Reason
 from autothrottle.core.throttles.changes import Change

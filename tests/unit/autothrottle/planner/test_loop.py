@@ -635,12 +635,12 @@ def test_a_write_is_reported_even_if_the_purge_of_an_override_fails_afterwards(
         bench.begin_reassignment()
         bench.cycle()
         bench.cluster.finish("t1")
-        bench.overrides.electorate = MemoryElectorate()  # its newest term differs
+        bench.overrides.nodes.electorate = MemoryElectorate()  # its newest term differs
         record = bench.cycle()
         assert "term 1 is over" in record.error
         assert bench.is_clean()
         assert count(caplog, "Throttle removed on broker 1001") == 1
-        bench.overrides.electorate = bench.electorate
+        bench.overrides.nodes.electorate = bench.electorate
         bench.cycle()
         assert bench.overrides.read_overrides().cluster is None
         assert [e.title for e in bench.posted()][-1] == "Broker replication throttle removed"

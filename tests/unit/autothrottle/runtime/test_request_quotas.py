@@ -18,9 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from autothrottle.adapters.credentials import Tokens
 from autothrottle.adapters.memory import MemoryAuditedMap, MemoryMetrics
+from autothrottle.adapters.zookeeper.map_codecs import REQUEST_QUOTAS
 from autothrottle.core.access import Caller, Role
 from autothrottle.core.exported_metrics import REQUEST_RATE, REQUEST_THROTTLE_TIME
-from autothrottle.core.operators.audit import REQUEST_QUOTAS
 from autothrottle.core.request_quotas import RequestQuotaEntity
 from autothrottle.runtime import call_limits
 from autothrottle.runtime.access import Access, has_request_quota

@@ -113,7 +113,7 @@ def test_a_pool_that_is_refused_has_a_line_that_can_be_read(directory: Directory
     pool = '[pools.a]\ntopics = ["latency_testing"]\nbrokers = [1001, 1006]\nreplication = 2\n'
     status, output, _ = directory.apply(pool, "--repair-lost")
     assert status == 1
-    assert output.splitlines()[0].endswith("; and 7 more")
+    assert output.splitlines()[0].endswith(" and 7 more")
 
 
 def test_partitions_without_a_size_have_no_bytes_to_copy(directory: Directory, cluster: PlacementCluster) -> None:

@@ -14,9 +14,10 @@ from autothrottle.adapters.kafka_state.copy import export_state, import_state
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.nodes import kafka_overrides
+from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
 from autothrottle.adapters.kafka_state.replica import Effect, StateEdit
 from autothrottle.adapters.kafka_state.topic import Records
+from autothrottle.adapters.state_store.operator_stores import NodeOverrides
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
 from autothrottle.core.cluster.configs import ConfigResource
 from autothrottle.core.errors import Conflict, Incomplete, Invalid, NotLeader, Unavailable
@@ -254,7 +255,7 @@ def test_a_candidate_that_hears_nothing_cannot_depose_the_leader(processes: Proc
 
 
 def test_a_copy_loads_into_an_empty_topic_and_owns_everything_again(processes: Processes, log: StateLog) -> None:
-    overrides = kafka_overrides(log, OWN)
+    overrides = NodeOverrides(KafkaNodeStore(log, OWN))
     overrides.set_override(1001, StoredOverride(7_000_000), who="anna")
     fence = begin_term(log)
     entry = ledger_entry(leader_replication_throttled_rate="7")
@@ -267,7 +268,7 @@ def test_a_copy_loads_into_an_empty_topic_and_owns_everything_again(processes: P
     other = Processes(ExitStack())
     loaded = other.log()
     import_state(loaded, OWN, copy)
-    overrides = kafka_overrides(loaded, OWN)
+    overrides = NodeOverrides(KafkaNodeStore(loaded, OWN))
     assert overrides.read_overrides().brokers[1001].rate == 7_000_000
     assert [(r.who, r.time) for r in overrides.read_audit_records(10).records] == [
         (r.who, r.time.replace(tzinfo=UTC)) for r in records

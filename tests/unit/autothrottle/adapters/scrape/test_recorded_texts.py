@@ -46,8 +46,8 @@ def target(text: str, exporter: Exporter) -> Target:
         flags=re.MULTILINE,
     )
     samples = Target("http://b1:9100/metrics")
-    samples.add(scraped(start, exporter, NOW - SECONDS), 4)
-    samples.add(scraped(text, exporter, NOW), 4)
+    samples.scrapes.append(scraped(start, exporter, NOW - SECONDS))
+    samples.scrapes.append(scraped(text, exporter, NOW))
     return samples
 
 

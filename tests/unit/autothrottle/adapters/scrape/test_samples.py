@@ -7,6 +7,7 @@ jmx_exporter 1.0 with the rules of Strimzi 0.41 and with those of its own exampl
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -58,16 +59,16 @@ def test_samples_with_their_own_time_are_not_counted_twice() -> None:
     """cAdvisor reads its counters every 10 s, so that two scrapes may return the same samples."""
     target = Target("http://node/metrics")
     for received in (NOW, NOW + 5):
-        target.add(scraped((TEXTS / "cadvisor.txt").read_text(), EXPORTERS["cadvisor"], received), 4)
+        target.scrapes.append(scraped((TEXTS / "cadvisor.txt").read_text(), EXPORTERS["cadvisor"], received))
     (series,) = target.series("tx", None)
     assert series.samples == [(1_718_000_001.2, 4.2e9)]
 
 
 def test_samples_before_the_newest_window_are_dropped() -> None:
-    target = Target("http://b1:9100/metrics")
+    target = Target("http://b1:9100/metrics", scrapes=deque(maxlen=3))
     for second in range(10):
         text = f'node_network_receive_bytes_total{{device="eth0"}} {second}\n'
-        target.add(scraped(text, EXPORTERS["node_exporter"], NOW + second), 3)
+        target.scrapes.append(scraped(text, EXPORTERS["node_exporter"], NOW + second))
     (series,) = target.series("rx", None)
     assert series.samples == [(NOW + 7, 7.0), (NOW + 8, 8.0), (NOW + 9, 9.0)]
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from kazoo.client import KazooClient
 
-from autothrottle.adapters.zookeeper import mirror
+from autothrottle.adapters.state_store import nodes
 from autothrottle.adapters.zookeeper.mirror import FollowedNode
 from autothrottle.core.retries import STORED_STATE
 
@@ -20,7 +20,7 @@ def test_a_bug_does_not_end_the_thread(
     failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Any other error than ours ended the thread. The planner then heard of no override or pause until the interval."""
-    monkeypatch.setattr(mirror, "STORED_STATE", replace(STORED_STATE, first=0.01))
+    monkeypatch.setattr(nodes, "STORED_STATE", replace(STORED_STATE, first=0.01))
     bugs, notified = iter([KeyError("a bug")]), threading.Event()
 
     def fail_once(where: str) -> None:

@@ -19,8 +19,13 @@ from autothrottle_lab.servers import processes
 
 pytest_plugins = ["tests.server_fixtures"]
 
-LONG_WAITS = ("tests/contract/", "tests/unit/autothrottle/adapters/", "tests/unit/autothrottle_client/")
-"""Tests without a server that wait longest. They start first, in this order: the last tests should not wait."""
+LONG_TESTS = (
+    "tests/unit/autothrottle_lab/simulate/test_advice.py",
+    "tests/contract/",
+    "tests/unit/autothrottle/adapters/",
+    "tests/unit/autothrottle_client/",
+)
+"""Tests without a server that take or wait longest. They start first, in this order: the last tests should be short."""
 
 SERVER_TESTS = ("tests/system/", "tests/chaos/test_chaos.py")
 SCORER = "tests/system/scorer/"
@@ -157,8 +162,8 @@ def position(item: pytest.Item) -> tuple[int, str, int]:
     """
     mark = item.get_closest_marker("xdist_group")
     if item.get_closest_marker("server") is None:
-        waits = [number for number, place in enumerate(LONG_WAITS) if item.nodeid.startswith(place)]
-        return (waits[0] if waits else len(LONG_WAITS)) - len(LONG_WAITS), "", 0
+        places = [number for number, place in enumerate(LONG_TESTS) if item.nodeid.startswith(place)]
+        return (places[0] if places else len(LONG_TESTS)) - len(LONG_TESTS), "", 0
     if mark is None:
         return len(SHARED_CLUSTERS) + 1, "", 0
     if mark.args[0] in SHARED_CLUSTERS:

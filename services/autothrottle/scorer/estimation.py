@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -60,21 +62,22 @@ def logged_recoveries(timeline: pa.Table) -> list[LoggedRecovery]:
         timeline: columns: `tables.TIMELINE`.
     """
     in_order = [("recovery_id", "ascending"), ("term", "ascending"), ("cycle", "ascending")]
-    rows_of: dict[str, list[Mapping[str, Any]]] = {}
-    for row in timeline.filter(timeline["budget"].is_valid()).sort_by(in_order).to_pylist():
-        rows_of.setdefault(row["recovery_id"], []).append(row)
-    in_time = sorted(rows_of.values(), key=lambda rows: rows[0]["time"])
-    return [_logged_recovery(rows) for rows in in_time]
+    measured = timeline.select(_COLUMNS).filter(timeline["budget"].is_valid()).sort_by(in_order)
+    recoveries = []
+    for recovery_id in measured["recovery_id"].unique():
+        own = measured.filter(pc.equal(measured["recovery_id"], recovery_id))
+        recoveries.append((own["time"][0].as_py(), _logged_recovery(own)))
+    return [recovery for _, recovery in sorted(recoveries, key=itemgetter(0))]
 
 
-def _logged_recovery(rows: Sequence[Mapping[str, Any]]) -> LoggedRecovery:
-    newest = rows[-1]
-    # The first stretch reaches back to the start of the recovery.
+def _logged_recovery(rows: pa.Table) -> LoggedRecovery:
+    newest = rows.slice(len(rows) - 1).to_pylist()[0]
+    # A recovery may have a million rows, so only the values of stretches become objects.
+    columns = {name: rows[_STRETCH_COLUMNS[name]].to_pylist() for name in _STRETCH_COLUMNS}
+    ages = map(_metric_ages, *(rows[name].to_pylist() for name in ("time", "measured_from", "measured_to")))
     stretches = [
-        LoggedStretch(
-            **{name: row["reach" if name == "seconds" else name] for name in _FIELDS}, metric_ages=_metric_ages(row)
-        )
-        for row in rows
+        LoggedStretch(**dict(zip(columns, values, strict=True)), metric_ages=of_metric)
+        for *values, of_metric in zip(*columns.values(), ages, strict=True)
     ]
     return LoggedRecovery(
         cluster=newest["cluster"],
@@ -89,15 +92,30 @@ def _logged_recovery(rows: Sequence[Mapping[str, Any]]) -> LoggedRecovery:
     )
 
 
-_FIELDS = tuple(name for name in LoggedStretch.__dataclass_fields__ if name != "metric_ages")
+_STRETCH_COLUMNS = {
+    # The first stretch reaches back to the start of the recovery.
+    name: "reach" if name == "seconds" else name
+    for name in LoggedStretch.__dataclass_fields__
+    if name != "metric_ages"
+}
+"""Field of `LoggedStretch` -> its column."""
+
+_COLUMNS = [
+    *dict.fromkeys(
+        (
+            *("recovery_id", "cluster", "role", "term", "cycle", "time", "measured_from", "measured_to"),
+            *("duration", "amount", "growth", "max_ratio", "change_threshold", "policy", "interval_seconds"),
+            *_STRETCH_COLUMNS.values(),
+        )
+    )
+]
 
 
-def _metric_ages(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the ages of the start and of the end of the metric's interval; None: not measured, or implausible."""
-    start, end = row["measured_from"], row["measured_to"]
+def _metric_ages(time: datetime, start: datetime | None, end: datetime | None) -> tuple[float, float] | None:
+    """Return the ages of the start and of the end of a metric's interval; None: not measured, or implausible."""
     if start is None or end is None:
         return None
-    oldest, newest = (row["time"] - start).total_seconds(), (row["time"] - end).total_seconds()
+    oldest, newest = (time - start).total_seconds(), (time - end).total_seconds()
     return (oldest, newest) if -_OLDEST_SECONDS <= newest < oldest <= _OLDEST_SECONDS else None
 
 

@@ -74,12 +74,13 @@ def _of(timeline: pa.Table, recovery_ids: Sequence[str]) -> pa.Table:
 
 
 def _timelines(timeline: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """Return recovery id -> decisions for its slowest link side, in order."""
+    """Return recovery id -> decisions for its slowest link side, in order; of a long timeline, an even choice."""
     in_order = timeline.sort_by([("cluster", "ascending"), ("term", "ascending"), ("cycle", "ascending")])
-    timelines: dict[str, list[dict[str, Any]]] = {}
-    for row in _rows(in_order):
-        if len(timelines.setdefault(row["recovery_id"], [])) < _MOST_POINTS:
-            timelines[row["recovery_id"]].append(row)
+    timelines = {}
+    for recovery_id in in_order["recovery_id"].unique().to_pylist():
+        own = _of(in_order, [recovery_id])
+        points = min(len(own), _MOST_POINTS)
+        timelines[recovery_id] = _rows(own.take([number * len(own) // points for number in range(points)]))
     return timelines
 
 

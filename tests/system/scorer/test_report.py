@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from autothrottle.scorer import results
 from autothrottle.scorer.command import write_report
+from autothrottle.scorer.log import QUALITY
 from autothrottle.scorer.report import Results, as_json
 from tests.system.scorer import golden
 from tests.system.scorer.conftest import Scored
@@ -32,6 +34,20 @@ def test_page_has_a_timeline_with_its_events_for_each_recovery(out: Path) -> Non
     for name, marks in events.items():
         assert "start of 3 partitions, " in marks and "finish after " in marks
         assert ("leader change" in marks) is (name == "handed-over")
+
+
+def test_a_long_timeline_is_shown_to_its_end(scored: Scored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page showed the first 2,000 decisions of a recovery, and the rate of the last one until the finish.
+
+    All rows became Python objects for it: 3.6 GB for 500,000 decisions.
+    """
+    monkeypatch.setattr(results, "_MOST_POINTS", 10)
+    shown = results.gather(scored.files, QUALITY.empty_table(), None).timelines
+    assert shown.keys() == scored.results.timelines.keys()
+    for recovery_id, rows in scored.results.timelines.items():
+        times = [row["time"] for row in rows]
+        assert len(times) > 10
+        assert [row["time"] for row in shown[recovery_id]] == [times[n * len(times) // 10] for n in range(10)]
 
 
 def test_json_and_csv_contain_every_recovery(out: Path) -> None:

@@ -33,8 +33,18 @@ from autothrottle.scorer.tables import PORTS, TIMELINE
 _PACKED = "part int, kind string, content binary"
 """`kind` is `rows` (an Arrow table), `plan` (a pickled `PartPlan`) or, with part -1, `file` (a `FileReading`)."""
 
-_SCORED = "recovery int, part int, cluster string, date string, summary string, ports binary, timeline binary"
-"""Scores of one recovery in one part; with recovery -1, `summary` is a `FileReading`."""
+_SCORED = (
+    "recovery int, part int, chunk int, cluster string, date string, summary string, ports binary, timeline binary"
+)
+"""Scores of one recovery in one part; with recovery -1, `summary` is a `FileReading`.
+
+A long timeline continues in rows of its own, which have only a timeline: Spark's JVM copies each row several times.
+"""
+
+_CHUNK = 25_000
+"""Most stretches of a timeline in one row, a few MB."""
+
+_ORDER = ("recovery", "part", "chunk")
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -61,7 +71,7 @@ class SparkParts:
         if isinstance(files, ArrowFiles) and not files.tasks_write:
             # One commit for each date, of rows that the driver holds.
             for date in sorted({plan.recoveries[number].date for number, _, _ in self.rows}):
-                rows_of_date = scored.where(scored["date"] == date).toArrow()
+                rows_of_date = _in_order(scored.where(scored["date"] == date).toArrow())
                 for name, schema in _TABLES.items():
                     batches = _unpacking(name)(iter(rows_of_date.to_batches()))
                     files.write(name, pa.Table.from_batches(batches, schema))
@@ -69,7 +79,7 @@ class SparkParts:
             written = scored.groupBy("cluster", "date").applyInArrow(_writing(files), "files int")
             written.toArrow()
         else:
-            scored = scored.repartition("cluster", "date")
+            scored = scored.repartition("cluster", "date").sortWithinPartitions(*_ORDER)
             for name, schema in _TABLES.items():
                 rows = scored.mapInArrow(_unpacking(name), from_arrow_schema(schema))
                 rows.write.mode("overwrite").partitionBy("cluster", "date").parquet(f"{files.out}/{name}")
@@ -102,11 +112,16 @@ def _writing(files: ArrowFiles) -> Callable[[pa.Table], pa.Table]:
 
     def write(scored: pa.Table) -> pa.Table:
         own, folder = ArrowFiles(log, out), (scored["cluster"][0].as_py(), scored["date"][0].as_py())
+        batches = _in_order(scored).to_batches()
         for name, schema in _TABLES.items():
-            own.write_folder(name, folder, pa.Table.from_batches(_unpacking(name)(iter(scored.to_batches())), schema))
+            own.write_folder(name, folder, pa.Table.from_batches(_unpacking(name)(iter(batches)), schema))
         return pa.table({"files": pa.array([2], pa.int32())})
 
     return write
+
+
+def _in_order(scored: pa.Table) -> pa.Table:
+    return scored.sort_by([(name, "ascending") for name in _ORDER])
 
 
 def _unpacking(column: str) -> Callable[[Batches], Batches]:
@@ -137,8 +152,8 @@ class SparkScorer:
         plans = [_packed(part.part, "plan", pickle.dumps(part)) for part in plan.parts()]
         packed = rows.unionByName(spark.createDataFrame(pa.Table.from_batches(plans))) if plans else rows
         # In memory, the large rows would compete with the sort of the shuffle, and the executor would fail.
-        scored = packed.groupBy("part").applyInArrow(_scoring(ratio), _SCORED).persist(StorageLevel.DISK_ONLY)
-        summaries = scored.select("recovery", "part", "summary").toArrow().to_pylist()
+        scored = packed.groupBy("part").applyInArrow(_scoring(ratio, _CHUNK), _SCORED).persist(StorageLevel.DISK_ONLY)
+        summaries = scored.where("chunk = 0").select("recovery", "part", "summary").toArrow().to_pylist()
         readings = [FileReading(**json.loads(row["summary"])) for row in summaries if row["recovery"] < 0]
         own = [(row["recovery"], row["part"], json.loads(row["summary"])) for row in summaries if row["recovery"] >= 0]
         return SparkParts(spark, scored, readings, own)
@@ -213,8 +228,8 @@ def _packed(part: int, kind: str, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, ["part", "kind", "content"])
 
 
-def _scoring(ratio: float) -> Callable[[pa.Table], pa.Table]:
-    """Return the function of a task that scores one part."""
+def _scoring(ratio: float, chunk_size: int) -> Callable[[pa.Table], pa.Table]:
+    """Return the function of a task that scores one part, with so many stretches of a timeline in a row."""
 
     def score(packed: pa.Table) -> pa.Table:
         kinds = packed["kind"].to_pylist()
@@ -222,18 +237,19 @@ def _scoring(ratio: float) -> Callable[[pa.Table], pa.Table]:
         for kind, content in zip(kinds, packed["content"], strict=True):
             contents.setdefault(kind, []).append(content.as_buffer())
         rows: list[tuple[Any, ...]] = [
-            (-1, -1, None, None, reading.to_pybytes().decode(), None, None) for reading in contents.get("file", ())
+            (-1, -1, 0, None, None, reading.to_pybytes().decode(), None, None) for reading in contents.get("file", ())
         ]
         if "plan" in contents and "rows" in contents:
             plan: PartPlan = pickle.loads(contents["plan"][0])
             table = pa.concat_tables(map(from_bytes, contents["rows"]))
             for scored in score_part(plan, table, ratio):
                 recovery = plan.recoveries[scored.number - plan.first]
-                text, folder = json.dumps(scored.summary), (recovery.cluster, recovery.date)
-                rows.append(
-                    (scored.number, plan.part, *folder, text, to_bytes(scored.ports), to_bytes(scored.timeline))
-                )
-        types = [pa.int32(), pa.int32(), pa.string(), pa.string(), pa.string(), pa.binary(), pa.binary()]
+                place, folder = (scored.number, plan.part), (recovery.cluster, recovery.date)
+                text, ports = json.dumps(scored.summary), to_bytes(scored.ports)
+                for chunk, first in enumerate(range(0, max(len(scored.timeline), 1), chunk_size)):
+                    timeline = to_bytes(scored.timeline.slice(first, chunk_size))
+                    rows.append((*place, chunk, *folder, None if chunk else text, None if chunk else ports, timeline))
+        types = [pa.int32(), pa.int32(), pa.int32(), pa.string(), pa.string(), pa.string(), pa.binary(), pa.binary()]
         names = [column.split()[0] for column in _SCORED.split(", ")]
         columns = zip(*rows, strict=True) if rows else [[]] * len(names)
         return pa.table(

@@ -18,7 +18,10 @@ from autothrottle.scorer.spark import SparkFiles, SparkScorer
 from tests.system.scorer.conftest import Scored, results_of, run
 
 
-def test_spark_gives_the_same_tables_and_the_same_report(spark: SparkSession, scored: Scored, tmp_path: Path) -> None:
+def test_spark_gives_the_same_tables_and_the_same_report(
+    spark: SparkSession, scored: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autothrottle.scorer.spark._CHUNK", 7)  # a timeline takes several rows
     files = ArrowFiles(str(scored.directory / "log"), str(tmp_path / "out"))
     run(files, SparkScorer(spark))
     for name, schema in TABLES.items():

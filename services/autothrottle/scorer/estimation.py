@@ -73,12 +73,8 @@ def logged_recoveries(timeline: pa.Table) -> list[LoggedRecovery]:
 def _logged_recovery(rows: pa.Table) -> LoggedRecovery:
     newest = rows.slice(len(rows) - 1).to_pylist()[0]
     # A recovery may have a million rows, so only the values of stretches become objects.
-    columns = {name: rows[_STRETCH_COLUMNS[name]].to_pylist() for name in _STRETCH_COLUMNS}
-    ages = map(_metric_ages, *(rows[name].to_pylist() for name in ("time", "measured_from", "measured_to")))
-    stretches = [
-        LoggedStretch(**dict(zip(columns, values, strict=True)), metric_ages=of_metric)
-        for *values, of_metric in zip(*columns.values(), ages, strict=True)
-    ]
+    ages = map(_metric_ages, *(rows[name].to_pylist() for name in _METRIC_COLUMNS))
+    stretches = list(map(LoggedStretch, *(rows[name].to_pylist() for name in _STRETCH_COLUMNS), ages))
     return LoggedRecovery(
         cluster=newest["cluster"],
         recovery_id=newest["recovery_id"],
@@ -92,23 +88,21 @@ def _logged_recovery(rows: pa.Table) -> LoggedRecovery:
     )
 
 
-_STRETCH_COLUMNS = {
-    # The first stretch reaches back to the start of the recovery.
-    name: "reach" if name == "seconds" else name
-    for name in LoggedStretch.__dataclass_fields__
-    if name != "metric_ages"
-}
-"""Field of `LoggedStretch` -> its column."""
+_METRIC_COLUMNS = ("time", "measured_from", "measured_to")
 
-_COLUMNS = [
-    *dict.fromkeys(
-        (
-            *("recovery_id", "cluster", "role", "term", "cycle", "time", "measured_from", "measured_to"),
-            *("duration", "amount", "growth", "max_ratio", "change_threshold", "policy", "interval_seconds"),
-            *_STRETCH_COLUMNS.values(),
-        )
-    )
-]
+_STRETCH_COLUMNS = tuple(
+    "reach" if name == "seconds" else name for name in LoggedStretch.__dataclass_fields__ if name != "metric_ages"
+)
+"""The columns of the fields of `LoggedStretch`, in order; `metric_ages` is the last field.
+
+The first stretch reaches back to the start of the recovery.
+"""
+
+_RECOVERY_COLUMNS = (
+    *("recovery_id", "cluster", "role", "term", "cycle", "policy", "max_ratio", "change_threshold"),
+    *("duration", "amount", "growth", "interval_seconds"),
+)
+_COLUMNS = [*dict.fromkeys((*_RECOVERY_COLUMNS, *_METRIC_COLUMNS, *_STRETCH_COLUMNS))]
 
 
 def _metric_ages(time: datetime, start: datetime | None, end: datetime | None) -> tuple[float, float] | None:

@@ -579,7 +579,7 @@ def load_ranges(recoveries: Sequence[LoggedRecovery]) -> Sequence[LoadRange]:
 
 def _hidden(variations: Sequence[_Variation], seconds: float) -> float:
     """Return by how much loads deviate more from their mean than metrics of so many seconds, as a factor."""
-    pairs, variance = (sum(getattr(v, name) for v in variations) for name in ("pairs", "variance_of_pairs"))
+    pairs, variance = sum(v.pairs for v in variations), sum(v.variance * v.pairs for v in variations)
     correlation = 1 - sum(v.squares for v in variations) / (2 * variance) if variance else 1.0
     # The lower bound: of n independent means, the correlation of neighbours has a standard deviation of n ** -0.5.
     correlation -= _DEVIATIONS * max(pairs, 1) ** -0.5
@@ -609,10 +609,6 @@ class _Variation:
     def changes(self) -> float:
         """Number of changes to an independent load: two such loads differ by `2 * variance` in the mean square."""
         return self.squares / (2 * self.variance) if self.variance else 0.0
-
-    @property
-    def variance_of_pairs(self) -> float:
-        return self.variance * self.pairs
 
     @staticmethod
     def of(recovery: LoggedRecovery) -> _Variation:

@@ -126,13 +126,11 @@ class RenewedExporter:
         Raises:
             Invalid: a file cannot be read, or has other content.
         """
-        files = _tls_files(signal)
-        self._pems = _reloaded(files) if files else None
-        self.credentials: Sequence[CredentialFiles] = (
-            (CredentialFiles(files.named[0].name, self._pems, partial(_expiries, files)),)
-            if files and self._pems
-            else ()
-        )
+        self._pems: ReloadedFiles[_CollectorPems] | None = None
+        self.credentials: Sequence[CredentialFiles] = ()
+        if files := _tls_files(signal):
+            self._pems = _reloaded(files)
+            self.credentials = (CredentialFiles(files.named[0].name, self._pems, partial(_expiries, files)),)
         self._new, self._lock, self._closed = new, threading.Lock(), False
         self._generation = 0
         self._exporter: Any = None

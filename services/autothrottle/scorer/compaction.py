@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.decision_log.files import FILE_NAME, is_staged, read_metadata, source_count, sync
+from autothrottle.adapters.decision_log.files import FILE_NAME, is_hidden, is_staged, read_metadata, source_count, sync
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 from autothrottle.core.texts import escape_unprintable
-from autothrottle.scorer.files import is_abandoned, is_hidden, opened
+from autothrottle.scorer.files import is_abandoned, opened
 from autothrottle.scorer.log import (
     UNREADABLE,
     FileReading,

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from autothrottle.adapters.decision_log.files import file_system, is_staged
+from autothrottle.adapters.decision_log.files import file_system, is_hidden, is_staged
 from autothrottle.core.errors import Invalid, Unavailable
 from autothrottle.core.texts import first_line
 from autothrottle.scorer.log import (
@@ -208,11 +208,6 @@ def opened(uri: str) -> tuple[fs.FileSystem, str]:
         return file_system(uri)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise Invalid(f"{uri!r} cannot be reached: {first_line(error)}. Fix: name another location") from None
-
-
-def is_hidden(name: str) -> bool:
-    """Return whether readers pass over a file of this name."""
-    return name.startswith((".", "_"))
 
 
 def is_abandoned(info: fs.FileInfo) -> bool:

@@ -111,6 +111,11 @@ def file_system(uri: str) -> tuple[fs.FileSystem, str]:
     return files, root.rstrip("/")
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether readers pass over a file or a folder of this name."""
+    return name.startswith((".", "_"))
+
+
 def is_staged(path: str, root: str) -> bool:
     """Return whether a file is in a hidden folder below a root, such as `_temporary` or `.spark-staging-1` of Spark.
 
@@ -120,7 +125,7 @@ def is_staged(path: str, root: str) -> bool:
     True
     """
     folders = path.removeprefix(root).split("/")[:-1] if path.startswith(root) else []
-    return any(folder.startswith((".", "_")) for folder in folders)
+    return any(map(is_hidden, folders))
 
 
 def sync(path: str | Path) -> None:

@@ -26,7 +26,7 @@ from autothrottle.core.scoring.cycle_records import CYCLE_VERSION, CycleRecord
 from autothrottle.core.scoring.replay import DecisionDifference, TermReplay
 from autothrottle.core.throttles import plan
 from autothrottle.planner import loop
-from autothrottle_lab.simulate.virtual_time import SETTINGS, VirtualRecovery
+from autothrottle_lab.simulate.virtual_time import SETTINGS, VirtualRecovery, VirtualScenario
 from tests.builders import NOON, limits, mb
 from tests.system.scorer import golden
 from tests.unit.autothrottle.planner.bench import Bench
@@ -106,16 +106,24 @@ def test_the_version_that_wrote_a_log_decides_the_same_again(policy: Policy) -> 
     assert sum(replay.summary.cycles for replay in replays) == len(log.cycles)
 
 
-@pytest.mark.parametrize("policy", POLICIES[:2], ids=["adaptive", "headroom"])
-@pytest.mark.parametrize("name", ["restless", "handed-over"])
-def test_simulated_recoveries_are_decided_the_same_again(name: str, policy: Policy) -> None:
-    scenario = golden.SCENARIOS[name]
-    log = MemoryDecisions()
-    settings = replace(scenario.settings, policy=policy)
+def simulated(scenario: VirtualScenario, policy: Policy) -> MemoryDecisions:
+    """Return the log of a simulated recovery under a policy."""
+    log, settings = MemoryDecisions(), replace(scenario.settings, policy=policy)
     VirtualRecovery(replace(scenario, settings=settings, step=timedelta(seconds=1)), log, "kafka").run()
+    return log
+
+
+def assert_decided_again(log: MemoryDecisions) -> None:
+    """Assert that a replay decides each decision of a log as it was logged."""
     replays, differences = replayed(log)
     assert differences == []
     assert sum(replay.summary.decisions for replay in replays) == len(log.decisions)
+
+
+@pytest.mark.parametrize("policy", POLICIES[:2], ids=["adaptive", "headroom"])
+@pytest.mark.parametrize("name", ["restless", "handed-over"])
+def test_simulated_recoveries_are_decided_the_same_again(name: str, policy: Policy) -> None:
+    assert_decided_again(simulated(golden.SCENARIOS[name], policy))
 
 
 @pytest.mark.parametrize(("policy", "minutes"), [(POLICIES[0], 7), (POLICIES[1], 2)], ids=["adaptive", "headroom"])
@@ -123,12 +131,8 @@ def test_decisions_on_stale_metrics_are_the_same_again(policy: Policy, minutes: 
     """The metrics are minutes old, then missing for ten minutes, and old again."""
     late, outage = timedelta(minutes=minutes), (timedelta(minutes=4), timedelta(minutes=14))
     scenario = replace(golden.SCENARIOS["restless"], metrics_delay=late, metrics_outage=outage)
-    log = MemoryDecisions()
-    settings = replace(scenario.settings, policy=policy)
-    VirtualRecovery(replace(scenario, settings=settings, step=timedelta(seconds=1)), log, "kafka").run()
-    replays, differences = replayed(log)
-    assert differences == []
-    assert sum(replay.summary.decisions for replay in replays) == len(log.decisions)
+    log = simulated(scenario, policy)
+    assert_decided_again(log)
     measured = [row for row in log.decisions if row.measured_to is not None]
     assert 0 < len(measured) < len(log.decisions)
     assert all(row.time - row.measured_to >= late for row in measured if row.measured_to is not None)

@@ -188,7 +188,7 @@ def _live(live: LiveView) -> dict[str, dict[str, Action]]:
 
 
 def _of_broker(read: Callable[[int], Mapping[str, Any]], request: Request, body: bytes) -> Response:
-    """Answer with what is read about the broker whose id is in the path, or with the error, as JSON."""
+    """Read a document about the broker in the path. Answer with it, or with the error, as JSON."""
     try:
         text = str(request.path_params["broker"])
         broker_id = broker_id_of(text)

@@ -87,13 +87,13 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
     """
     _check_rebuild(options)
     partitions = _partitions(options, cluster)
-    chosen = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
+    selection = select_brokers(partitions, options.brokers, cluster.brokers if cluster and options.use_meta else None)
     evacuation = leadership_evacuation(
         partitions, options.leader_evac_brokers, options.leader_evac_topics, compile_pattern
     )
     plan = rebuild(
         partitions,
-        chosen.brokers,
+        selection.brokers,
         RebuildOptions(
             strategy=options.placement,
             optimization=options.optimize,
@@ -108,7 +108,7 @@ def plan_rebuild(options: RebuildCommandOptions, cluster: PlacementCluster | Non
         ),
     )
     maps = _maps(options, plan)
-    return _result(options, cluster, chosen, plan, maps, _actions(options, chosen))
+    return _result(options, cluster, selection, plan, maps, _actions(options, selection))
 
 
 def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, cluster: PlacementCluster) -> Result:
@@ -119,9 +119,9 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
         Missing: no topic matches.
     """
     partitions = _partitions(options, cluster)
-    chosen = select_brokers(partitions, options.brokers, cluster.brokers)
-    if chosen.missing or chosen.replaced:
-        raise Invalid(f"reassignment only allows broker additions: {'; '.join(chosen.messages)}")
+    selection = select_brokers(partitions, options.brokers, cluster.brokers)
+    if selection.missing or selection.replaced:
+        raise Invalid(f"reassignment only allows broker additions: {'; '.join(selection.messages)}")
     rebalance_options = replace(
         _rules(options),
         tolerance=options.tolerance,
@@ -132,10 +132,10 @@ def plan_rebalance(options: RebalanceCommandOptions | ScaleCommandOptions, clust
     if isinstance(options, RebalanceCommandOptions):
         threshold, floor = options.storage_threshold, options.storage_threshold_gb
         rebalance_options = replace(rebalance_options, storage_threshold=threshold, storage_threshold_bytes=floor)
-        plan = rebalance(partitions, chosen.brokers, rebalance_options)
+        plan = rebalance(partitions, selection.brokers, rebalance_options)
     else:
-        plan = scale(partitions, chosen.brokers, rebalance_options)
-    return _result(options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),))
+        plan = scale(partitions, selection.brokers, rebalance_options)
+    return _result(options, cluster, selection, plan, (without_no_ops(plan.old_map, plan.new_map),))
 
 
 def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int], cluster: PlacementCluster) -> Result:
@@ -147,10 +147,10 @@ def plan_decommission(options: DecommissionCommandOptions, leaving: Sequence[int
     """
     options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
     partitions = _partitions(options, cluster)
-    chosen = select_brokers(partitions, (*options.brokers, *leaving), cluster.brokers)
-    plan = decommission(partitions, chosen.brokers, leaving, _rules(options))
+    selection = select_brokers(partitions, (*options.brokers, *leaving), cluster.brokers)
+    plan = decommission(partitions, selection.brokers, leaving, _rules(options))
     actions = (f"Moving all replicas away from {len(leaving)} broker(s)",)
-    return _result(options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
+    return _result(options, cluster, selection, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
 
 
 def plan_relief(
@@ -166,11 +166,11 @@ def plan_relief(
         raise Invalid(f"the storage of broker {full} is unknown. Fix: --metrics-source kafka, with Kafka 3.3 or later")
     options = replace(options, topics=options.topics or (".*",), brokers=options.brokers or (ALL_REGISTERED,))
     partitions = _partitions(options, cluster)
-    chosen = select_brokers(partitions, (*options.brokers, full), cluster.brokers)
+    selection = select_brokers(partitions, (*options.brokers, full), cluster.brokers)
     reserves = {id: round((1 - options.to) * total) for id, total in cluster.storage_total.items()}
-    plan = relieve(partitions, chosen.brokers, full, reserves, growth, _rules(options))
+    plan = relieve(partitions, selection.brokers, full, reserves, growth, _rules(options))
     actions = (f"Moving replicas away from broker {full} until it uses {options.to:.0%} of its storage",)
-    return _result(options, cluster, chosen, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
+    return _result(options, cluster, selection, plan, (without_no_ops(plan.old_map, plan.new_map),), actions)
 
 
 def _rules(options: PlanningOptions) -> RebalanceOptions:
@@ -207,10 +207,10 @@ def _partitions(options: PlanningOptions, cluster: PlacementCluster | None) -> P
     if not options.topics:
         raise Invalid("no topic is given; give --topics, '.*' for all topics")
     topics = {partition.topic for partition in partitions}
-    chosen = frozenset(matching_topics(topics, options.topics, options.topics_exclude, compile_pattern))
-    if not chosen:
+    names = frozenset(matching_topics(topics, options.topics, options.topics_exclude, compile_pattern))
+    if not names:
         raise Missing(f"no topic of the cluster matches --topics {','.join(options.topics)}; it has {len(topics)}")
-    return ordered(partition for partition in partitions if partition.topic in chosen)
+    return ordered(partition for partition in partitions if partition.topic in names)
 
 
 def _maps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[PartitionMap, ...]:
@@ -220,12 +220,12 @@ def _maps(options: RebuildCommandOptions, plan: PlacementPlan) -> tuple[Partitio
     return tuple(without_no_ops(old, new) for old, new in zip((plan.old_map, *maps), maps, strict=False))
 
 
-def _actions(options: RebuildCommandOptions, chosen: BrokerSelection) -> tuple[str, ...]:
-    change = chosen.added - chosen.replaced
+def _actions(options: RebuildCommandOptions, selection: BrokerSelection) -> tuple[str, ...]:
+    change = selection.added - selection.replaced
     fix = "(this is a no-op unless --force-rebuild is specified)"
     actions = {
-        f"Rebuild topic with {chosen.replaced} broker(s) marked for replacement": change >= 0 and chosen.replaced,
-        f"Expanding/rebalancing topic with {change} additional broker(s) {fix}": change > 0 and not chosen.replaced,
+        f"Rebuild topic with {selection.replaced} broker(s) marked for replacement": change >= 0 and selection.replaced,
+        f"Expanding/rebalancing topic with {change} additional broker(s) {fix}": change > 0 and not selection.replaced,
         f"Shrinking topic by {-change} broker(s)": change < 0,
         "Force rebuilding map": options.force_rebuild,
         f"Setting replication factor to {options.replication}": options.replication,
@@ -237,7 +237,7 @@ def _actions(options: RebuildCommandOptions, chosen: BrokerSelection) -> tuple[s
 def _result(
     options: PlanningOptions,
     cluster: PlacementCluster | None,
-    chosen: BrokerSelection,
+    selection: BrokerSelection,
     plan: PlacementPlan,
     maps: Iterable[PartitionMap],
     actions: tuple[str, ...] = (),
@@ -247,15 +247,15 @@ def _result(
     patterns = options.topics_exclude
     excluded = matching_topics(cluster_topics, patterns, compile=compile_pattern) if patterns else ()
     unaccepted = [text for text in plan.warnings if text not in (*plan.refusals, *plan.accepted_warnings)]
-    if chosen.missing:
-        unaccepted.append(f"{chosen.missing} provided brokers not found in the cluster")
-    if chosen.rack_missing:
-        unaccepted.append(f"{chosen.rack_missing} provided broker(s) do(es) not have a rack.id defined")
+    if selection.missing:
+        unaccepted.append(f"{selection.missing} provided brokers not found in the cluster")
+    if selection.rack_missing:
+        unaccepted.append(f"{selection.rack_missing} provided broker(s) do(es) not have a rack.id defined")
     nonempty_maps = tuple(partition for partition in maps if partition)
     return Result(
         topics=topics,
         topics_excluded=excluded,
-        selection=chosen,
+        selection=selection,
         plan=plan,
         maps=nonempty_maps,
         actions=actions,

@@ -134,7 +134,7 @@ class YieldState:
             return replace(self, reading=replace(reading, entities=self.reading.entities), read_at=clock, error="")
         return replace(self, reading=reading, read_at=clock, error="")._with_known()
 
-    def with_ours(self, resources: Collection[ConfigResource]) -> YieldState:
+    def with_ledger_resources(self, resources: Collection[ConfigResource]) -> YieldState:
         """Return the state with the quota entities of the ledger."""
         ledger_resources = frozenset(resources)
         if ledger_resources == self.ledger_resources:
@@ -142,8 +142,8 @@ class YieldState:
         return replace(self, ledger_resources=ledger_resources)._with_known()
 
     def _with_known(self) -> YieldState:
-        ours = (entity_of_path(resource.path) for resource in self.ledger_resources)
-        return replace(self, entities=self.reading.entities.union(entity for entity in ours if entity is not None))
+        in_ledger = (entity_of_path(resource.path) for resource in self.ledger_resources)
+        return replace(self, entities=self.reading.entities.union(entity for entity in in_ledger if entity is not None))
 
     def requested(self, rules: YieldRules | None) -> tuple[YieldTarget, ...]:
         """Return the entities whose quotas a cycle reads for the rules; none before a recovery was seen."""

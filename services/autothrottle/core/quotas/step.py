@@ -76,7 +76,7 @@ def yielding(previous: YieldState, cycle: CycleInput, throttles: ThrottleDecisio
     if is_recovering is False or not rules:
         return YieldDecision(YieldState())
     requested = previous.requested(rules)
-    yields = previous.with_reading(cycle.observation.clients, clock).with_ours(state.ledger)
+    yields = previous.with_reading(cycle.observation.clients, clock).with_ledger_resources(state.ledger)
     inputs = _inputs(rules, previous, cycle, throttles, state)
     if is_recovering is None or yields.stepped is None:
         # The first cycle of a recovery or a term does not wait for the clients: its throttles are urgent.

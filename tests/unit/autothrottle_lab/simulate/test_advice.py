@@ -83,8 +83,8 @@ def scenario(seed: int, load: str, setting: Setting) -> VirtualScenario:
 @cache
 def played(seed: int, load: str, setting: Setting) -> tuple[LoggedRecovery, float, float]:
     """Return a recovery as it is logged, its duration in seconds, and the deferred client bytes in percent."""
-    log, chosen = MemoryDecisions(), scenario(seed, load, setting)
-    recording, recovery = Recording(chosen), VirtualRecovery(chosen, log)
+    log, of_seed = MemoryDecisions(), scenario(seed, load, setting)
+    recording, recovery = Recording(of_seed), VirtualRecovery(of_seed, log)
     seconds = recovery.run(watch=recording.watch)
     outcome = recording.outcome(recovery, seconds)
     logged = logged_recovery(log.decisions, log.reassignments, golden.NEW, "follower")

@@ -182,12 +182,17 @@ def parse_rate(value: str) -> int:
     Raises:
         Invalid: the value is not a signed 64-bit integer.
     """
+    rate = _signed_rate(value)
+    if rate is None:
+        raise Invalid(f"rate {value[:40]!r} is not an integer number of bytes/s in -2^63..2^63-1")
+    return rate
+
+
+def _signed_rate(value: str) -> int | None:
     # The length is limited first: int() refuses texts of thousands of digits.
     match = _RATE.fullmatch(value.strip())
     rate = int(match[1] + match[2]) if match else None
-    if rate is None or not -MAX_RATE - 1 <= rate <= MAX_RATE:
-        raise Invalid(f"rate {value[:40]!r} is not an integer number of bytes/s in -2^63..2^63-1")
-    return rate
+    return rate if rate is not None and -MAX_RATE - 1 <= rate <= MAX_RATE else None
 
 
 def limiting_rate(value: str) -> int | None:
@@ -199,11 +204,8 @@ def limiting_rate(value: str) -> int | None:
     >>> limiting_rate("5"), limiting_rate("-1"), limiting_rate("9223372036854775808"), limiting_rate("")
     (5, None, None, None)
     """
-    try:
-        rate = parse_rate(value)
-    except Invalid:
-        return None
-    return rate if rate >= 0 else None
+    rate = _signed_rate(value)
+    return rate if rate is not None and rate >= 0 else None
 
 
 LATE_WRITES = timedelta(seconds=60)

@@ -444,17 +444,16 @@ class Snapshot:
         """Link side -> the ledger's record of its rate; absent: the rate is not ours."""
         return {
             (resource.broker_id, role): records[role.rate_key]
-            for resource in self.ledger
+            for resource, records in self.records.items()
             if resource.type is ResourceType.BROKER
-            for records in (self.records(resource),)
             for role in ReplicaRole
             if role.rate_key in records
         }
 
-    def records(self, resource: ConfigResource) -> Mapping[str, LedgerKey]:
-        """Return key -> the ledger's record, for the throttle keys of a resource that are ours."""
-        entry = self.ledger.get(resource)
-        return entry.records(self.throttles.get(resource, {})) if entry else {}
+    @cached_property
+    def records(self) -> Mapping[ConfigResource, Mapping[str, LedgerKey]]:
+        """Resource -> the ledger's records of its throttle keys that are ours; absent: it has no entry."""
+        return {resource: entry.records(self.throttles.get(resource, {})) for resource, entry in self.ledger.items()}
 
     @cached_property
     def in_sync_followers(self) -> Mapping[int, float]:

@@ -399,7 +399,7 @@ def _desired_keys(
     pace: Pace | None,
 ) -> dict[str, DesiredKey]:
     """Return the keys of one resource with their desired values."""
-    current, records = snapshot.throttles.get(resource, {}), snapshot.records(resource)
+    current, records = snapshot.throttles.get(resource, {}), snapshot.records.get(resource, {})
     if resource.type is ResourceType.BROKER:
         broker_id = resource.broker_id
         is_taken_over, is_held = broker_id in of_reassignment, plan.hold.rates_of(broker_id)

@@ -77,7 +77,7 @@ def foreign_throttles(snapshot: Snapshot) -> ForeignThrottles:
     foreign = {
         resource: {key: value for key, value in sorted(keys.items()) if key not in records}
         for resource, keys in sorted(snapshot.throttles.items(), key=lambda item: item[0].order)
-        for records in (snapshot.records(resource),)
+        for records in (snapshot.records.get(resource, {}),)
     }
     return {resource: keys for resource, keys in foreign.items() if keys}
 
@@ -413,7 +413,7 @@ def brokers_throttled_for_reassignment(snapshot: Snapshot) -> frozenset[int]:
     broker_ids: set[int] = set()
     for reassignment in snapshot.reassignments:
         resource, moving = ConfigResource.topic(reassignment.topic), frozenset(reassignment.partitions)
-        records = snapshot.records(resource)
+        records = snapshot.records.get(resource, {})
         for role in ReplicaRole:
             key = role.replicas_key
             ledger_key, current = records.get(key), snapshot.throttles.get(resource, {}).get(key)
@@ -427,7 +427,7 @@ def brokers_throttled_for_reassignment(snapshot: Snapshot) -> frozenset[int]:
 
 def _has_foreign_rate(snapshot: Snapshot, broker_id: int) -> bool:
     resource = ConfigResource.broker(broker_id)
-    return bool(snapshot.throttles.get(resource, {}).keys() - snapshot.records(resource).keys())
+    return bool(snapshot.throttles.get(resource, {}).keys() - snapshot.records.get(resource, {}).keys())
 
 
 RISE = timedelta(seconds=30)

@@ -184,7 +184,7 @@ def _listed_brokers(snapshot: Snapshot, topic: str) -> frozenset[int] | None:
     resource = ConfigResource.topic(topic)
     if not topic or resource in snapshot.unreadable_configs:
         return None
-    entries = set[str]().union(*(key.owned for key in snapshot.records(resource).values()))
+    entries = set[str]().union(*(key.owned for key in snapshot.records.get(resource, {}).values()))
     for key, text in snapshot.throttles.get(resource, {}).items():
         if key in REPLICAS_KEYS:
             try:
@@ -206,7 +206,7 @@ def _is_over(snapshot: Snapshot, overrides: Overrides) -> bool:
 
 def had_reassignment(snapshot: Snapshot) -> bool:
     """Return whether the ledger still has lists of a reassignment: leader lists, since overrides write none."""
-    return any(LEADER_REPLICAS in snapshot.records(resource) for resource in snapshot.ledger)
+    return any(LEADER_REPLICAS in records for records in snapshot.records.values())
 
 
 def _without_load(snapshot: Snapshot, limits: Limits, failures: int, broker_id: int, role: ReplicaRole) -> Decision:

@@ -171,7 +171,7 @@ def _of_decision(settings: PlannerSettings, reported: Reported, decision: CycleD
         lines.append(LogLine(logging.WARNING, text))
     if decision.pause != reported.pause:
         lines.append(LogLine(logging.WARNING, f"Paused: {decision.pause}" if decision.pause else "Resumed"))
-    window = reported.window if decision.limits is None else settings.schedule.window(decision.at)
+    window = reported.window if decision.limits is None else decision.window
     if window != reported.window:
         lines.append(_window_line(window))
     lagging = reported.lagging

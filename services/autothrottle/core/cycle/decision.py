@@ -15,7 +15,7 @@ from autothrottle.core.cluster.snapshot import TopicPartition
 from autothrottle.core.cycle.input import ControllerState, SnapshotViews
 from autothrottle.core.errors import AutothrottleError
 from autothrottle.core.forecast.progress import Remainder
-from autothrottle.core.operators.sources import Overrides
+from autothrottle.core.operators.sources import Overrides, ScheduleWindow
 from autothrottle.core.operators.submission import SubmissionRequest
 from autothrottle.core.policy.interface import Limits
 from autothrottle.core.quotas.keys import TemporaryQuota
@@ -149,6 +149,8 @@ class CycleDecision:
     loads: Loads = Loads()  # noqa: RUF009 (frozen)
     limits: Limits | None = None
     """The operator's limits at this time; None: no rates were decided."""
+    window: ScheduleWindow | None = None
+    """The schedule's window at this time; also None if no rates were decided."""
     plan: Plan = Plan()  # noqa: RUF009 (frozen)
     ramp: RampState = RampState()  # noqa: RUF009 (frozen)
     """The ramps that continue once the changes are written."""

@@ -199,6 +199,7 @@ def _with_throttles(
         overrides=cycle.overrides,
         loads=throttles.loads,
         limits=throttles.limits,
+        window=throttles.window,
         plan=throttles.plan,
         ramp=state.term.ramp.begin(throttles.plan, cycle.view.to_throttle),
         changes=() if settings.shadow else total.changes,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from autothrottle.core.cluster.flows import Progress
 from autothrottle.core.cycle.decision import Contribution, WakeUp
 from autothrottle.core.cycle.input import CycleInput, PlannerSettings, ThrottleState
+from autothrottle.core.operators.sources import ScheduleWindow
 from autothrottle.core.policy.interface import Limits, PolicyObservation
 from autothrottle.core.records import PauseMode
 from autothrottle.core.throttles import guards
@@ -41,6 +42,8 @@ class ThrottleDecision:
     """The loads that the plan is based on."""
     limits: Limits | None = None
     """The operator's limits at this time; None: no rates were decided."""
+    window: ScheduleWindow | None = None
+    """The schedule's window at this time; also None if no rates were decided."""
     invalid_lists: int = 0
     """Topics with a foreign replica list that no broker applies."""
     stale: tuple[str, ...] = ()
@@ -65,7 +68,7 @@ def decide_throttles(
     if cycle.sources.pause is not None:
         decided, throttles = observed, _paused(settings, cycle)
     else:
-        decided, throttles = _planned(settings, _measured(settings, observed, cycle), cycle, pace)
+        decided, throttles = _planned(settings, observed, cycle, pace)
     snapshot, reading = cycle.view.to_throttle, cycle.observation.settings
     participating = frozenset(snapshot.participants), frozenset(snapshot.topics)
     broker_settings = reading.settings if reading.complete_for == participating else None
@@ -103,13 +106,13 @@ def _observed(state: ThrottleState, cycle: CycleInput, was_withdrawn: bool) -> T
     )
 
 
-def _measured(settings: PlannerSettings, state: ThrottleState, cycle: CycleInput) -> ThrottleState:
+def _measured(state: ThrottleState, cycle: CycleInput, without_load: Collection[int]) -> ThrottleState:
     """Return the state with the new loads, and with the number of failures of brokers without them."""
     history, failures = state.history, state.failures
     if cycle.observation.loads is not None:
         history = history.measured(cycle.loads.loads, cycle.view.snapshot.link_sides)
     if cycle.observation.scheduled:
-        failures = {b: failures.get(b, 0) + 1 for b in _without_load(settings, cycle)}
+        failures = {b: failures.get(b, 0) + 1 for b in without_load}
     return replace(state, history=history, failures=failures)
 
 
@@ -120,13 +123,11 @@ def _without_load(settings: PlannerSettings, cycle: CycleInput) -> frozenset[int
     return frozenset(cycle.view.to_throttle.participants.keys() - cycle.loads.loads.brokers.keys())
 
 
-def _load_findings(settings: PlannerSettings, cycle: CycleInput) -> tuple[str, ...]:
+def _load_findings(cycle: CycleInput, without_load: Collection[int]) -> tuple[str, ...]:
     if cycle.loads.error:
         return (cycle.loads.error,)
     loads = cycle.loads.loads
-    problems = {
-        b: loads.problems.get(b, "unknown to the metrics source") for b in sorted(_without_load(settings, cycle))
-    }
+    problems = {b: loads.problems.get(b, "unknown to the metrics source") for b in sorted(without_load)}
     return (*loads.warnings, *(f"broker {broker_id}: {problem}" for broker_id, problem in problems.items()))
 
 
@@ -147,17 +148,17 @@ def _planned(
     at, snapshot, observation = cycle.at, cycle.view.to_throttle, cycle.observation
     window = settings.schedule.window(at)
     limits = settings.limits if window is None else window.limits(settings.limits)
-    planned_state, unguarded = _plan(settings, state, cycle, limits)
+    without_load = _without_load(settings, cycle)
+    planned_state, unguarded = _plan(settings, _measured(state, cycle, without_load), cycle, limits)
     exempt = guards.below_min_isr(cycle.view.may_be_exempt, observation.settings.settings)
     guard_state, guarded = planned_state.guards.observe(cycle.view.snapshot.progress).apply(
         unguarded, snapshot, limits, exempt, settings.finish_by, window is not None, at
     )
     change_set = changes(guarded.plan, snapshot, at, cycle.fence, cycle.number, pace)
-    contribution = _contribution(
-        cycle, change_set, (*_load_findings(settings, cycle), *guarded.findings), _schedule_wake_ups(settings, cycle)
-    )
+    findings = (*_load_findings(cycle, without_load), *guarded.findings)
+    contribution = _contribution(cycle, change_set, findings, _schedule_wake_ups(settings, cycle))
     return replace(planned_state, guards=guard_state), ThrottleDecision(
-        contribution, guarded.plan, cycle.loads.loads, limits, change_set.invalid_lists
+        contribution, guarded.plan, cycle.loads.loads, limits, window, change_set.invalid_lists
     )
 
 

@@ -42,6 +42,12 @@ class CutTopic:
     def risks(self, deadline: float) -> Mapping[str, str]:
         return self._reached().risks(deadline)
 
+    def drop_silent_leader(self, deadline: float) -> str:
+        return self._reached().drop_silent_leader(deadline)
+
+    def add_replica(self, deadline: float) -> str:
+        return self._reached().add_replica(deadline)
+
     def delete_before(self, offset: int, deadline: float) -> None:
         self._reached().delete_before(offset, deadline)
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -18,6 +18,9 @@ from typing import cast
 import pytest
 
 from autothrottle.adapters.kafka_admin.connections import kafka
+from autothrottle.adapters.kafka_admin.topic_log import TopicLog
+from autothrottle.adapters.kafka_admin.values import KafkaSettings
+from autothrottle.core.errors import Unavailable
 from autothrottle.runtime.command_line import EXIT_FAILED, EXIT_USAGE
 from autothrottle.v1 import admin_pb2_grpc
 from autothrottle_client import AdminClient, AutothrottleError, ClusterState, Cycle
@@ -364,20 +367,44 @@ def state_leader(cluster: KafkaCluster, topic: str) -> int:
     return cluster.partitions([topic])[topic, 0].leader
 
 
+def can_append(log: TopicLog) -> bool:
+    """Append an empty record; return whether it is committed."""
+    try:
+        log.append([b"{}"], time.monotonic() + 2.0)
+    except Unavailable:  # the broker that was asked does not know the new leader yet
+        return False
+    return True
+
+
+def test_silent_leader_of_the_topic_is_replaced_in_its_replicas(kraft_cluster: KraftCluster, topic: str) -> None:
+    """Until the session of the lost broker ended, no record was committed although two replicas were in sync."""
+    kraft_cluster.create_topic(topic, {0: [1001, 1002, 1003]}, {"min.insync.replicas": "2"})
+    with closing(TopicLog(KafkaSettings(tuple(kraft_cluster.bootstrap_servers.split(","))), topic)) as log:
+        eventually(lambda: len(kraft_cluster.partitions([topic])[topic, 0].isr) == 3, SECONDS)
+        lost = state_leader(kraft_cluster, topic)
+        assert not log.drop_silent_leader(time.monotonic() + SECONDS), "it answers"
+        kraft_cluster.brokers[lost].freeze()
+        try:
+            message = log.drop_silent_leader(time.monotonic() + SECONDS)
+            assert message.startswith(f"broker {lost} leads topic {topic} and does not answer")
+            eventually(lambda: can_append(log), SECONDS)
+            assert state_leader(kraft_cluster, topic) != lost
+            eventually(lambda: log.add_replica(time.monotonic() + SECONDS).startswith("added broker"), SECONDS)
+        finally:
+            kraft_cluster.brokers[lost].thaw()
+        eventually(lambda: len(kraft_cluster.partitions([topic])[topic, 0].isr) == 3, SECONDS)
+        assert lost not in kraft_cluster.partitions([topic])[topic, 0].replicas
+        assert not log.add_replica(time.monotonic() + SECONDS), "three are enough"
+
+
 @pytest.mark.repeat
 @pytest.mark.measures
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-@pytest.mark.parametrize(("broker_session", "fetch_backoff"), [(6, 1.0), (9, 1.0), (9, 0.1)])
-def test_next_cycle_follows_the_loss_of_the_broker_that_leads_the_state_topic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker_session: int, fetch_backoff: float, how: str
+def test_next_cycle_begins_within_10_seconds_of_the_loss_of_the_broker_that_leads_the_state_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A leader is elected when the broker's session has ended, and commits records after its followers' backoff.
-
-    Kafka's defaults are 9 s and 1 s. A request to the lost broker must not delay the use of the new leader.
-    """
-    properties = cast(dict[str, object], kafka_kraft._PROPERTIES)
-    monkeypatch.setitem(properties, "broker.session.timeout.ms", broker_session * 1000)
-    monkeypatch.setitem(properties, "replica.fetch.backoff.ms", int(fetch_backoff * 1000))
+    """With Kafka's defaults. It took 10.7 s, since Kafka keeps a lost leader until its session of 9 s has ended."""
+    monkeypatch.setitem(cast(dict[str, object], kafka_kraft._PROPERTIES), "broker.session.timeout.ms", 9_000)
     with (
         scratch_directory() as directory,
         KraftCluster(directory, (1001, 1002, 1003, 1004)) as cluster,
@@ -398,11 +425,14 @@ def test_next_cycle_follows_the_loss_of_the_broker_that_leads_the_state_topic(
         elected_at = datetime.now(UTC)
         cycle = replicas.next_cycle(lost_at)
         elected, began, ended = (seconds_since(lost_at, at) for at in (elected_at, cycle.start_time, cycle.end_time))
-        print(f"\nbroker {how}, its session {broker_session} s, backoff {fetch_backoff} s: Kafka elects a leader after")
-        print(f"{elected:.2f} s, the next cycle begins after {began:.2f} s and ends after {ended:.2f} s")
+        print(f"\nbroker {how}: another one leads the topic after {elected:.2f} s")
+        print(f"the next cycle begins after {began:.2f} s and ends after {ended:.2f} s")
+        assert began <= 10
         eventually(lambda: cluster.described_configs(other).get(FOLLOWER_RATE) == str(40 * MB), SECONDS)
+        eventually(lambda: len(cluster.partitions([DEFAULT_TOPIC])[DEFAULT_TOPIC, 0].isr) == 3, SECONDS)
+        print(f"three replicas are in sync again after {seconds_since(lost_at, datetime.now(UTC)):.2f} s")
+        assert lost not in cluster.partitions([DEFAULT_TOPIC])[DEFAULT_TOPIC, 0].replicas
         cluster.brokers[lost].thaw()
-        assert began - elected <= 2 * fetch_backoff + 0.5, "a second backoff follows if the new leader is slow to begin"
 
 
 @pytest.mark.repeat

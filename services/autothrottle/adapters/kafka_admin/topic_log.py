@@ -25,6 +25,8 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 _PATIENCE_SECONDS = 0.1
 """How late an answer of the leader may be before other brokers are asked whether it still leads."""
 _LOOK_UP_SECONDS = 0.5
+_PROBE_SECONDS = 1.0
+"""How long a broker may take to show that it lives."""
 _READ_BYTES = 8_000_000
 _UNCOMPRESSED, _GZIP, _MAGIC = 0, 1, 2
 _MAX_BATCH_BYTES = 64_000_000
@@ -33,6 +35,7 @@ _SEGMENT_BYTES = 16 << 20
 """Kafka deletes whole segments only, so this bounds the disk space of deleted records."""
 
 _REPLICAS, _IN_SYNC = 3, 2
+_MIN_ISR = "min.insync.replicas"
 _OPERATIONS = ("Describe", "DescribeConfigs", "Read", "Write", "Delete")
 """Of the ACLs that each process needs on an existing topic."""
 
@@ -137,7 +140,7 @@ class TopicLog:
         configs = {
             **_SETTINGS,
             "segment.bytes": str(_SEGMENT_BYTES),
-            "min.insync.replicas": str(_least_in_sync(replicas)),
+            _MIN_ISR: str(_least_in_sync(replicas)),
         }
 
         def build() -> Any:
@@ -165,26 +168,67 @@ class TopicLog:
 
     def risks(self, deadline: float) -> Mapping[str, str]:
         partition = self._located(self._appends, deadline)
-        keys = [*_SETTINGS, "min.insync.replicas"]
-        response = self._appends.ask_any(lambda: messages.describe_configs(messages.TOPIC, [self.name], keys), deadline)
-        configs = messages.configs(response).get(self.name, {})
-        if isinstance(configs, AutothrottleError):
-            raise configs
-        values = {key: value.value or "" for key, value in configs.items()}
+        values = self._configs([*_SETTINGS, _MIN_ISR], deadline)
         wrong = {
             key: required
             for key, required in _SETTINGS.items()
             if values.get(key, required) != required and (key, values[key]) not in _ALSO_SAFE
         }
         least = _least_in_sync(partition.replicas)
-        if int(values.get("min.insync.replicas") or least) < least:
-            wrong["min.insync.replicas"] = str(least)
+        if int(values.get(_MIN_ISR) or least) < least:
+            wrong[_MIN_ISR] = str(least)
         return {
             key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost or unreadable; "
             f"it must be {required}. Fix: kafka-configs.sh --bootstrap-server {self._servers} --alter "
             f"--entity-type topics --entity-name {self.name} --add-config {key}={required}"
             for key, required in wrong.items()
         }
+
+    def drop_silent_leader(self, deadline: float) -> str:
+        partition = self._described(self._appends, deadline).partitions[0]
+        leader, replicas = partition.leader_id, partition.replica_nodes
+        others = [b for b in replicas if b != leader]
+        if leader not in replicas or len(replicas) != _REPLICAS or not {*others} <= {*partition.isr_nodes}:
+            return ""
+        if self._answering([leader], deadline):
+            return ""
+        self._reassign(others, deadline)
+        return (
+            f"broker {leader} leads topic {self.name} and does not answer. Removed it from the replicas, so that "
+            f"brokers {others[0]} and {others[1]} go on without it"
+        )
+
+    def add_replica(self, deadline: float) -> str:
+        partition = self._described(self._appends, deadline).partitions[0]
+        replicas = partition.replica_nodes
+        # Two replicas that must both be in sync would stop at the loss of either, so it is not what an operator wants.
+        if len(replicas) != _IN_SYNC or self._configs([_MIN_ISR], deadline).get(_MIN_ISR) != str(_IN_SYNC):
+            return ""
+        brokers = self._appends.metadata(deadline).brokers
+        racks = {b.rack for b in brokers if b.node_id in replicas}
+        rack_of = {b.node_id: b.rack for b in brokers if b.node_id not in replicas}
+        answering = self._answering(rack_of, deadline)
+        if not answering:
+            return ""
+        added = min(answering, key=lambda broker_id: (rack_of[broker_id] in racks, broker_id))
+        self._reassign([*replicas, added], deadline)
+        return f"added broker {added} to the replicas of topic {self.name}, which had only {_IN_SYNC}"
+
+    def _answering(self, broker_ids: Iterable[int], deadline: float) -> list[int]:
+        """Return the brokers that answer a small request in time. The metadata also lists brokers that just died."""
+        probe_deadline = min(deadline, time.monotonic() + _PROBE_SECONDS)
+        probe = partial(messages.describe_topics, [])
+        answers = self._appends.each(dict.fromkeys(broker_ids, probe), probe_deadline, again=False)
+        return [broker_id for broker_id, answer in answers.items() if not isinstance(answer, AutothrottleError)]
+
+    def _reassign(self, replicas: Sequence[int], deadline: float) -> None:
+        row = self.name, 0
+        build = partial(messages.alter_reassignments, {row: replicas}, _milliseconds(deadline))
+        response = self._appends.ask_controller(build, deadline, again=False)
+        self._check(response)
+        if refusal := messages.refused_reassignments(response).get(row):
+            raise refusal
+        self._partition = None
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
         """Return what this client may not do, and what endangers the records. The class is a `PermissionSource`.
@@ -221,16 +265,29 @@ class TopicLog:
 
     # Internals
 
+    def _configs(self, keys: Sequence[str], deadline: float) -> Mapping[str, str]:
+        """Return setting -> its value; absent: this version of Kafka lacks it."""
+        response = self._appends.ask_any(lambda: messages.describe_configs(messages.TOPIC, [self.name], keys), deadline)
+        configs = messages.configs(response).get(self.name, {})
+        if isinstance(configs, AutothrottleError):
+            raise configs
+        return {key: value.value or "" for key, value in configs.items()}
+
+    def _described(self, routing: Routing, deadline: float) -> Any:
+        """Return the metadata of the topic, with its one partition."""
+        topic = routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics[0]
+        self._check_code(topic.error_code, None)
+        if len(topic.partitions) != 1:
+            raise Invalid(
+                f"topic {self.name} has {len(topic.partitions)} partitions and must have 1, whose order all "
+                "processes share. Fix: choose another name with state-topic"
+            )
+        return topic
+
     def _located(self, routing: Routing, deadline: float) -> _Partition:
         """Return where the partition is, by the last metadata."""
         if self._partition is None:
-            topic = routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics[0]
-            self._check_code(topic.error_code, None)
-            if len(topic.partitions) != 1:
-                raise Invalid(
-                    f"topic {self.name} has {len(topic.partitions)} partitions and must have 1, whose order all "
-                    "processes share. Fix: choose another name with state-topic"
-                )
+            topic = self._described(routing, deadline)
             partition = topic.partitions[0]
             if partition.leader_id < 0:
                 raise Unavailable(f"topic {self.name} has no leader now; autothrottle tries again")

@@ -33,13 +33,15 @@ _READ_SECONDS = 0.5
 """How long a read waits at the broker for new records."""
 _ATTEMPT_SECONDS = 2.0
 """Time limit of one request. A frozen broker must not use up the time of the next leader."""
+_LEADER_SECONDS = 2.0
+"""How long the leader of the partition may be silent until it is dropped from the replicas."""
 _BATCH_BYTES = 800_000
 """Limit of the records in one request; Kafka refuses batches above 1 MB by default."""
 _SNAPSHOT_BYTES = 4_000_000
 """A snapshot follows after this many bytes of records, or after twice its own size if that is more."""
 _SNAPSHOT_SECONDS = 60.0
-_SETTINGS_SECONDS = 60.0
-"""How often the leader reads the settings of the topic."""
+_SETTINGS_SECONDS = 10.0
+"""How often the leader reads the settings and the replicas of the topic."""
 _END_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _RECORD_BYTES = 70
@@ -97,9 +99,9 @@ class StateLog:
         self._watchers: Subscriptions[frozenset[str]] = Subscriptions()
         self._topic_id = self._last_topic_id = ""
         self._log_start = self._bytes_since_snapshot = self._snapshot_bytes = 0
-        self._last_contact = self._complete_time = time.monotonic()
+        self._last_contact = self._complete_time = self._next_drop = time.monotonic()
         self._settings_time = -_SETTINGS_SECONDS
-        """When the leader last read the settings of the topic, on the monotonic clock."""
+        """When the leader last read the settings and the replicas of the topic, on the monotonic clock."""
         self._risks: frozenset[str] = frozenset()
         """What the log has said about the settings."""
         self._is_suspect = False
@@ -250,9 +252,22 @@ class StateLog:
             except AutothrottleError as error:
                 self._refusal = None if isinstance(error, Unavailable) else error
                 self._problem = f"cannot be read: {error}"
+                self._drop_silent_leader()
             except Exception:  # a bug must not end the thread: this process would never see a change again
                 log.exception("Reading the state topic failed unexpectedly, trying again")
             self._closed.wait(STATE_TOPIC.first)
+
+    def _drop_silent_leader(self) -> None:
+        """Let the other replicas go on if the topic's leader has been silent for too long."""
+        started = time.monotonic()
+        if started - self._last_contact < _LEADER_SECONDS or started < self._next_drop:
+            return
+        try:
+            if message := self._topic.drop_silent_leader(started + _ATTEMPT_SECONDS):
+                log.warning("%s", capitalized(message))
+        except AutothrottleError as error:
+            log.debug("The silent leader of the state topic stays in its replicas: %s", error)
+        self._next_drop = time.monotonic() + _LEADER_SECONDS
 
     def _begin(self) -> None:
         """Find the topic, and start at its first record, or continue."""
@@ -434,17 +449,22 @@ class StateLog:
 
     @property
     def is_settings_check_due(self) -> bool:
-        """Whether the leader should read the settings of the topic."""
+        """Whether the leader should read the settings and the replicas of the topic."""
         return time.monotonic() - self._settings_time >= _SETTINGS_SECONDS
 
     def check_settings(self) -> None:
-        """Warn once of each setting that could lose records: another party may change the topic at any time."""
+        """Warn once of each setting that could lose records, and restore a dropped replica.
+
+        Another party may change the topic at any time.
+        """
         self._settings_time = time.monotonic()
         risks = frozenset(self._topic.risks(self._settings_time + _ATTEMPT_SECONDS).values())
         for risk in sorted(risks - self._risks):
             log.warning("%s", capitalized(risk))
         if risks != self._risks:
             self._risks, self._is_suspect = risks, True
+        if message := self._topic.add_replica(time.monotonic() + _ATTEMPT_SECONDS):
+            log.info("%s", capitalized(message))
 
     # Snapshots
 

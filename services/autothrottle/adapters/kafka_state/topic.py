@@ -62,6 +62,18 @@ class Topic(Protocol):
     def risks(self, deadline: float) -> Mapping[str, str]:
         """Return setting -> what is wrong and the command that fixes it, for settings that could lose records."""
 
+    def drop_silent_leader(self, deadline: float) -> str:
+        """Remove the leader from the replicas if it answers nothing, and the two others are in sync.
+
+        One of them leads at once. Without this, Kafka elects a leader only when the broker's session has ended.
+
+        Returns:
+            What was done, in one sentence; "": nothing.
+        """
+
+    def add_replica(self, deadline: float) -> str:
+        """Add a live broker to the two replicas that `drop_silent_leader` has left; return what was done."""
+
     def delete_before(self, offset: int, deadline: float) -> None:
         """Delete the records before an offset."""
 

@@ -58,6 +58,14 @@ class UnwrittenTopic:
         """Return none: who looks reports them."""
         return {}
 
+    def drop_silent_leader(self, deadline: float) -> str:
+        """Nothing."""
+        return ""
+
+    def add_replica(self, deadline: float) -> str:
+        """Nothing."""
+        return ""
+
     def delete_before(self, offset: int, deadline: float) -> None:
         """Nothing."""
 

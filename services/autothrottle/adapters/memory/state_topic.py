@@ -22,6 +22,10 @@ class MemoryPartition:
         self.records: list[TopicRecord] = []
         self.faults: dict[str, str] = {}
         """Setting -> what is wrong with it."""
+        self.replicas = [1, 2, 3]
+        """Broker ids, the leader first."""
+        self.silent: set[int] = set()
+        """Brokers that answer nothing."""
 
     def delete(self) -> None:
         """Delete the topic with its records."""
@@ -41,6 +45,22 @@ class MemoryPartition:
         with self.changed:
             self.start = max(self.start, offset)
             self.records = [record for record in self.records if record.offset >= offset]
+
+    def drop_silent_leader(self) -> str:
+        """Remove a silent leader from three replicas."""
+        with self.changed:
+            if len(self.replicas) < 3 or self.replicas[0] not in self.silent:
+                return ""
+            return f"removed broker {self.replicas.pop(0)}"
+
+    def add_replica(self) -> str:
+        """Add a broker to two replicas."""
+        with self.changed:
+            others = sorted({1, 2, 3} - self.silent - {*self.replicas})
+            if len(self.replicas) > 2 or not others:
+                return ""
+            self.replicas.append(others[0])
+            return f"added broker {others[0]}"
 
     @property
     def end(self) -> int:
@@ -104,6 +124,15 @@ class MemoryTopic:
         self._reach()
         return self.partition.faults
 
+    def drop_silent_leader(self, deadline: float) -> str:
+        if self.is_cut:
+            raise Unavailable("no broker answers")
+        return self.partition.drop_silent_leader()
+
+    def add_replica(self, deadline: float) -> str:
+        self._reach()
+        return self.partition.add_replica()
+
     def delete_before(self, offset: int, deadline: float) -> None:
         self._reach()
         self.partition.delete_before(offset)
@@ -114,5 +143,5 @@ class MemoryTopic:
             self.partition.changed.notify_all()
 
     def _reach(self) -> None:
-        if self.is_cut or self._closed:
+        if self.is_cut or self._closed or self.partition.replicas[0] in self.partition.silent:
             raise Unavailable("no broker answers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -285,3 +286,27 @@ def test_the_terms_of_an_imported_state_follow_those_of_its_store(log: StateLog)
     future = (int(datetime.now(UTC).timestamp() * 1000) + 10**9) * 1000
     import_state(log, OWN, parse_copy(StateCopy(future, {"pause": "{}"}).encoded()))
     assert begin_term(log) > future
+
+
+def test_a_silent_leader_of_the_partition_is_dropped_and_a_replica_is_added_when_a_broker_answers(
+    processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka elects a leader only after the session of the lost broker, 9 s by default. No cycle ran until then."""
+    put(log, "1")
+    processes.partition.silent = {1}
+    lost_at = time.monotonic()
+    put(log, "2")
+    assert time.monotonic() - lost_at < 4.0, "silent for 2 s"
+    log.check_settings()
+    assert processes.partition.replicas == [2, 3]
+    processes.partition.silent = set()
+    log.check_settings()
+    assert processes.partition.replicas == [2, 3, 1]
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == ["Removed broker 1"]
+
+
+def test_a_process_that_reaches_no_broker_changes_no_replica(processes: Processes, log: StateLog) -> None:
+    put(log, "1")
+    processes.topic(log).is_cut = True
+    time.sleep(2.5)
+    assert processes.partition.replicas == [1, 2, 3]

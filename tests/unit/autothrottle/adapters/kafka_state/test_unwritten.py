@@ -39,3 +39,10 @@ def test_a_topic_that_does_not_exist_is_empty_and_is_not_created() -> None:
         with reader.synced(deadline()) as tree:
             assert not list(tree.nodes())
     assert partition.topic_id is None
+
+
+def test_a_reader_drops_no_silent_leader() -> None:
+    topic = UnwrittenTopic(MemoryTopic(partition := MemoryPartition()))
+    partition.silent = {1}
+    assert not topic.drop_silent_leader(deadline())
+    assert partition.replicas == [1, 2, 3]

@@ -99,7 +99,7 @@ class StateLog:
         self._watchers: Subscriptions[frozenset[str]] = Subscriptions()
         self._topic_id = self._last_topic_id = ""
         self._log_start = self._bytes_since_snapshot = self._snapshot_bytes = 0
-        self._last_contact = self._complete_time = self._next_drop = time.monotonic()
+        self._last_contact = self._complete_time = self._next_repair = time.monotonic()
         self._settings_time = -_SETTINGS_SECONDS
         """When the leader last read the settings and the replicas of the topic, on the monotonic clock."""
         self._risks: frozenset[str] = frozenset()
@@ -252,22 +252,25 @@ class StateLog:
             except AutothrottleError as error:
                 self._refusal = None if isinstance(error, Unavailable) else error
                 self._problem = f"cannot be read: {error}"
-                self._drop_silent_leader()
+                self._repair_replicas()
             except Exception:  # a bug must not end the thread: this process would never see a change again
                 log.exception("Reading the state topic failed unexpectedly, trying again")
             self._closed.wait(STATE_TOPIC.first)
 
-    def _drop_silent_leader(self) -> None:
-        """Let the other replicas go on if the topic's leader has been silent for too long."""
+    def _repair_replicas(self) -> None:
+        """Drop a leader of the topic that has been silent for too long, or add a replica that it lacks since then."""
         started = time.monotonic()
-        if started - self._last_contact < _LEADER_SECONDS or started < self._next_drop:
+        if started < self._next_repair:
             return
+        self._next_repair = started + _LEADER_SECONDS
         try:
-            if message := self._topic.drop_silent_leader(started + _ATTEMPT_SECONDS):
-                log.warning("%s", capitalized(message))
+            if started - self._last_contact >= _LEADER_SECONDS:
+                if message := self._topic.drop_silent_leader(started + _ATTEMPT_SECONDS):
+                    log.warning("%s", capitalized(message))
+            elif message := self._topic.add_replica(started + _ATTEMPT_SECONDS):
+                log.info("%s", capitalized(message))
         except AutothrottleError as error:
-            log.debug("The silent leader of the state topic stays in its replicas: %s", error)
-        self._next_drop = time.monotonic() + _LEADER_SECONDS
+            log.debug("The replicas of the state topic stay as they are: %s", error)
 
     def _begin(self) -> None:
         """Find the topic, and start at its first record, or continue."""
@@ -396,6 +399,7 @@ class StateLog:
                 with self._changed:
                     self._queue[:0] = batch
                 log.debug("Appending to the state topic %s failed, trying again: %s", self.name, error)
+                self._repair_replicas()
                 self._closed.wait(STATE_TOPIC.first)
             except AutothrottleError as error:
                 self._refuse(batch, error)
@@ -463,8 +467,7 @@ class StateLog:
             log.warning("%s", capitalized(risk))
         if risks != self._risks:
             self._risks, self._is_suspect = risks, True
-        if message := self._topic.add_replica(time.monotonic() + _ATTEMPT_SECONDS):
-            log.info("%s", capitalized(message))
+        self._repair_replicas()
 
     # Snapshots
 

@@ -19,7 +19,7 @@ BROKERS = (1001, 1002, 1003)
 SLOTS = 6
 """Most service processes of a run that connect to Kafka."""
 
-BROKER_SESSION_SECONDS = 3
+BROKER_SESSION_SECONDS = 9
 """After this time without a heartbeat, the controller gives a broker's leaderships to others."""
 
 _PROPERTIES = {

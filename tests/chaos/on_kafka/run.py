@@ -142,6 +142,7 @@ class _KafkaRun(Play):
         self.until(
             lambda: stage.is_throttled() or not stage.is_copying(), "the operators' changes of throttles are repaired"
         )
+        stage.accept_unrepaired_rate()
         self.until(self._is_consistent, "the ledger has no intent, and agrees with Kafka")
         stage.finish_reassignment()
         self.until(lambda: not stage.kafka.reassigning(), "the reassignment is done")

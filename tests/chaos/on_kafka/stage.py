@@ -289,6 +289,20 @@ class KafkaStage(StagedServices):
         if edit in (Edit.FOREIGN_RATE, Edit.FOREIGN_KEY) and value:
             self.expected[entity][key] = value
 
+    def accept_unrepaired_rate(self) -> None:
+        """Expect an operator's change of our rate to stay if the reassignment ended before the next cycle.
+
+        autothrottle then leaves what the operator wrote. Without the throttle, the copy may end within a second.
+        """
+        entity = f"brokers/{NEW}"
+        rate = self.config(entity).get(FOLLOWER_RATE)
+        is_edited = any(edit[1:] == (entity, FOLLOWER_RATE) for edit in self.edits)
+        if not is_edited or self.is_copying() or rate not in (None, USER_RATE):
+            return
+        self.expected[entity].pop(FOLLOWER_RATE)
+        if rate is not None:
+            self.expected[entity][FOLLOWER_RATE] = rate
+
     # Observation
 
     def config(self, entity: str) -> dict[str, str]:

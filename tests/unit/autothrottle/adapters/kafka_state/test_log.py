@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from autothrottle.adapters.kafka_state import log as state_log
 from autothrottle.adapters.kafka_state.copy import export_state, import_state
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
@@ -289,14 +290,16 @@ def test_the_terms_of_an_imported_state_follow_those_of_its_store(log: StateLog)
 
 
 def test_a_silent_leader_of_the_partition_is_dropped_and_a_replica_is_added_when_a_broker_answers(
-    processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture
+    processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka elects a leader only after the session of the lost broker, 9 s by default. No cycle ran until then."""
+    silence = 0.3
+    monkeypatch.setattr(state_log, "_LEADER_SECONDS", silence)
     put(log, "1")
     processes.partition.silent = {1}
     lost_at = time.monotonic()
     put(log, "2")
-    assert time.monotonic() - lost_at < 4.0, "silent for 2 s"
+    assert time.monotonic() - lost_at >= silence - 0.1, "a silence that is too short for a suspicion"
     assert processes.partition.replicas == [2, 3]
     processes.partition.silent = set()
 
@@ -306,13 +309,6 @@ def test_a_silent_leader_of_the_partition_is_dropped_and_a_replica_is_added_when
 
     eventually(is_repaired)
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == ["Removed broker 1"]
-
-
-def test_a_process_that_reaches_no_broker_changes_no_replica(processes: Processes, log: StateLog) -> None:
-    put(log, "1")
-    processes.topic(log).is_cut = True
-    time.sleep(2.5)
-    assert processes.partition.replicas == [1, 2, 3]
 
 
 def test_a_process_that_cannot_append_adds_a_replica_without_a_leading_planner(

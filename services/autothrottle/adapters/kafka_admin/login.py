@@ -48,14 +48,6 @@ class KafkaLogin:
         """The files that are read again when they change."""
         return ()
 
-    def replace(self, properties: Mapping[str, str]) -> None:
-        """Use other properties from now on. Running calls finish on their connections.
-
-        Raises:
-            Invalid: a property is unsupported or wrong; then nothing changes.
-        """
-        self._client = client_options(properties)
-
 
 class KafkaLoginFile(KafkaLogin):
     """The login of a properties file, which changes with the file and with the stores that it names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.client_properties import client_options
 from autothrottle.adapters.kafka_admin.connections import Connections, NoResponse, kafka
 from autothrottle.adapters.kafka_admin.login import KafkaLogin
 from autothrottle.adapters.kafka_admin.routing import Routing
@@ -204,10 +205,17 @@ def test_unsupported_property_is_refused_before_anything_is_opened() -> None:
     assert set(threading.enumerate()) <= before
 
 
+class ReplaceableLogin(KafkaLogin):
+    """A login whose properties change, as those of a file do."""
+
+    def replace(self, properties: Mapping[str, str]) -> None:
+        self._client = client_options(properties)
+
+
 def test_calls_after_a_replaced_login_use_new_connections_and_running_calls_the_old_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    login = KafkaLogin()
+    login = ReplaceableLogin()
     monkeypatch.setattr(Connections, "exchange", lambda _, requests, *__, **___: requests)  # any answer is accepted
     with closing(Routing(("127.0.0.1:1",), login, timedelta(seconds=1))) as routing:
         with routing._connections() as first:
@@ -224,7 +232,7 @@ def test_calls_after_a_replaced_login_use_new_connections_and_running_calls_the_
 
 def test_a_replaced_login_that_no_broker_accepts_leaves_the_connections_of_the_previous_one() -> None:
     """A keystore of an untrusted authority was used at once, and a leader with its state in Kafka lost its term."""
-    login = KafkaLogin()
+    login = ReplaceableLogin()
     with closing(Routing(("127.0.0.1:1",), login, timedelta(seconds=1))) as routing:
         with routing._connections() as first:
             pass

@@ -676,14 +676,3 @@ def test_repr_of_the_settings_contains_no_secret() -> None:
         shown = [repr(KafkaSettings(("127.0.0.1:1",), login=login)), repr(client_options(properties)), repr(provider)]
         shown += [repr(provider._source)] if provider else []
         assert PASSWORD not in "".join(shown)
-
-
-def test_a_replaced_login_is_used_and_a_wrong_one_changes_nothing() -> None:
-    login = KafkaLogin()
-    assert login.options == {"security_protocol": "PLAINTEXT"}
-    login.replace(sasl("PLAIN", f"{PLAIN} required username=alice password=s3cret;", "SASL_PLAINTEXT"))
-    options = login.options
-    assert options["sasl_plain_username"] == "alice" and len(login.warnings) == 1
-    with pytest.raises(Invalid):
-        login.replace({"security.protocol": "TLS"})
-    assert login.options is options

@@ -42,11 +42,8 @@ class CutTopic:
     def risks(self, deadline: float) -> Mapping[str, str]:
         return self._reached().risks(deadline)
 
-    def drop_silent_leader(self, deadline: float) -> str:
-        return self._reached().drop_silent_leader(deadline)
-
-    def add_replica(self, deadline: float) -> str:
-        return self._reached().add_replica(deadline)
+    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
+        return self._reached().repair_replicas(deadline, is_stuck)
 
     def delete_before(self, offset: int, deadline: float) -> None:
         self._reached().delete_before(offset, deadline)

@@ -21,7 +21,7 @@ from autothrottle.core.errors import Invalid
 from autothrottle.core.units import MEGABYTE
 from autothrottle_client import AdminClient
 from autothrottle_lab.emulators.datadog import DatadogEmulator
-from autothrottle_lab.observation.metadata_log import MetadataRecord
+from autothrottle_lab.observation.metadata_log import MetadataRecord, PartitionWritten
 from autothrottle_lab.observation.traffic import BrokerCounters, TrafficCounters, fill
 from autothrottle_lab.servers.processes import Startable
 from autothrottle_lab.servers.services import Deployment
@@ -42,6 +42,8 @@ _BULK_BYTES = 150 * MEGABYTE
 """Size of a partition of `bulk`; few runs have the time to copy it."""
 _ORDERS_BYTES = 3 * MEGABYTE
 _UNMOVED_PARTITION = 2
+_FIRST_CYCLE_SECONDS = 2.0
+"""Longest time from a planner's claim to the end of its first cycle on a quiet machine."""
 """The partition of `bulk` that is not reassigned."""
 
 _LOAD = (1, 3, 2)
@@ -290,18 +292,26 @@ class KafkaStage(StagedServices):
             self.expected[entity][key] = value
 
     def accept_unrepaired_rate(self) -> None:
-        """Expect an operator's change of our rate to stay if the reassignment ended before the next cycle.
+        """Expect an operator's change of our rate to stay if the copy ended before a planner led and ran a cycle.
 
         autothrottle then leaves what the operator wrote. Without the throttle, the copy may end within a second.
         """
         entity = f"brokers/{NEW}"
         rate = self.config(entity).get(FOLLOWER_RATE)
-        is_edited = any(edit[1:] == (entity, FOLLOWER_RATE) for edit in self.edits)
-        if not is_edited or self.is_copying() or rate not in (None, USER_RATE):
+        edited = max((at for at, *place in self.edits if place == [entity, FOLLOWER_RATE]), default=None)
+        if edited is None or self.is_copying() or rate not in (None, USER_RATE):
             return
-        self.expected[entity].pop(FOLLOWER_RATE)
-        if rate is not None:
-            self.expected[entity][FOLLOWER_RATE] = rate
+        times = [
+            record.time.timestamp()
+            for record in self.config_records()
+            if isinstance(record.change, PartitionWritten)
+            and record.change.partition == (BULK, 0)
+            and not record.change.state.adding_replicas
+        ]
+        ended = min((at for at in times if at > edited), default=edited)
+        if ended <= edited + self.plan.session_seconds + _FIRST_CYCLE_SECONDS:
+            self.expected[entity].pop(FOLLOWER_RATE)
+            self.expected[entity] |= {} if rate is None else {FOLLOWER_RATE: rate}
 
     # Observation
 

@@ -19,7 +19,14 @@ from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
-from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicRecord
+from autothrottle.adapters.kafka_state.topic import (
+    MIN_IN_SYNC,
+    REPLICAS,
+    OutOfLog,
+    Records,
+    TopicRecord,
+    repaired_replicas,
+)
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
 _PATIENCE_SECONDS = 0.1
@@ -27,6 +34,8 @@ _PATIENCE_SECONDS = 0.1
 _LOOK_UP_SECONDS = 0.5
 _PROBE_SECONDS = 1.0
 """How long a broker may take to show that it lives."""
+_CANDIDATES = 5
+"""How many brokers are asked at most when a replica is to be added."""
 _READ_BYTES = 8_000_000
 _UNCOMPRESSED, _GZIP, _MAGIC = 0, 1, 2
 _MAX_BATCH_BYTES = 64_000_000
@@ -34,7 +43,6 @@ _EARLIEST = -2
 _SEGMENT_BYTES = 16 << 20
 """Kafka deletes whole segments only, so this bounds the disk space of deleted records."""
 
-_REPLICAS, _IN_SYNC = 3, 2
 _MIN_ISR = "min.insync.replicas"
 _OPERATIONS = ("Describe", "DescribeConfigs", "Read", "Write", "Delete")
 """Of the ACLs that each process needs on an existing topic."""
@@ -58,6 +66,8 @@ class TopicLog:
         self.name, self._servers = topic, ",".join(settings.bootstrap_servers)
         self._reads = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
         self._appends = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
+        self._probes = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
+        """Has connections of its own, since an answer waits for those to earlier requests of its connection."""
         self.summary = ""
         """What `fetch_missing_permissions` has seen, if that was no problem."""
         self._partition: _Partition | None = None
@@ -66,6 +76,7 @@ class TopicLog:
     def close(self) -> None:
         self._reads.close()
         self._appends.close()
+        self._probes.close()
 
     def append(self, values: Sequence[bytes], deadline: float) -> None:
         builder = kafka.record.MemoryRecordsBuilder(_MAGIC, _GZIP, _MAX_BATCH_BYTES)
@@ -136,7 +147,7 @@ class TopicLog:
 
     def create(self, deadline: float, validate_only: bool = False) -> None:
         brokers = len(self._appends.metadata(deadline).brokers)
-        replicas = min(_REPLICAS, brokers)
+        replicas = min(REPLICAS, brokers)
         configs = {
             **_SETTINGS,
             "segment.bytes": str(_SEGMENT_BYTES),
@@ -184,48 +195,44 @@ class TopicLog:
             for key, required in wrong.items()
         }
 
-    def drop_silent_leader(self, deadline: float) -> str:
-        partition = self._described(self._appends, deadline).partitions[0]
-        leader, replicas = partition.leader_id, partition.replica_nodes
-        others = [b for b in replicas if b != leader]
-        if leader not in replicas or len(replicas) != _REPLICAS or not {*others} <= {*partition.isr_nodes}:
-            return ""
-        if self._answering([leader], deadline):
-            return ""
-        self._reassign(others, deadline)
-        return (
-            f"broker {leader} leads topic {self.name} and does not answer. Removed it from the replicas, so that "
-            f"brokers {others[0]} and {others[1]} go on without it"
-        )
-
-    def add_replica(self, deadline: float) -> str:
-        partition = self._described(self._appends, deadline).partitions[0]
+    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
+        partition = self._described(self._probes, min(deadline, time.monotonic() + _PROBE_SECONDS)).partitions[0]
         replicas = partition.replica_nodes
-        # Two replicas that must both be in sync would stop at the loss of either, so it is not what an operator wants.
-        if len(replicas) != _IN_SYNC or self._configs([_MIN_ISR], deadline).get(_MIN_ISR) != str(_IN_SYNC):
+        if len(replicas) == REPLICAS:
+            if not is_stuck:
+                return ""
+        # Two replicas that must both be in sync would stop at the loss of either, so they are what a repair has left.
+        elif len(replicas) != MIN_IN_SYNC or self._configs([_MIN_ISR], deadline).get(_MIN_ISR) != str(MIN_IN_SYNC):
             return ""
-        brokers = self._appends.metadata(deadline).brokers
+        brokers = self._probes.metadata(deadline).brokers
         racks = {b.rack for b in brokers if b.node_id in replicas}
-        rack_of = {b.node_id: b.rack for b in brokers if b.node_id not in replicas}
-        answering = self._answering(rack_of, deadline)
-        if not answering:
+        ranked = sorted((b.rack in racks, b.node_id) for b in brokers if b.node_id not in replicas)
+        others = [broker_id for _, broker_id in ranked[:_CANDIDATES]]
+        answering = self._answering([*replicas, *others])
+        repaired = repaired_replicas(replicas, partition.isr_nodes, answering, others)
+        if repaired == replicas:
             return ""
-        added = min(answering, key=lambda broker_id: (rack_of[broker_id] in racks, broker_id))
-        self._reassign([*replicas, added], deadline)
-        return f"added broker {added} to the replicas of topic {self.name}, which had only {_IN_SYNC}"
+        self._reassign(repaired, deadline)
+        silent = [b for b in replicas if b not in answering]
+        cause = f", because broker {silent[0]} does not answer" if silent else ", so that it has three again"
+        return f"changed the replicas of topic {self.name} from {_listed(replicas)} to {_listed(repaired)}{cause}"
 
-    def _answering(self, broker_ids: Iterable[int], deadline: float) -> list[int]:
-        """Return the brokers that answer a small request in time. The metadata also lists brokers that just died."""
-        probe_deadline = min(deadline, time.monotonic() + _PROBE_SECONDS)
+    def _answering(self, broker_ids: Iterable[int]) -> frozenset[int]:
+        """Return the brokers that answer a small request in time. The metadata also lists brokers that just died.
+
+        A refusal is an answer.
+        """
         probe = partial(messages.describe_topics, [])
-        answers = self._appends.each(dict.fromkeys(broker_ids, probe), probe_deadline, again=False)
-        return [broker_id for broker_id, answer in answers.items() if not isinstance(answer, AutothrottleError)]
+        deadline = time.monotonic() + _PROBE_SECONDS
+        answers = self._probes.each(dict.fromkeys(broker_ids, probe), deadline, again=False)
+        return frozenset(b for b, answer in answers.items() if not isinstance(answer, Unavailable))
 
     def _reassign(self, replicas: Sequence[int], deadline: float) -> None:
         row = self.name, 0
         build = partial(messages.alter_reassignments, {row: replicas}, _milliseconds(deadline))
-        response = self._appends.ask_controller(build, deadline, again=False)
-        self._check(response)
+        response = self._probes.ask_controller(build, deadline, again=False)
+        if response.error_code:
+            raise code_error(response.error_code, response.error_message, f"the replicas of topic {self.name}")
         if refusal := messages.refused_reassignments(response).get(row):
             raise refusal
         self._partition = None
@@ -267,7 +274,7 @@ class TopicLog:
 
     def _configs(self, keys: Sequence[str], deadline: float) -> Mapping[str, str]:
         """Return setting -> its value; absent: this version of Kafka lacks it."""
-        response = self._appends.ask_any(lambda: messages.describe_configs(messages.TOPIC, [self.name], keys), deadline)
+        response = self._probes.ask_any(lambda: messages.describe_configs(messages.TOPIC, [self.name], keys), deadline)
         configs = messages.configs(response).get(self.name, {})
         if isinstance(configs, AutothrottleError):
             raise configs
@@ -369,8 +376,12 @@ def _records(batch: Any) -> Iterable[TopicRecord]:
     return (TopicRecord(offset, 0, b"") for offset in range(batch.base_offset, batch.last_offset + 1))
 
 
+def _listed(broker_ids: Sequence[int]) -> str:
+    return ", ".join(map(str, broker_ids))
+
+
 def _least_in_sync(replicas: int) -> int:
-    return _IN_SYNC if replicas >= _REPLICAS else 1
+    return MIN_IN_SYNC if replicas >= REPLICAS else 1
 
 
 def _milliseconds(deadline: float) -> int:

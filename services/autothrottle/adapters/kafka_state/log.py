@@ -11,6 +11,7 @@ No read is answered from a copy that may be old: `synced` appends an empty edit 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -33,8 +34,12 @@ _READ_SECONDS = 0.5
 """How long a read waits at the broker for new records."""
 _ATTEMPT_SECONDS = 2.0
 """Time limit of one request. A frozen broker must not use up the time of the next leader."""
-_LEADER_SECONDS = 2.0
-"""How long the leader of the partition may be silent until it is dropped from the replicas."""
+_SILENCE_SECONDS = 2.0
+"""How long the topic may commit or answer nothing until a lost broker is looked for among its replicas."""
+_REPAIR_SECONDS = 5.0
+"""Time limit of one repair."""
+_DROP_SECONDS = 60.0
+"""Least time between two removals. A process that reaches few brokers must not remove one replica after another."""
 _BATCH_BYTES = 800_000
 """Limit of the records in one request; Kafka refuses batches above 1 MB by default."""
 _SNAPSHOT_BYTES = 4_000_000
@@ -99,7 +104,10 @@ class StateLog:
         self._watchers: Subscriptions[frozenset[str]] = Subscriptions()
         self._topic_id = self._last_topic_id = ""
         self._log_start = self._bytes_since_snapshot = self._snapshot_bytes = 0
-        self._last_contact = self._complete_time = self._next_repair = time.monotonic()
+        self._last_contact = self._last_append = self._complete_time = time.monotonic()
+        self._next_repair = self._next_drop = self._last_contact
+        self._repair_refusal = ""
+        """The last refusal that was logged."""
         self._settings_time = -_SETTINGS_SECONDS
         """When the leader last read the settings and the replicas of the topic, on the monotonic clock."""
         self._risks: frozenset[str] = frozenset()
@@ -252,25 +260,43 @@ class StateLog:
             except AutothrottleError as error:
                 self._refusal = None if isinstance(error, Unavailable) else error
                 self._problem = f"cannot be read: {error}"
-                self._repair_replicas()
+                self._repair_soon(self._last_contact)
             except Exception:  # a bug must not end the thread: this process would never see a change again
                 log.exception("Reading the state topic failed unexpectedly, trying again")
             self._closed.wait(STATE_TOPIC.first)
 
-    def _repair_replicas(self) -> None:
-        """Drop a leader of the topic that has been silent for too long, or add a replica that it lacks since then."""
-        started = time.monotonic()
-        if started < self._next_repair:
-            return
-        self._next_repair = started + _LEADER_SECONDS
+    def _repair_soon(self, last_success: float) -> None:
+        """Repair the topic's replicas in a thread of its own, unless that was tried a moment ago.
+
+        Args:
+            last_success: when the topic last did what has failed now, on the monotonic clock.
+        """
+        time_of_failure = time.monotonic()
+        with self._start_lock:
+            if self._closed.is_set() or time_of_failure < self._next_repair:
+                return
+            self._next_repair = math.inf
+        is_stuck = time_of_failure - last_success >= _SILENCE_SECONDS
+        threading.Thread(target=self._repair_replicas, args=(is_stuck,), name="state-repair", daemon=True).start()
+
+    def _repair_replicas(self, is_stuck: bool) -> None:
+        refusal = ""
         try:
-            if started - self._last_contact >= _LEADER_SECONDS:
-                if message := self._topic.drop_silent_leader(started + _ATTEMPT_SECONDS):
-                    log.warning("%s", capitalized(message))
-            elif message := self._topic.add_replica(started + _ATTEMPT_SECONDS):
-                log.info("%s", capitalized(message))
-        except AutothrottleError as error:
+            is_stuck = is_stuck and time.monotonic() >= self._next_drop
+            if message := self._topic.repair_replicas(time.monotonic() + _REPAIR_SECONDS, is_stuck):
+                log.warning("%s", capitalized(message))
+                if is_stuck:
+                    self._next_drop = time.monotonic() + _DROP_SECONDS
+        except (Missing, Unavailable) as error:
             log.debug("The replicas of the state topic stay as they are: %s", error)
+        except AutothrottleError as error:
+            refusal = str(error)
+            if refusal != self._repair_refusal:
+                log.warning("The replicas of the state topic cannot be repaired: %s", refusal)
+        except Exception:
+            log.exception("Repairing the replicas of the state topic failed unexpectedly")
+        self._repair_refusal = refusal
+        self._next_repair = time.monotonic() + _SILENCE_SECONDS
 
     def _begin(self) -> None:
         """Find the topic, and start at its first record, or continue."""
@@ -399,7 +425,7 @@ class StateLog:
                 with self._changed:
                     self._queue[:0] = batch
                 log.debug("Appending to the state topic %s failed, trying again: %s", self.name, error)
-                self._repair_replicas()
+                self._repair_soon(self._last_append)
                 self._closed.wait(STATE_TOPIC.first)
             except AutothrottleError as error:
                 self._refuse(batch, error)
@@ -428,6 +454,7 @@ class StateLog:
 
     def _append(self, values: Sequence[bytes]) -> None:
         self._topic.append(values, time.monotonic() + _ATTEMPT_SECONDS)
+        self._last_append = time.monotonic()
 
     def _settle(self, batch: Sequence[_Pending]) -> None:
         with self._changed:
@@ -457,7 +484,7 @@ class StateLog:
         return time.monotonic() - self._settings_time >= _SETTINGS_SECONDS
 
     def check_settings(self) -> None:
-        """Warn once of each setting that could lose records, and restore a dropped replica.
+        """Warn once of each setting that could lose records, and look for a missing replica.
 
         Another party may change the topic at any time.
         """
@@ -467,7 +494,7 @@ class StateLog:
             log.warning("%s", capitalized(risk))
         if risks != self._risks:
             self._risks, self._is_suspect = risks, True
-        self._repair_replicas()
+        self._repair_soon(time.monotonic())
 
     # Snapshots
 

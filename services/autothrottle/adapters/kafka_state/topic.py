@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -31,6 +31,38 @@ class Records:
 
 class OutOfLog(Unavailable):
     """The position is not in the log: records were deleted, or the topic was."""
+
+
+REPLICAS, MIN_IN_SYNC = 3, 2
+"""Replicas of the topic in a cluster of at least three brokers, and its `min.insync.replicas` then."""
+
+
+def repaired_replicas(
+    replicas: Sequence[int], in_sync: Collection[int], answering: Collection[int], others: Sequence[int]
+) -> Sequence[int]:
+    """Return the replicas with which the topic can go on; the same ones if nothing has to or can be changed.
+
+    Kafka commits nothing without a replica in sync, and keeps a lost leader, until the session of its broker has ended.
+    So of three replicas in sync, one that does not answer is removed if the two others do. Two replicas get a third
+    one, and one of them that is lost and not in sync is replaced.
+
+    >>> repaired_replicas([1, 2, 3], {1, 2, 3}, {2, 3}, []), repaired_replicas([2, 3], {2, 3}, {2, 3, 4}, [4])
+    ([2, 3], [2, 3, 4])
+
+    Args:
+        replicas: broker ids.
+        in_sync: the ISR.
+        answering: brokers that have just answered.
+        others: brokers that may become replicas, the preferred one first.
+    """
+    healthy = [b for b in replicas if b in in_sync and b in answering]
+    if len(replicas) == REPLICAS:
+        return healthy if len(healthy) == MIN_IN_SYNC and len(in_sync) == REPLICAS else replicas
+    if len(replicas) != MIN_IN_SYNC or not healthy:
+        return replicas
+    remaining = [b for b in replicas if b in in_sync or b in answering]
+    repaired = [*remaining, *(b for b in others if b in answering)][:REPLICAS]
+    return repaired if len(repaired) >= MIN_IN_SYNC else replicas
 
 
 class Topic(Protocol):
@@ -62,17 +94,13 @@ class Topic(Protocol):
     def risks(self, deadline: float) -> Mapping[str, str]:
         """Return setting -> what is wrong and the command that fixes it, for settings that could lose records."""
 
-    def drop_silent_leader(self, deadline: float) -> str:
-        """Remove the leader from the replicas if it answers nothing, and the two others are in sync.
+    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
+        """Change the replicas as `repaired_replicas` says; return what was done in one sentence, "": nothing.
 
-        One of them leads at once. Without this, Kafka elects a leader only when the broker's session has ended.
-
-        Returns:
-            What was done, in one sentence; "": nothing.
+        Args:
+            deadline: on the monotonic clock.
+            is_stuck: whether the topic commits or answers nothing. Otherwise three replicas stay.
         """
-
-    def add_replica(self, deadline: float) -> str:
-        """Add a live broker to the two replicas that `drop_silent_leader` has left; return what was done."""
 
     def delete_before(self, offset: int, deadline: float) -> None:
         """Delete the records before an offset."""

@@ -58,11 +58,7 @@ class UnwrittenTopic:
         """Return none: who looks reports them."""
         return {}
 
-    def drop_silent_leader(self, deadline: float) -> str:
-        """Nothing."""
-        return ""
-
-    def add_replica(self, deadline: float) -> str:
+    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
         """Nothing."""
         return ""
 

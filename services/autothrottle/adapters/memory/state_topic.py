@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, TopicRecord
+from autothrottle.adapters.kafka_state.topic import REPLICAS, OutOfLog, Records, TopicRecord, repaired_replicas
 from autothrottle.core.errors import Missing, Unavailable
 
 
@@ -46,21 +46,14 @@ class MemoryPartition:
             self.start = max(self.start, offset)
             self.records = [record for record in self.records if record.offset >= offset]
 
-    def drop_silent_leader(self) -> str:
-        """Remove a silent leader from three replicas."""
+    def repair_replicas(self, is_stuck: bool) -> str:
+        """Change the replicas; all that answer are in sync."""
         with self.changed:
-            if len(self.replicas) < 3 or self.replicas[0] not in self.silent:
+            old, answering = self.replicas, {1, 2, 3} - self.silent
+            if len(old) == REPLICAS and not is_stuck:
                 return ""
-            return f"removed broker {self.replicas.pop(0)}"
-
-    def add_replica(self) -> str:
-        """Add a broker to two replicas."""
-        with self.changed:
-            others = sorted({1, 2, 3} - self.silent - {*self.replicas})
-            if len(self.replicas) > 2 or not others:
-                return ""
-            self.replicas.append(others[0])
-            return f"added broker {others[0]}"
+            self.replicas = [*repaired_replicas(old, old, answering, sorted({1, 2, 3} - {*old}))]
+            return f"changed the replicas from {old} to {self.replicas}" if self.replicas != old else ""
 
     @property
     def end(self) -> int:
@@ -90,6 +83,8 @@ class MemoryTopic:
 
     def append(self, values: Sequence[bytes], deadline: float) -> None:
         self._reach()
+        if not self.partition.silent.isdisjoint(self.partition.replicas):
+            raise Unavailable("a replica in sync does not answer")
         if self.partition.topic_id is None:
             raise Missing("the topic does not exist")
         self.partition.append(values)
@@ -124,14 +119,10 @@ class MemoryTopic:
         self._reach()
         return self.partition.faults
 
-    def drop_silent_leader(self, deadline: float) -> str:
+    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
         if self.is_cut:
             raise Unavailable("no broker answers")
-        return self.partition.drop_silent_leader()
-
-    def add_replica(self, deadline: float) -> str:
-        self._reach()
-        return self.partition.add_replica()
+        return self.partition.repair_replicas(is_stuck)
 
     def delete_before(self, offset: int, deadline: float) -> None:
         self._reach()

@@ -41,8 +41,8 @@ def test_a_topic_that_does_not_exist_is_empty_and_is_not_created() -> None:
     assert partition.topic_id is None
 
 
-def test_a_reader_drops_no_silent_leader() -> None:
+def test_a_reader_changes_no_replica() -> None:
     topic = UnwrittenTopic(MemoryTopic(partition := MemoryPartition()))
     partition.silent = {1}
-    assert not topic.drop_silent_leader(deadline())
+    assert not topic.repair_replicas(deadline(), is_stuck=True)
     assert partition.replicas == [1, 2, 3]

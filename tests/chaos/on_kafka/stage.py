@@ -42,9 +42,9 @@ _BULK_BYTES = 150 * MEGABYTE
 """Size of a partition of `bulk`; few runs have the time to copy it."""
 _ORDERS_BYTES = 3 * MEGABYTE
 _UNMOVED_PARTITION = 2
+"""The partition of `bulk` that is not reassigned."""
 _FIRST_CYCLE_SECONDS = 2.0
 """Longest time from a planner's claim to the end of its first cycle on a quiet machine."""
-"""The partition of `bulk` that is not reassigned."""
 
 _LOAD = (1, 3, 2)
 """The client load in MB/s; it changes every two seconds, so that most cycles write throttles."""

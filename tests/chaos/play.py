@@ -42,6 +42,8 @@ class Play(ABC):
         """The part of `kills` that hit a planner or applier while a request of its term was in flight."""
         self.cuts = 0
         """Connections that were cut after a request and before its response."""
+        self._terminated: set[int] = set()
+        """Process ids that have got SIGTERM."""
         self.violations: list[Violation] = []
         self.notes: list[str] = []
         """The events in order, each with the seconds since the start."""
@@ -152,7 +154,9 @@ class Play(ABC):
         elif fault.kind is FaultKind.KILL:
             process.kill()
             self.schedule_repair(fault.seconds, partial(self._services.start, name))
-        elif self._services.listens(name):
+        elif self._services.listens(name) and process.pid not in self._terminated:
+            # A second SIGTERM would end it at once, with an exit status of its own.
+            self._terminated.add(process.pid)
             process.terminate()
             self.schedule_repair(fault.seconds, partial(self._start_again, name, process.pid))
 

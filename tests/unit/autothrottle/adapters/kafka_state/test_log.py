@@ -307,15 +307,16 @@ def test_a_lost_replica_is_dropped_and_a_broker_is_added_when_it_answers(
     assert processes.partition.replicas == remaining
     processes.partition.silent = set()
 
-    def is_repaired() -> bool:
+    def warnings() -> list[str]:
         log.check_settings()
-        return processes.partition.replicas == [*remaining, lost]
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
-    eventually(is_repaired)
-    assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
+    eventually(lambda: len(warnings()) == 2)
+    assert warnings() == [
         f"Changed the replicas from [1, 2, 3] to {remaining}",
         f"Changed the replicas from {remaining} to {[*remaining, lost]}",
     ]
+    assert processes.partition.replicas == [*remaining, lost]
 
 
 @pytest.mark.usefixtures("_short_silence")

@@ -298,8 +298,8 @@ class KafkaStage(StagedServices):
         """
         entity = f"brokers/{NEW}"
         rate = self.config(entity).get(FOLLOWER_RATE)
-        edited = max((at for at, *place in self.edits if place == [entity, FOLLOWER_RATE]), default=None)
-        if edited is None or self.is_copying() or rate not in (None, USER_RATE):
+        edit_time = max((at for at, *place in self.edits if place == [entity, FOLLOWER_RATE]), default=None)
+        if edit_time is None or self.is_copying() or rate not in (None, USER_RATE):
             return
         times = [
             record.time.timestamp()
@@ -308,10 +308,13 @@ class KafkaStage(StagedServices):
             and record.change.partition == (BULK, 0)
             and not record.change.state.adding_replicas
         ]
-        ended = min((at for at in times if at > edited), default=edited)
-        if ended <= edited + self.plan.session_seconds + _FIRST_CYCLE_SECONDS:
-            self.expected[entity].pop(FOLLOWER_RATE)
-            self.expected[entity] |= {} if rate is None else {FOLLOWER_RATE: rate}
+        end_time = min((at for at in times if at > edit_time), default=edit_time)
+        if end_time > edit_time + self.plan.session_seconds + _FIRST_CYCLE_SECONDS:
+            return
+        if rate is None:
+            del self.expected[entity][FOLLOWER_RATE]
+        else:
+            self.expected[entity][FOLLOWER_RATE] = rate
 
     # Observation
 

@@ -8,17 +8,18 @@ again is never taken for its predecessor.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.concurrency.subscriptions import seconds_left, time_left
 from autothrottle.adapters.kafka_admin import messages
+from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
-from autothrottle.adapters.kafka_admin.values import KafkaSettings
+from autothrottle.adapters.kafka_admin.values import Answers, KafkaSettings
 from autothrottle.adapters.kafka_state.topic import (
     MIN_IN_SYNC,
     REPLICAS,
@@ -29,10 +30,12 @@ from autothrottle.adapters.kafka_state.topic import (
 )
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 
+T = TypeVar("T")
+
 _PATIENCE_SECONDS = 0.1
 """How late an answer of the leader may be before other brokers are asked whether it still leads."""
 _LOOK_UP_SECONDS = 0.5
-_PROBE_SECONDS = 1.0
+_PROBE = timedelta(seconds=1)
 """How long a broker may take to show that it lives."""
 _CANDIDATES = 5
 """How many brokers are asked at most when a replica is to be added."""
@@ -66,7 +69,7 @@ class TopicLog:
         self.name, self._servers = topic, ",".join(settings.bootstrap_servers)
         self._reads = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
         self._appends = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
-        self._probes = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
+        self._admin = KafkaAdmin(settings)
         """Has connections of its own, since an answer waits for those to earlier requests of its connection."""
         self.summary = ""
         """What `fetch_missing_permissions` has seen, if that was no problem."""
@@ -76,7 +79,7 @@ class TopicLog:
     def close(self) -> None:
         self._reads.close()
         self._appends.close()
-        self._probes.close()
+        self._admin.close()
 
     def append(self, values: Sequence[bytes], deadline: float) -> None:
         builder = kafka.record.MemoryRecordsBuilder(_MAGIC, _GZIP, _MAX_BATCH_BYTES)
@@ -196,46 +199,33 @@ class TopicLog:
         }
 
     def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
-        partition = self._described(self._probes, min(deadline, time.monotonic() + _PROBE_SECONDS)).partitions[0]
-        replicas = partition.replica_nodes
-        if len(replicas) == REPLICAS:
-            if not is_stuck:
-                return ""
-        # Two replicas that must both be in sync would stop at the loss of either, so they are what a repair has left.
-        elif len(replicas) != MIN_IN_SYNC or self._configs([_MIN_ISR], deadline).get(_MIN_ISR) != str(MIN_IN_SYNC):
+        replicas, isr = _value(self._admin.partitions([self.name], timeout=_PROBE), self.name)[0][1:]
+        if not (is_stuck if len(replicas) == REPLICAS else self._lacks_replica(replicas, deadline)):
             return ""
-        brokers = self._probes.metadata(deadline).brokers
-        racks = {b.rack for b in brokers if b.node_id in replicas}
-        ranked = sorted((b.rack in racks, b.node_id) for b in brokers if b.node_id not in replicas)
-        others = [broker_id for _, broker_id in ranked[:_CANDIDATES]]
-        answering = self._answering([*replicas, *others])
-        repaired = repaired_replicas(replicas, partition.isr_nodes, answering, others)
-        if repaired == replicas:
+        candidates = self._candidates(replicas, deadline)
+        # The metadata also lists brokers that just died. A refusal is an answer.
+        failures = self._admin.broker_configs([*replicas, *candidates], timeout=_PROBE).failures
+        silent_brokers = [b for b, failure in failures.items() if isinstance(failure, Unavailable)]
+        new_replicas = repaired_replicas(replicas, isr, silent_brokers, candidates)
+        if new_replicas == replicas:
             return ""
-        self._reassign(repaired, deadline)
-        silent = [b for b in replicas if b not in answering]
-        cause = f", because broker {silent[0]} does not answer" if silent else ", so that it has three again"
-        return f"changed the replicas of topic {self.name} from {_listed(replicas)} to {_listed(repaired)}{cause}"
-
-    def _answering(self, broker_ids: Iterable[int]) -> frozenset[int]:
-        """Return the brokers that answer a small request in time. The metadata also lists brokers that just died.
-
-        A refusal is an answer.
-        """
-        probe = partial(messages.describe_topics, [])
-        deadline = time.monotonic() + _PROBE_SECONDS
-        answers = self._probes.each(dict.fromkeys(broker_ids, probe), deadline, again=False)
-        return frozenset(b for b, answer in answers.items() if not isinstance(answer, Unavailable))
-
-    def _reassign(self, replicas: Sequence[int], deadline: float) -> None:
-        row = self.name, 0
-        build = partial(messages.alter_reassignments, {row: replicas}, _milliseconds(deadline))
-        response = self._probes.ask_controller(build, deadline, again=False)
-        if response.error_code:
-            raise code_error(response.error_code, response.error_message, f"the replicas of topic {self.name}")
-        if refusal := messages.refused_reassignments(response).get(row):
+        for refusal in self._admin.alter_reassignments({(self.name, 0): new_replicas}, until=deadline).values():
             raise refusal
         self._partition = None
+        lost_broker = next((b for b in replicas if b in silent_brokers), None)
+        cause = "so that it has three again" if lost_broker is None else f"because broker {lost_broker} does not answer"
+        change = f"from {_listed(replicas)} to {_listed(new_replicas)}"
+        return f"changed the replicas of topic {self.name} {change}, {cause}"
+
+    def _lacks_replica(self, replicas: Sequence[int], deadline: float) -> bool:
+        """Whether a repair has left two replicas. Both must be in sync, so the loss of either would stop the topic."""
+        return len(replicas) == MIN_IN_SYNC and self._configs([_MIN_ISR], deadline).get(_MIN_ISR) == str(MIN_IN_SYNC)
+
+    def _candidates(self, replicas: Sequence[int], deadline: float) -> Sequence[int]:
+        """Return a few other brokers, those of racks without a replica first."""
+        racks = self._admin.racks(timeout=time_left(deadline))
+        used_racks = {racks.get(b) for b in replicas}
+        return sorted(racks.keys() - {*replicas}, key=lambda b: (racks[b] in used_racks, b))[:_CANDIDATES]
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
         """Return what this client may not do, and what endangers the records. The class is a `PermissionSource`.
@@ -244,7 +234,7 @@ class TopicLog:
         """
         deadline = time.monotonic() + timeout.total_seconds()
         subject = f"topic {self.name}"
-        _, topics = messages.permitted_operations(self._appends.ask_any(messages.describe_operations, deadline))
+        _, topics = self._admin.permitted_operations(timeout=timeout)
         if self.name not in topics.values:
             try:
                 self.create(deadline, validate_only=True)
@@ -272,29 +262,21 @@ class TopicLog:
 
     # Internals
 
-    def _configs(self, keys: Sequence[str], deadline: float) -> Mapping[str, str]:
+    def _configs(self, keys: Collection[str], deadline: float) -> Mapping[str, str]:
         """Return setting -> its value; absent: this version of Kafka lacks it."""
-        response = self._probes.ask_any(lambda: messages.describe_configs(messages.TOPIC, [self.name], keys), deadline)
-        configs = messages.configs(response).get(self.name, {})
-        if isinstance(configs, AutothrottleError):
-            raise configs
+        configs = _value(self._admin.topic_configs([self.name], keys, timeout=time_left(deadline)), self.name)
         return {key: value.value or "" for key, value in configs.items()}
-
-    def _described(self, routing: Routing, deadline: float) -> Any:
-        """Return the metadata of the topic, with its one partition."""
-        topic = routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics[0]
-        self._check_code(topic.error_code, None)
-        if len(topic.partitions) != 1:
-            raise Invalid(
-                f"topic {self.name} has {len(topic.partitions)} partitions and must have 1, whose order all "
-                "processes share. Fix: choose another name with state-topic"
-            )
-        return topic
 
     def _located(self, routing: Routing, deadline: float) -> _Partition:
         """Return where the partition is, by the last metadata."""
         if self._partition is None:
-            topic = self._described(routing, deadline)
+            topic = routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics[0]
+            self._check_code(topic.error_code, None)
+            if len(topic.partitions) != 1:
+                raise Invalid(
+                    f"topic {self.name} has {len(topic.partitions)} partitions and must have 1, whose order all "
+                    "processes share. Fix: choose another name with state-topic"
+                )
             partition = topic.partitions[0]
             if partition.leader_id < 0:
                 raise Unavailable(f"topic {self.name} has no leader now; autothrottle tries again")
@@ -374,6 +356,13 @@ def _records(batch: Any) -> Iterable[TopicRecord]:
     if batch.compression_type in (_UNCOMPRESSED, _GZIP):
         return (TopicRecord(record.offset, record.timestamp, record.value or b"") for record in batch)
     return (TopicRecord(offset, 0, b"") for offset in range(batch.base_offset, batch.last_offset + 1))
+
+
+def _value(answers: Answers[str, T], topic: str) -> T:
+    """Return the value of the topic, or raise its failure."""
+    if topic in answers.failures:
+        raise answers.failures[topic]
+    return answers.values[topic]
 
 
 def _listed(broker_ids: Sequence[int]) -> str:

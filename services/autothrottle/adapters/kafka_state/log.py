@@ -260,29 +260,28 @@ class StateLog:
             except AutothrottleError as error:
                 self._refusal = None if isinstance(error, Unavailable) else error
                 self._problem = f"cannot be read: {error}"
-                self._repair_soon(self._last_contact)
+                self._repair_soon(time.monotonic() - self._last_contact)
             except Exception:  # a bug must not end the thread: this process would never see a change again
                 log.exception("Reading the state topic failed unexpectedly, trying again")
             self._closed.wait(STATE_TOPIC.first)
 
-    def _repair_soon(self, last_success: float) -> None:
+    def _repair_soon(self, silence: float = 0.0) -> None:
         """Repair the topic's replicas in a thread of its own, unless that was tried a moment ago.
 
         Args:
-            last_success: when the topic last did what has failed now, on the monotonic clock.
+            silence: seconds for which reads or appends have failed.
         """
-        time_of_failure = time.monotonic()
+        started = time.monotonic()
         with self._start_lock:
-            if self._closed.is_set() or time_of_failure < self._next_repair:
+            if self._closed.is_set() or started < self._next_repair:
                 return
             self._next_repair = math.inf
-        is_stuck = time_of_failure - last_success >= _SILENCE_SECONDS
+        is_stuck = silence >= _SILENCE_SECONDS and started >= self._next_drop
         threading.Thread(target=self._repair_replicas, args=(is_stuck,), name="state-repair", daemon=True).start()
 
     def _repair_replicas(self, is_stuck: bool) -> None:
         refusal = ""
         try:
-            is_stuck = is_stuck and time.monotonic() >= self._next_drop
             if message := self._topic.repair_replicas(time.monotonic() + _REPAIR_SECONDS, is_stuck):
                 log.warning("%s", capitalized(message))
                 if is_stuck:
@@ -425,7 +424,7 @@ class StateLog:
                 with self._changed:
                     self._queue[:0] = batch
                 log.debug("Appending to the state topic %s failed, trying again: %s", self.name, error)
-                self._repair_soon(self._last_append)
+                self._repair_soon(time.monotonic() - self._last_append)
                 self._closed.wait(STATE_TOPIC.first)
             except AutothrottleError as error:
                 self._refuse(batch, error)
@@ -494,7 +493,7 @@ class StateLog:
             log.warning("%s", capitalized(risk))
         if risks != self._risks:
             self._risks, self._is_suspect = risks, True
-        self._repair_soon(time.monotonic())
+        self._repair_soon()
 
     # Snapshots
 

@@ -38,7 +38,7 @@ REPLICAS, MIN_IN_SYNC = 3, 2
 
 
 def repaired_replicas(
-    replicas: Sequence[int], in_sync: Collection[int], answering: Collection[int], others: Sequence[int]
+    replicas: Sequence[int], isr: Collection[int], silent_brokers: Collection[int], candidates: Sequence[int]
 ) -> Sequence[int]:
     """Return the replicas with which the topic can go on; the same ones if nothing has to or can be changed.
 
@@ -46,23 +46,24 @@ def repaired_replicas(
     So of three replicas in sync, one that does not answer is removed if the two others do. Two replicas get a third
     one, and one of them that is lost and not in sync is replaced.
 
-    >>> repaired_replicas([1, 2, 3], {1, 2, 3}, {2, 3}, []), repaired_replicas([2, 3], {2, 3}, {2, 3, 4}, [4])
+    >>> repaired_replicas([1, 2, 3], {1, 2, 3}, {1}, []), repaired_replicas([2, 3], {2, 3}, {1}, [1, 4])
     ([2, 3], [2, 3, 4])
 
     Args:
         replicas: broker ids.
-        in_sync: the ISR.
-        answering: brokers that have just answered.
-        others: brokers that may become replicas, the preferred one first.
+        isr: the replicas in sync.
+        silent_brokers: replicas and candidates that have just given no answer.
+        candidates: brokers that may become replicas, the preferred one first.
     """
-    healthy = [b for b in replicas if b in in_sync and b in answering]
+    healthy_replicas = [b for b in replicas if b in isr and b not in silent_brokers]
     if len(replicas) == REPLICAS:
-        return healthy if len(healthy) == MIN_IN_SYNC and len(in_sync) == REPLICAS else replicas
-    if len(replicas) != MIN_IN_SYNC or not healthy:
+        return healthy_replicas if len(healthy_replicas) == MIN_IN_SYNC and len(isr) == REPLICAS else replicas
+    if len(replicas) != MIN_IN_SYNC or not healthy_replicas:
         return replicas
-    remaining = [b for b in replicas if b in in_sync or b in answering]
-    repaired = [*remaining, *(b for b in others if b in answering)][:REPLICAS]
-    return repaired if len(repaired) >= MIN_IN_SYNC else replicas
+    usable_replicas = [b for b in replicas if b in isr or b not in silent_brokers]
+    additions = [b for b in candidates if b not in silent_brokers]
+    new_replicas = [*usable_replicas, *additions][:REPLICAS]
+    return new_replicas if len(new_replicas) > len(usable_replicas) else replicas
 
 
 class Topic(Protocol):

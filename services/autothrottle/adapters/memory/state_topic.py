@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from autothrottle.adapters.kafka_state.topic import REPLICAS, OutOfLog, Records, TopicRecord, repaired_replicas
 from autothrottle.core.errors import Missing, Unavailable
 
+_BROKERS = frozenset({1, 2, 3})
+
 
 class MemoryPartition:
     """The records of one topic, which many `MemoryTopic` share."""
@@ -22,10 +24,10 @@ class MemoryPartition:
         self.records: list[TopicRecord] = []
         self.faults: dict[str, str] = {}
         """Setting -> what is wrong with it."""
-        self.replicas = [1, 2, 3]
+        self.replicas = sorted(_BROKERS)
         """Broker ids, the leader first."""
-        self.silent: set[int] = set()
-        """Brokers that answer nothing."""
+        self.silent_brokers: set[int] = set()
+        """Brokers that give no answer."""
 
     def delete(self) -> None:
         """Delete the topic with its records."""
@@ -49,11 +51,12 @@ class MemoryPartition:
     def repair_replicas(self, is_stuck: bool) -> str:
         """Change the replicas; all that answer are in sync."""
         with self.changed:
-            old, answering = self.replicas, {1, 2, 3} - self.silent
-            if len(old) == REPLICAS and not is_stuck:
+            replicas = self.replicas
+            if len(replicas) == REPLICAS and not is_stuck:
                 return ""
-            self.replicas = [*repaired_replicas(old, old, answering, sorted({1, 2, 3} - {*old}))]
-            return f"changed the replicas from {old} to {self.replicas}" if self.replicas != old else ""
+            candidates = sorted(_BROKERS - {*replicas})
+            self.replicas = [*repaired_replicas(replicas, replicas, self.silent_brokers, candidates)]
+            return f"changed the replicas from {replicas} to {self.replicas}" if self.replicas != replicas else ""
 
     @property
     def end(self) -> int:
@@ -83,7 +86,7 @@ class MemoryTopic:
 
     def append(self, values: Sequence[bytes], deadline: float) -> None:
         self._reach()
-        if not self.partition.silent.isdisjoint(self.partition.replicas):
+        if not self.partition.silent_brokers.isdisjoint(self.partition.replicas):
             raise Unavailable("a replica in sync does not answer")
         if self.partition.topic_id is None:
             raise Missing("the topic does not exist")
@@ -134,5 +137,5 @@ class MemoryTopic:
             self.partition.changed.notify_all()
 
     def _reach(self) -> None:
-        if self.is_cut or self._closed or self.partition.replicas[0] in self.partition.silent:
+        if self.is_cut or self._closed or self.partition.replicas[0] in self.partition.silent_brokers:
             raise Unavailable("no broker answers")

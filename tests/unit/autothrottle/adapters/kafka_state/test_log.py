@@ -301,11 +301,11 @@ def test_a_lost_replica_is_dropped_and_a_broker_is_added_when_it_answers(
 ) -> None:
     """Kafka waits for a lost replica until the session of its broker ends, 9 s by default. No cycle ran until then."""
     put(log, "1")
-    processes.partition.silent = {lost}
+    processes.partition.silent_brokers = {lost}
     put(log, "2")
-    remaining = sorted({1, 2, 3} - {lost})
-    assert processes.partition.replicas == remaining
-    processes.partition.silent = set()
+    others = sorted({1, 2, 3} - {lost})
+    assert processes.partition.replicas == others
+    processes.partition.silent_brokers = set()
 
     def warnings() -> list[str]:
         log.check_settings()
@@ -313,19 +313,19 @@ def test_a_lost_replica_is_dropped_and_a_broker_is_added_when_it_answers(
 
     eventually(lambda: len(warnings()) == 2)
     assert warnings() == [
-        f"Changed the replicas from [1, 2, 3] to {remaining}",
-        f"Changed the replicas from {remaining} to {[*remaining, lost]}",
+        f"Changed the replicas from [1, 2, 3] to {others}",
+        f"Changed the replicas from {others} to {[*others, lost]}",
     ]
-    assert processes.partition.replicas == [*remaining, lost]
+    assert processes.partition.replicas == [*others, lost]
 
 
 @pytest.mark.usefixtures("_short_silence")
 def test_a_process_drops_only_one_replica_a_minute(processes: Processes, log: StateLog) -> None:
     """A process that reached only one broker could otherwise move the topic to and fro, against another process."""
     put(log, "1")
-    processes.partition.silent = {1}
+    processes.partition.silent_brokers = {1}
     put(log, "2")
-    processes.partition.replicas, processes.partition.silent = [2, 3, 1], {2}
+    processes.partition.replicas, processes.partition.silent_brokers = [2, 3, 1], {2}
     with pytest.raises(Unavailable):
         log.append(StateEdit(), soon(2.0))
     assert processes.partition.replicas == [2, 3, 1]
@@ -333,9 +333,9 @@ def test_a_process_drops_only_one_replica_a_minute(processes: Processes, log: St
 
 def test_a_short_silence_changes_no_replica(processes: Processes, log: StateLog) -> None:
     put(log, "1")
-    processes.partition.silent = {1}
+    processes.partition.silent_brokers = {1}
     time.sleep(1.0)
-    processes.partition.silent = set()
+    processes.partition.silent_brokers = set()
     put(log, "2")
     assert processes.partition.replicas == [1, 2, 3]
 
@@ -354,7 +354,7 @@ def test_a_repair_that_fails_unexpectedly_is_tried_again(
         return repair(deadline, is_stuck)
 
     monkeypatch.setattr(topic, "repair_replicas", fail_twice)
-    processes.partition.silent = {1}
+    processes.partition.silent_brokers = {1}
     put(log, "2")
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING][:2] == [
         "Repairing the replicas of the state topic failed unexpectedly",

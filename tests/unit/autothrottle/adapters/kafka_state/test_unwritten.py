@@ -43,6 +43,6 @@ def test_a_topic_that_does_not_exist_is_empty_and_is_not_created() -> None:
 
 def test_a_reader_changes_no_replica() -> None:
     topic = UnwrittenTopic(MemoryTopic(partition := MemoryPartition()))
-    partition.silent = {1}
+    partition.silent_brokers = {1}
     assert not topic.repair_replicas(deadline(), is_stuck=True)
     assert partition.replicas == [1, 2, 3]

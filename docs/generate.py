@@ -67,8 +67,9 @@ _RETRIES = "## Retries\n\n"
 
 
 def _waits(retry: Retry) -> str:
-    doubled = "" if retry.last is None else f", doubled up to {retry.last:g} s"
-    return f"{retry.first:g} s{doubled}" + (f", and up to {retry.jitter:.0%} more" if retry.jitter else "")
+    growth = "doubled" if retry.growth == 2 else f"each {retry.growth - 1:.0%} longer,"
+    longest = "" if retry.last is None else f", {growth} up to {retry.last:g} s"
+    return f"{retry.first:g} s{longest}" + (f", and up to {retry.jitter:.0%} more" if retry.jitter else "")
 
 
 PAGES: Mapping[str, Callable[[str], str]] = {

@@ -20,7 +20,9 @@ class Retry:
     first: float
     """Wait after the first failure."""
     last: float | None = None
-    """Longest wait; each wait is twice the one before. None: all waits are equal."""
+    """Longest wait. None: all waits are equal."""
+    growth: float = 2.0
+    """Each wait as a multiple of the one before, until the longest one; > 1."""
     jitter: float = 0.0
     """Largest random addition, as a share of the wait."""
 
@@ -39,8 +41,8 @@ class Retry:
         >>> Retry("work", "reason", 0.5, 30.0).wait(3)
         2.0
         """
-        # 2^16 first waits exceed every longest one, and a larger power could overflow.
-        return min(self.first * 2.0 ** min(failures - 1, 16), self.longest) * (1 + self.jitter * chance)
+        # So many factors exceed every longest wait, and a larger power could overflow.
+        return min(self.first * self.growth ** min(failures - 1, 500), self.longest) * (1 + self.jitter * chance)
 
     def waits(self) -> Iterator[float]:
         """Yield the wait after each consecutive failure, without jitter and without end."""
@@ -107,7 +109,13 @@ CONTROLLER = Retry(
     "Kafka elects one in less than a second. The request's own timeout ends the attempts",
     first=0.2,
 )
-BROKER = Retry("A connection to a Kafka broker", "A restarted broker is used at once", first=0.05, last=0.5)
+BROKER = Retry(
+    "A connection to an address of Kafka. A success at one address ends the wait of all others",
+    "A restarted broker is used after a tenth of its absence at most, and a long outage costs nothing",
+    first=0.05,
+    last=5.0,
+    growth=1.1,
+)
 TOKEN = Retry(
     "A token for the login at Kafka by OAUTHBEARER",
     "The current token stays in use, and a token endpoint must not be flooded",

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from autothrottle.adapters.kafka_admin.backoff import Backoff
 from autothrottle.adapters.kafka_admin.connections import CollectedTlsSocket
 from autothrottle.adapters.kafka_admin.java_properties import parse_properties
 from autothrottle.adapters.kafka_admin.key_stores import certificate_expiries, tls_context
@@ -85,6 +86,8 @@ class ClientOptions:
     """Paths of the stores that were read."""
     expiries: Mapping[str, datetime] = field(default_factory=dict)
     """`ssl.keystore` or `ssl.truststore` -> when its first certificate expires."""
+    backoff: Backoff = field(default_factory=Backoff, compare=False)
+    """The addresses that cannot be reached with these options."""
 
     def __repr__(self) -> str:
         return f"ClientOptions({', '.join(self.options)})"  # the values hold secrets

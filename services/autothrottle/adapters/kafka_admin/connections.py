@@ -2,15 +2,18 @@
 
 This module handles what kafka-python 3.0.12 leaves to its user:
 
-- It waits for a TLS handshake without limit. `exchange` waits for an event instead, and hanging connections are
-  eventually abandoned.
+- It waits for a TLS handshake without limit, and leaves the socket of a failed attempt to the garbage collector. Here
+  the setup has a limit, and closes its socket if it fails (`_ClosingManager`, `_DirectConnection`).
+- Its errors keep the connection that failed, and all that its coroutines held. `NoResponse` drops their tracebacks.
+- It counts failures per broker id, and none of a broker that accepts and closes connections. `Backoff` counts those of
+  an address.
 - It resolves host names in the thread that drives all connections. Here each name gets its own thread (`_BrokerNames`).
 - A request that was buffered while its connection was being set up outlives its timeout. Here the connection is awaited
   first, so it is also known which requests were certainly never sent.
 - Its bootstrap hides why a connection failed (a wrong password, for example), and its metadata refresh repeats the
   bootstrap without limit. Neither is used; metadata is requested like anything else.
-- It leaves the socket of a failed connection to the garbage collector (see `_CollectedSocket`), and loses what a broker
-  sent right before it closed the connection (see `_DelayedEnd`).
+- It leaves sockets with unsent data to the garbage collector (see `_CollectedSocket`), and loses what a broker sent
+  right before it closed the connection (see `_DelayedEnd`).
 - At level DEBUG it logs passwords. Its loggers are limited to CRITICAL; its errors reach the caller as values.
 
 The type to know is `Connections`. Which broker gets a request is decided in `routing`.
@@ -30,7 +33,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from autothrottle.core.retries import BROKER
+from autothrottle.adapters.concurrency.subscriptions import seconds_left
+from autothrottle.adapters.kafka_admin.backoff import Address, Backoff
 from autothrottle.core.texts import ip_address_of
 
 with warnings.catch_warnings():
@@ -42,13 +46,14 @@ with warnings.catch_warnings():
     import kafka.net.manager
     import kafka.net.sasl.oauth
     import kafka.net.selector
+    import kafka.net.transport
     import kafka.protocol.admin
     import kafka.protocol.consumer
     import kafka.protocol.metadata
     import kafka.protocol.producer
     import kafka.record
 
-__all__ = ["CLIENT", "CollectedTlsSocket", "Connections", "NoResponse", "Node", "kafka"]
+__all__ = ["CLIENT", "LOGIN_REFUSALS", "CollectedTlsSocket", "Connections", "NoResponse", "Node", "kafka"]
 
 Node = int | str
 """A broker id, or `bootstrap-N` for the Nth configured server, of which only the address is known."""
@@ -59,11 +64,20 @@ Response = Any
 CLIENT: Mapping[str, Any] = {"proxy_url": "direct://"}
 """Options for every kafka-python client; `direct` selects `_DirectConnection`."""
 
+LOGIN_REFUSALS = (
+    kafka.errors.SaslAuthenticationFailedError,
+    kafka.errors.UnsupportedSaslMechanismError,
+    kafka.errors.IllegalSaslStateError,
+    kafka.errors.AuthorizationError,
+)
+
 _MAX_ABANDONED = 20
 """Number of connections without success or failure at their deadline, after which all connections are replaced."""
 _CLOSE_SECONDS = 3.0
+_TURN_SECONDS = 0.5
+"""How long a request waits for the next try of its address, before it fails with the error of the last one."""
 _CHECK_SECONDS = 0.1
-"""Time between two checks whether a response is still awaited."""
+"""Time between two checks whether a response is still awaited, or an address may be tried."""
 _NAME_SECONDS = 10.0
 """How long the answer of a name server is cached."""
 _TIMEOUT_SHARE = 0.95
@@ -112,8 +126,8 @@ class CollectedTlsSocket(_DelayedEnd, ssl.SSLSocket):
 class _DirectConnection(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
     """A connection without a proxy; kafka-python finds this class by its scheme.
 
-    kafka-python 3.0.12 leaves sockets to the garbage collector when a connection is refused, and when a client is
-    closed with unsent data. Python later warns of each, and warnings fail tests.
+    kafka-python 3.0.12 leaves the sockets of failed attempts to the garbage collector. The error of the attempt can
+    keep them for as long as it lives itself.
     """
 
     SCHEMES = ("direct",)
@@ -124,6 +138,38 @@ class _DirectConnection(kafka.net.inet.KafkaNetSocket):  # type: ignore[misc]
 
     def socket(self, family: int, sock_type: int, proto: int) -> socket.socket:
         return _CollectedSocket(family, sock_type, proto)
+
+    async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None = None) -> Any:
+        """Connect, or close the socket."""
+        try:
+            return await super().sock_connect(net, sock, sockaddr, timeout_at=timeout_at)
+        except BaseException:  # also when the loop ends
+            sock.close()
+            raise
+
+
+class _ClosingManager(kafka.net.manager.KafkaConnectionManager):  # type: ignore[misc]
+    """Makes connections, and closes the sockets of those that fail at TLS, or at the time limit of the setup."""
+
+    async def _build_transport(self, node: Any, timeout_at: float) -> Any:
+        options = self.config
+        peer = await kafka.net.inet.create_connection(
+            self._net, node.host, node.port, options["socket_options"], options["proxy_url"], timeout_at
+        )
+        if not self.ssl_enabled:
+            return kafka.net.transport.KafkaTCPTransport(self._net, peer, host=node.host)
+        tls_options = {name: value for name, value in options.items() if name.startswith("ssl_")}
+        transport = kafka.net.transport.KafkaSSLTransport(self._net, peer, host=node.host, **tls_options)
+        # The handshake waits for data, and reads the end of the stream then.
+        limit = self._net.call_at(timeout_at, lambda: transport._sock.shutdown(socket.SHUT_RDWR))
+        try:
+            await transport.handshake()
+        except BaseException as error:
+            transport.abort(error)
+            raise kafka.errors.KafkaConnectionError(f"Handshake failed: {error}") from None
+        finally:
+            self._net.cancel(limit)
+        return transport
 
 
 _names: dict[tuple[str, int], tuple[float, Any]] = {}
@@ -178,11 +224,21 @@ class NoResponse:
     sent: bool
     """Whether the broker may still have received the request."""
 
+    def __post_init__(self) -> None:
+        """Drop the error's traceback: its frames keep the connection, which keeps the error."""
+        self.error.__traceback__ = self.error.__context__ = self.error.__cause__ = None
+
 
 class Connections:
     """Connections to the brokers of one cluster, driven by one thread; thread-safe."""
 
-    def __init__(self, servers: Sequence[str], options: Mapping[str, Any], setup_timeout: timedelta) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        options: Mapping[str, Any],
+        setup_timeout: timedelta,
+        backoff: Backoff | None = None,
+    ) -> None:
         """Start the thread; this opens no connection yet.
 
         Args:
@@ -190,24 +246,26 @@ class Connections:
             options: of kafka-python: security_protocol, sasl_*, ssl_*, client_id. A token provider among them is one of
                 `BearerTokens`.
             setup_timeout: limit for setting up a connection.
+            backoff: shared by all connections with these options; None: these connections have their own.
         """
         milliseconds = int(setup_timeout.total_seconds() * 1000)
         self._net = kafka.net.selector.NetworkSelector(client_id=options.get("client_id", "autothrottle"))
-        self._manager = kafka.net.manager.KafkaConnectionManager(
+        self._manager = _ClosingManager(
             self._net,
             **{"client_id": "autothrottle", **CLIENT, **options},
             bootstrap_servers=list(servers),
             socket_connection_setup_timeout_ms=milliseconds,
             socket_connection_setup_timeout_max_ms=milliseconds,
-            reconnect_backoff_ms=int(BROKER.first * 1000),
-            reconnect_backoff_max_ms=int(BROKER.longest * 1000),
+            reconnect_backoff_ms=0,
             max_in_flight_requests_per_connection=1_000,
             receive_message_max_bytes=100_000_000,
         )
         self.options = options
         self._tokens = options.get("sasl_oauth_token_provider")
         self._names = _BrokerNames(self._net)
+        self._backoff = backoff or Backoff()
         self._open: dict[Node, Any] = {}
+        """Node -> its connection, which may still be in setup; one that failed is not kept."""
         self._abandoned = 0
         self._net.start()
         if self._tokens is not None:
@@ -305,15 +363,13 @@ class Connections:
         if not hurried:
             # The next call opens a new connection, instead of queueing behind one that may hang forever.
             self._abandoned += 1
-            self._schedule(lambda: self._manager.close(node_id=node))
+            self._schedule(self._abandon, node)
         return NoResponse(kafka.errors.KafkaTimeoutError("no answer in time"), sent=True)
 
     async def _exchange_one(self, node: Node, request: Request, deadline: float) -> Response | NoResponse:
         """Exchange one request. This and everything below runs in the loop's thread."""
         try:
-            if (delay := self._manager.connection_delay(node)) > 0:
-                await self._net.sleep(delay)
-            connection = await self._connection(node)
+            connection = await self._connection(node, deadline)
         except Exception as error:
             return NoResponse(self._explained(error), sent=False)
         milliseconds = (deadline - time.monotonic()) * 1000 * _TIMEOUT_SHARE
@@ -329,14 +385,44 @@ class Connections:
             self._manager.cluster.update_metadata(response)
         return response
 
-    async def _connection(self, node: Node) -> Any:
-        broker, current = self._manager.cluster.broker_metadata(node), self._open.get(node)
-        if broker and (current is None or current.closed):
-            await self._names.resolve(broker.host, broker.port)
+    async def _connection(self, node: Node, deadline: float) -> Any:
+        """Return the connection of a node when it is set up. If its address must not be tried yet, raise its error."""
+        broker = self._manager.cluster.broker_metadata(node)
+        patience_ends = time.monotonic() + min(_TURN_SECONDS, seconds_left(deadline) * _TIMEOUT_SHARE)
+        while broker and not self._has_connection(node) and (error := self._backoff.begin((broker.host, broker.port))):
+            if time.monotonic() >= patience_ends:
+                raise error
+            await self._net.sleep(_CHECK_SECONDS)
+        if broker and not self._has_connection(node):
+            try:
+                await self._names.resolve(broker.host, broker.port)
+            except OSError as error:
+                self._backoff.failed((broker.host, broker.port), error)
+                raise
             if self._tokens is not None:
                 await self._token_ready(self._tokens)
-        self._open[node] = connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
+        connection = self._manager.get_connection(node, refresh_metadata_on_err=False)
+        if self._open.get(node) is not connection:
+            self._open[node] = connection
+            address = (broker.host, broker.port)
+            connection.init_future.add_callback(lambda _: self._backoff.succeeded(address))
+            connection.init_future.add_errback(lambda error: self._forget(node, connection, address, error))
         return await connection
+
+    def _has_connection(self, node: Node) -> bool:
+        return node in self._open and not self._open[node].closed
+
+    def _forget(self, node: Node, connection: Any, address: Address, error: BaseException) -> None:
+        """Drop a connection whose setup failed. A refused login concerns the login, and not the address."""
+        if self._open.get(node) is connection:
+            del self._open[node]
+        if not isinstance(error, LOGIN_REFUSALS):
+            self._backoff.failed(address, error)
+
+    def _abandon(self, node: Node) -> None:
+        """Close a connection that gave no answer in time; the next call makes a new one."""
+        if node in self._open:
+            self._open[node].close(kafka.errors.KafkaTimeoutError("no answer in time"))
 
     async def _keep_token(self, tokens: Any) -> None:
         """Renew the token in time for the next login of the open connections, also while no request is sent."""

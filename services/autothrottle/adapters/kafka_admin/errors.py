@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from autothrottle.adapters.kafka_admin.connections import NoResponse, kafka
+from autothrottle.adapters.kafka_admin.connections import LOGIN_REFUSALS, NoResponse, kafka
 from autothrottle.core.cluster.configs import MAX_VALUE_BYTES
 from autothrottle.core.errors import AutothrottleError, Invalid, Missing, Unavailable
 
 NOT_CONTROLLER: int = kafka.errors.NotControllerError.errno
 
-_AUTHENTICATION = (
-    kafka.errors.SaslAuthenticationFailedError,
-    kafka.errors.UnsupportedSaslMechanismError,
-    kafka.errors.IllegalSaslStateError,
-    kafka.errors.AuthorizationError,
-)
 _MISSING = frozenset({"UnknownTopicOrPartitionError", "UnknownTopicIdError", "NoReassignmentInProgressError"})
 _CREDENTIALS = "Fix: sasl.* in the file that kafka-client-config names, or the rights of this user"
 _RIGHTS = (
@@ -36,7 +30,7 @@ class Unexplained(Unavailable):
 
 def is_remembered(no_response: NoResponse) -> bool:
     """Whether kafka-python repeats this failure until its connections are replaced: a refused login, or a version."""
-    return isinstance(no_response.error, (*_AUTHENTICATION, kafka.errors.IncompatibleBrokerVersion))
+    return isinstance(no_response.error, (*LOGIN_REFUSALS, kafka.errors.IncompatibleBrokerVersion))
 
 
 def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
@@ -45,7 +39,7 @@ def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
     text = str(error)
     if isinstance(error, AutothrottleError):  # the source gave no token for the login
         return error
-    if isinstance(error, _AUTHENTICATION):
+    if isinstance(error, LOGIN_REFUSALS):
         return Invalid(f"{peer} refuses our credentials: {text}. {_CREDENTIALS}")
     if isinstance(error, kafka.errors.UnknownBrokerIdError):
         return Unavailable(f"{peer} is unreachable: it is not registered. Fix: start it; autothrottle tries again")

@@ -19,6 +19,7 @@ from typing import Any
 
 from autothrottle.adapters.concurrency.subscriptions import time_left
 from autothrottle.adapters.kafka_admin import messages
+from autothrottle.adapters.kafka_admin.client_properties import ClientOptions
 from autothrottle.adapters.kafka_admin.connections import Connections, Node, NoResponse, kafka
 from autothrottle.adapters.kafka_admin.errors import NOT_CONTROLLER, code_error, is_remembered, no_response_error
 from autothrottle.adapters.kafka_admin.login import KafkaLogin
@@ -221,14 +222,15 @@ class Routing:
 
     def _try_login(self) -> None:
         """Replace the connections by those of a replaced login, if a broker accepts it. Other calls do not wait."""
-        options = self._login.options
+        client = self._login.client
+        options = client.options
         with self._lock:
             current = self._current
             is_refused = self._refused[0] is options and time.monotonic() < self._refused[1]
             if self._is_trying or self._closed or current is None or current.options is options or is_refused:
                 return
             self._is_trying = True
-        trial = Connections(self._servers, options, self._setup_timeout)
+        trial = self._opened(client)
         answers: Mapping[Node, Any] = {}
         try:
             requests = {node: _brokers_request() for node in trial.bootstrap_nodes}
@@ -263,7 +265,7 @@ class Routing:
             if self._closed:
                 raise Unavailable("the connections to Kafka are closed. Fix: create a new client")
             if self._current is None:
-                self._current = Connections(self._servers, self._login.options, self._setup_timeout)
+                self._current = self._opened(self._login.client)
                 self._users[self._current] = 0
                 self._preferred = self._controller = None
             connections = self._current
@@ -272,6 +274,14 @@ class Routing:
             yield connections
         finally:
             self._release(connections)
+
+    def _opened(self, client: ClientOptions) -> Connections:
+        try:
+            return Connections(self._servers, client.options, self._setup_timeout, client.backoff)
+        except OSError as error:  # no free descriptor
+            raise Unavailable(
+                f"this process cannot connect to Kafka: {error.strerror}; autothrottle tries again"
+            ) from None
 
     def _retire(self, connections: Connections) -> None:
         with self._lock:

@@ -20,6 +20,6 @@ def test_jitter_lengthens_a_wait() -> None:
 
 @pytest.mark.parametrize("retry", RETRIES, ids=lambda retry: str(retry.work))
 def test_a_wait_never_shrinks_and_ends_at_the_longest(retry: Retry) -> None:
-    waits = [retry.wait(failures) for failures in range(1, 100)]
+    waits = [retry.wait(failures) for failures in range(1, 200)]
     assert waits == sorted(waits) and waits[0] == retry.first and waits[-1] == retry.longest
     assert retry.wait(10**9) == retry.longest

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import timedelta
+from errno import EMFILE
 from typing import Any
 
 import pytest
@@ -112,6 +115,83 @@ def test_hanging_connections_do_not_accumulate(properties: dict[str, str]) -> No
                     admin.brokers(timeout=timedelta(seconds=0.05))
             eventually(lambda: server.current <= 25)
         eventually(lambda: server.current == 0)
+
+
+@contextmanager
+def refusing_server() -> Iterator[str]:
+    """An address that refuses connections, and that no other process gets meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@contextmanager
+def closing_server() -> Iterator[str]:
+    """Accepts connections and closes them at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join()
+
+
+@contextmanager
+def silent_address() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("server", "properties"),
+    [(refusing_server, {}), (closing_server, {}), (silent_address, {}), (silent_address, tls())],
+    ids=["refused", "closed", "silent", "silent-tls"],
+)
+def test_failed_connections_leave_no_descriptor_and_no_thread(
+    server: Callable[[], AbstractContextManager[str]], properties: dict[str, str]
+) -> None:
+    """The newest connection kept its error, whose traceback kept the connection before, with its open socket.
+
+    After ten minutes without a broker, a process had no free descriptor, and did not recover when they returned.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        with server() as address:
+            options = client_options(properties).options
+            with closing(Connections([address], options, timedelta(seconds=0.1))) as connections:
+                (node,) = connections.bootstrap_nodes
+                connections.exchange({node: metadata_request()}, time.monotonic() + 0.2)
+                before = open_descriptors(), threading.active_count()
+                for _ in range(15):
+                    answer = connections.exchange({node: metadata_request()}, time.monotonic() + 0.2)[node]
+                    assert isinstance(answer, NoResponse)
+                eventually(lambda: (open_descriptors(), threading.active_count()) <= before)
+    finally:
+        gc.enable()
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_process_without_a_free_descriptor_reports_that_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(EMFILE, "Too many open files")
+
+    with refusing_server() as address, closing(KafkaAdmin(KafkaSettings((address,)))) as admin:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socketpair", refuse)
+            with pytest.raises(Unavailable, match="cannot connect to Kafka: Too many open files"):
+                admin.brokers()
+        with pytest.raises(Unavailable, match="ECONNREFUSED"):
+            admin.brokers()
 
 
 def test_server_that_is_not_kafka_is_unavailable() -> None:

@@ -84,7 +84,7 @@ def test_kafka_python_leaves_the_socket_of_a_refused_connection_open(
     still_open = [one.fileno() != -1 for one in opened]
     for connection in opened:
         connection.close()
-    assert still_open == [True], "kafka-python closes the socket: _CollectedSocket and CollectedTlsSocket can go"
+    assert still_open == [True], "kafka-python closes the socket: _DirectConnection.sock_connect can go"
 
 
 def test_kafka_python_resolves_names_in_the_thread_of_all_connections(
@@ -129,7 +129,21 @@ def test_kafka_python_waits_for_a_tls_handshake_beyond_the_limit_for_setting_up_
         assert silent.recv(1), "the handshake has begun"
         eventually(lambda: connections)
         time.sleep(5 * SETUP_SECONDS)
-        assert not connections[0].init_future.is_done, "kafka-python limits the handshake: abandoned connections can go"
+        assert not connections[0].init_future.is_done, "kafka-python limits the handshake: _ClosingManager can go"
+
+
+def test_kafka_python_does_not_wait_after_a_connection_that_the_broker_accepted_and_closed(
+    loop: Any, listener: socket.socket
+) -> None:
+    servers = ["{}:{}".format(*listener.getsockname())]
+    manager = kafka.net.manager.KafkaConnectionManager(loop, bootstrap_servers=servers, **CLIENT)
+    (node,) = manager.cluster.bootstrap_brokers()
+    opened = manager.call_soon(lambda: manager.get_connection(node.node_id, refresh_metadata_on_err=False))
+    listener.accept()[0].close()
+    eventually(lambda: opened.is_done)
+    assert isinstance(opened.exception, kafka.errors.KafkaConnectionError)
+    time.sleep(SETUP_SECONDS)
+    assert manager.connection_delay(node.node_id) == 0, "kafka-python counts this failure: Backoff could use its delays"
 
 
 def test_kafka_python_asks_for_a_token_in_the_thread_of_the_connections() -> None:

@@ -309,6 +309,9 @@ class AdminSnapshots:
                 failure = self._poll.error
             if failure and not self._poll.error:
                 log.warning("The cluster cannot be read: %s", failure)
+            if self._poll.error and not failure:
+                # A cycle that failed meanwhile is retried after an interval at most, which may be minutes away.
+                self._publish([("the cluster can be read again", True)])
             self._poll.error = failure
 
     def _poll_once(self) -> None:

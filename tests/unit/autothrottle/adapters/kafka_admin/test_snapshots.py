@@ -417,6 +417,13 @@ def test_poll_goes_on_after_an_error_and_logs_it_once(subject: Subject, caplog: 
     assert [m for m in caplog.messages if "cannot be read" in m] == ["The cluster cannot be read: no controller"]
 
 
+def test_cluster_that_can_be_read_again_is_reported_at_once(subject: Subject) -> None:
+    """After an outage of all brokers no change was reported. Reassignments had no throttle until the next retry."""
+    subject.kafka.failures["reassignments"] = Unavailable("no broker answers")
+    subject.await_calls("reassignments", 2)
+    assert subject.event_after("the cluster can be read again", subject.kafka.failures.clear).urgent
+
+
 def test_bug_in_one_poll_does_not_end_polling(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
     def fail_once() -> None:
         subject.kafka.after_listing = lambda: None

@@ -12,6 +12,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 PRIVATE_NAMES = {
     "kazoo": {"_call", "_connection", "_data_watchers", "_read_watch_event", "_safe_close", "_session_callback"},
+    "kafka-python": {"_sock"},
     "pyspark": {"_ensure_initialized", "_jsc", "_jvm"},
     "urllib3": {"_new_conn"},
     "uvicorn": {"_unset_keepalive_if_required"},

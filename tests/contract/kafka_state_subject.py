@@ -30,8 +30,8 @@ class CutTopic:
     def append(self, values: Sequence[bytes], deadline: float) -> None:
         self._reached().append(values, deadline)
 
-    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
-        return self._reached().read(topic_id, offset, min(wait, 0.1), deadline)
+    def read(self, topic_id: str, offset: int, epoch: int, wait: float, deadline: float) -> Records:
+        return self._reached().read(topic_id, offset, epoch, min(wait, 0.1), deadline)
 
     def locate(self, deadline: float) -> tuple[str, int]:
         return self._reached().locate(deadline)

@@ -167,7 +167,7 @@ def test_records_in_a_codec_that_is_not_read_have_no_effect_and_the_setting_is_n
 
         def values() -> list[bytes]:
             topic.append([b"1", b"2"], deadline())
-            records = topic.read(topic_id, 0, 1.0, deadline()).records
+            records = topic.read(topic_id, 0, -1, 1.0, deadline()).records
             assert [record.offset for record in records] == list(range(len(records)))
             return [record.value for record in records][-2:]
 

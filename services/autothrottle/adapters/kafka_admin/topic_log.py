@@ -7,8 +7,9 @@ again is never taken for its predecessor.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,17 +19,20 @@ from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
+from autothrottle.adapters.kafka_admin.record_batches import DAMAGED, checked, empty_records, end_of_broken_batch
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
 from autothrottle.adapters.kafka_admin.values import Answers, KafkaSettings
 from autothrottle.adapters.kafka_state.topic import (
     MIN_IN_SYNC,
     REPLICAS,
+    LostTail,
     OutOfLog,
     Records,
     TopicRecord,
     repaired_replicas,
 )
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.retries import STATE_TOPIC
 
 T = TypeVar("T")
 
@@ -40,13 +44,26 @@ _PROBE = timedelta(seconds=1)
 _CANDIDATES = 5
 """How many brokers are asked at most when a replica is to be added."""
 _READ_BYTES = 8_000_000
-_UNCOMPRESSED, _GZIP, _MAGIC = 0, 1, 2
+_GZIP, _MAGIC = 1, 2
 _MAX_BATCH_BYTES = 64_000_000
-_EARLIEST = -2
+_EARLIEST, _LATEST = -2, -1
+_BROKEN_READS = 3
+"""How often a broken batch is read again before it is skipped."""
 _SEGMENT_BYTES = 16 << 20
 """Kafka deletes whole segments only, so this bounds the disk space of deleted records."""
 
 _MIN_ISR = "min.insync.replicas"
+_TIME_TYPE, _LOG_APPEND_TIME = "message.timestamp.type", "LogAppendTime"
+_TIME_LIMITS = (
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+)
+_LEAST_TIME_LIMIT = 3_600_000
+"""Kafka's default for times ahead. A process whose clock is further away appends with a time that was read."""
+_MESSAGE_BYTES = "max.message.bytes"
+_LEAST_MESSAGE_BYTES = 1_000_000
+"""A request of ours has at most so many."""
 _OPERATIONS = ("Describe", "DescribeConfigs", "Read", "Write", "Delete")
 """Of the ACLs that each process needs on an existing topic."""
 
@@ -61,6 +78,17 @@ class _Partition(NamedTuple):
     """The replication factor."""
 
 
+class _Fetched(NamedTuple):
+    data: bytes
+    """Record batches; b"": none."""
+    start: int
+    """Offset of the first record that exists."""
+    end: int
+    """Offset after the last record that may be read."""
+    throttle_seconds: float = 0.0
+    """For how long a client quota delays reads; 0: it does not."""
+
+
 class TopicLog:
     """A `Topic` in Kafka 3.1 or later. Thread-safe; reads and appends do not wait for one another."""
 
@@ -73,17 +101,29 @@ class TopicLog:
         """Has connections of its own, since an answer waits for those to earlier requests of its connection."""
         self.summary = ""
         """What `fetch_missing_permissions` has seen, if that was no problem."""
+        self._closed = threading.Event()
+        self._newest_time = self._log_start = 0
+        """The newest time of a record that was read, and the offset of the first record; 0: none was read."""
         self._partition: _Partition | None = None
         """Guarded by nothing: a stale value costs one request."""
 
     def close(self) -> None:
+        self._closed.set()
         self._reads.close()
         self._appends.close()
         self._admin.close()
 
     def append(self, values: Sequence[bytes], deadline: float) -> None:
+        # Kafka refuses a time that is too far ahead of the broker's. It accepts one that it has stored before, unless
+        # the topic has one of the settings in `risks`.
+        for milliseconds in dict.fromkeys((time.time_ns() // 1_000_000, self._newest_time, 0)):
+            result = self._produce(values, milliseconds, deadline)
+            if result.error_code != kafka.errors.InvalidTimestampError.errno:
+                break
+        self._check(result)
+
+    def _produce(self, values: Sequence[bytes], milliseconds: int, deadline: float) -> Any:
         builder = kafka.record.MemoryRecordsBuilder(_MAGIC, _GZIP, _MAX_BATCH_BYTES)
-        milliseconds = time.time_ns() // 1_000_000
         for value in values:
             builder.append(milliseconds, None, value)
         builder.close()
@@ -101,58 +141,123 @@ class TopicLog:
             )
 
         response = self._ask_leader(self._appends, build, deadline)
-        self._check(response.responses[0].partition_responses[0])
+        return self._only(self._only(response.responses).partition_responses)
 
-    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
-        partition = self._located(self._reads, deadline)
-        if str(partition.topic_id) != topic_id:
-            raise OutOfLog(f"topic {self.name} was deleted and created again")
+    def read(self, topic_id: str, offset: int, epoch: int, wait: float, deadline: float) -> Records:
+        fetch = partial(self._fetch, topic_id, offset, epoch, deadline)
+        answer = fetch(wait)
+        if not answer.data:
+            return Records((), offset, answer.start, throttle_seconds=answer.throttle_seconds)
+        batches, is_expected = checked(answer.data, offset, epoch, answer.end)
+        if not batches or not is_expected:
+            # A flipped bit in a header without a checksum, or what Kafka has stored: then it answers the same again.
+            data = self._confirmed(answer.data, fetch, [0.0] if batches else [STATE_TOPIC.first] * _BROKEN_READS)
+            batches, _ = checked(data, offset, epoch, answer.end)
+            if not batches:
+                end = end_of_broken_batch(data, offset, answer.end)
+                lost = empty_records(offset, end, epoch)
+                return Records(lost, end, answer.start, dict.fromkeys((record.offset for record in lost), DAMAGED))
+        records: list[TopicRecord] = []
+        skipped: dict[int, str] = {}
+        for batch in batches:
+            batch_records, reason = batch.records(offset)
+            records += batch_records
+            if reason:
+                skipped.update((record.offset, reason) for record in batch_records)
+        self._newest_time = max((self._newest_time, *(record.time for record in records)))
+        return Records(records, batches[-1].last_offset + 1, answer.start, skipped)
 
-        def build() -> Any:
-            kind = kafka.protocol.consumer.FetchRequest
-            topic = kind.FetchTopic
-            part = topic.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=_READ_BYTES)
-            return kind(
-                max_wait_ms=int(wait * 1000),
-                min_bytes=1,
-                max_bytes=_READ_BYTES,
-                topics=[topic(topic_id=partition.topic_id, partitions=[part])],
-                min_version=13,
-            )
+    def _fetch(self, topic_id: str, offset: int, epoch: int, deadline: float, wait: float) -> _Fetched:
+        """Fetch batches; wait while a client quota delays that, since such an answer is empty."""
+        while True:
+            partition = self._located(self._reads, deadline)
+            if str(partition.topic_id) != topic_id:
+                raise OutOfLog(f"topic {self.name} was deleted and created again")
 
-        response = self._ask_leader(self._reads, build, deadline, wait)
-        self._check_code(response.error_code, None)
-        result = response.responses[0].partitions[0]
+            def build(partition_id: Any = partition.topic_id) -> Any:
+                kind = kafka.protocol.consumer.FetchRequest
+                topic = kind.FetchTopic
+                part = topic.FetchPartition(
+                    partition=0, fetch_offset=offset, last_fetched_epoch=epoch, partition_max_bytes=_READ_BYTES
+                )
+                return kind(
+                    max_wait_ms=int(wait * 1000),
+                    min_bytes=1,
+                    max_bytes=_READ_BYTES,
+                    topics=[topic(topic_id=partition_id, partitions=[part])],
+                    min_version=13,
+                )
+
+            response = self._ask_leader(self._reads, build, deadline, wait)
+            self._check_code(response.error_code, None)
+            if response.responses:
+                break
+            throttle_seconds = response.throttle_time_ms / 1000
+            self._closed.wait(min(max(throttle_seconds, STATE_TOPIC.first), seconds_left(deadline)))
+            if time.monotonic() >= deadline or self._closed.is_set():
+                return _Fetched(b"", self._log_start, offset, throttle_seconds)
+        result = self._only(self._only(response.responses).partitions)
+        if result.error_code == kafka.errors.OffsetOutOfRangeError.errno:
+            raise self._out_of_log(offset, epoch, deadline)
         self._check(result)
-        batches = list(kafka.record.MemoryRecords(result.records or b""))
-        records = [
-            record
-            for batch in batches  # control batches, too: without them, their offsets would look compacted
-            for record in _records(batch)
-            if record.offset >= offset
-        ]
-        following = batches[-1].last_offset + 1 if batches else offset
-        return Records(records, following, result.log_start_offset)
+        if result.diverging_epoch is not None and result.diverging_epoch.end_offset >= 0:
+            raise LostTail(self._lost_tail)
+        self._log_start = result.log_start_offset
+        return _Fetched(result.records or b"", result.log_start_offset, result.high_watermark)
+
+    def _confirmed(self, data: bytes, fetch: Callable[[float], _Fetched], pauses: Sequence[float]) -> bytes:
+        """Return what Kafka answers again and again.
+
+        Raises:
+            Unavailable: it does not.
+        """
+        for pause in pauses:
+            self._closed.wait(pause)
+            again = fetch(0.0).data
+            data, again = data[: len(again)], again[: len(data)]
+            if not data or data != again:
+                raise Unavailable(f"two answers of Kafka for topic {self.name} differ; autothrottle reads again")
+        return data
+
+    def _out_of_log(self, offset: int, epoch: int, deadline: float) -> Unavailable:
+        """Return why the log does not have this offset."""
+        earliest = self._offset_at(_EARLIEST, deadline)
+        if offset < earliest:
+            return OutOfLog(f"topic {self.name}: the records before offset {earliest} were deleted")
+        # The broker also answers so if it has never seen the epoch.
+        if epoch >= 0 or offset > self._offset_at(_LATEST, deadline):
+            return LostTail(self._lost_tail)
+        return Unavailable(f"topic {self.name}: its end has changed meanwhile; autothrottle reads again")
+
+    @property
+    def _lost_tail(self) -> str:
+        return f"topic {self.name}: the log ends before the position: its last records were lost"
 
     def locate(self, deadline: float) -> tuple[str, int]:
         self._partition = None
         partition = self._located(self._reads, deadline)
+        self._log_start = self._offset_at(_EARLIEST, deadline)
+        return str(partition.topic_id), self._log_start
+
+    def _offset_at(self, time: int, deadline: float) -> int:
+        """Return the offset of the first record, or the one after the last record: `_EARLIEST` or `_LATEST`."""
 
         def build() -> Any:
             kind = kafka.protocol.consumer.ListOffsetsRequest
             topic = kind.ListOffsetsTopic
-            part = topic.ListOffsetsPartition(partition_index=0, timestamp=_EARLIEST)
+            part = topic.ListOffsetsPartition(partition_index=0, timestamp=time)
             return kind(replica_id=-1, isolation_level=0, topics=[topic(name=self.name, partitions=[part])])
 
-        result = self._ask_leader(self._reads, build, deadline).topics[0].partitions[0]
+        result = self._only(self._only(self._ask_leader(self._reads, build, deadline).topics).partitions)
         self._check(result)
-        return str(partition.topic_id), result.offset
+        return int(result.offset)
 
     def create(self, deadline: float, validate_only: bool = False) -> None:
         brokers = len(self._appends.metadata(deadline).brokers)
         replicas = min(REPLICAS, brokers)
         configs = {
             **_SETTINGS,
+            _TIME_TYPE: _LOG_APPEND_TIME,
             "segment.bytes": str(_SEGMENT_BYTES),
             _MIN_ISR: str(_least_in_sync(replicas)),
         }
@@ -166,7 +271,7 @@ class TopicLog:
             )
             return kind(topics=[creatable], timeout_ms=_milliseconds(deadline), validate_only=validate_only)
 
-        answer = self._appends.ask_any(build, deadline, again=False).topics[0]
+        answer = self._only(self._appends.ask_any(build, deadline, again=False).topics)
         if answer.error_code and answer.error_code != kafka.errors.TopicAlreadyExistsError.errno:
             error = code_error(answer.error_code, answer.error_message, f"topic {self.name}")
             if not isinstance(error, Unavailable):
@@ -182,7 +287,7 @@ class TopicLog:
 
     def risks(self, deadline: float) -> Mapping[str, str]:
         partition = self._located(self._appends, deadline)
-        values = self._configs([*_SETTINGS, _MIN_ISR], deadline)
+        values = self._configs([*_SETTINGS, _MIN_ISR, _TIME_TYPE, *_TIME_LIMITS, _MESSAGE_BYTES], deadline)
         wrong = {
             key: required
             for key, required in _SETTINGS.items()
@@ -191,12 +296,31 @@ class TopicLog:
         least = _least_in_sync(partition.replicas)
         if int(values.get(_MIN_ISR) or least) < least:
             wrong[_MIN_ISR] = str(least)
-        return {
+        risks = {
             key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost or unreadable; "
-            f"it must be {required}. Fix: kafka-configs.sh --bootstrap-server {self._servers} --alter "
-            f"--entity-type topics --entity-name {self.name} --add-config {key}={required}"
+            f"it must be {required}. Fix: {self._alter_command(key, required)}"
             for key, required in wrong.items()
         }
+        if int(values.get(_MESSAGE_BYTES) or _LEAST_MESSAGE_BYTES) < _LEAST_MESSAGE_BYTES:
+            risks[_MESSAGE_BYTES] = (
+                f"topic {self.name} has {_MESSAGE_BYTES}={values[_MESSAGE_BYTES]}, so Kafka could refuse records of "
+                f"our state; it must be at least {_LEAST_MESSAGE_BYTES}. "
+                f"Fix: {self._alter_command(_MESSAGE_BYTES, str(_LEAST_MESSAGE_BYTES))}"
+            )
+        if values.get(_TIME_TYPE) != _LOG_APPEND_TIME:
+            risks |= {
+                key: f"topic {self.name} has {key}={values[key]}, so Kafka could refuse records of our state from a "
+                f"process whose clock is wrong. Fix: {self._alter_command(_TIME_TYPE, _LOG_APPEND_TIME)}"
+                for key in _TIME_LIMITS
+                if int(values.get(key) or _LEAST_TIME_LIMIT) < _LEAST_TIME_LIMIT
+            }
+        return risks
+
+    def _alter_command(self, key: str, value: str) -> str:
+        return (
+            f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics --entity-name "
+            f"{self.name} --add-config {key}={value}"
+        )
 
     def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
         replicas, isr = _value(self._admin.partitions([self.name], timeout=_PROBE), self.name)[0][1:]
@@ -258,7 +382,7 @@ class TopicLog:
             part = topic.DeleteRecordsPartition(partition_index=0, offset=offset)
             return kind(topics=[topic(name=self.name, partitions=[part])], timeout_ms=_milliseconds(deadline))
 
-        self._check(self._ask_leader(self._appends, build, deadline).topics[0].partitions[0])
+        self._check(self._only(self._only(self._ask_leader(self._appends, build, deadline).topics).partitions))
 
     # Internals
 
@@ -270,7 +394,7 @@ class TopicLog:
     def _located(self, routing: Routing, deadline: float) -> _Partition:
         """Return where the partition is, by the last metadata."""
         if self._partition is None:
-            topic = routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics[0]
+            topic = self._only(routing.ask_any(partial(messages.describe_topics, [self.name]), deadline).topics)
             self._check_code(topic.error_code, None)
             if len(topic.partitions) != 1:
                 raise Invalid(
@@ -309,10 +433,16 @@ class TopicLog:
         """Return the broker that leads now; None: no broker leads, or none could be asked."""
         try:
             build = partial(messages.describe_topics, [self.name])
-            topic = routing.ask_any(build, time.monotonic() + _LOOK_UP_SECONDS).topics[0]
+            topic = self._only(routing.ask_any(build, time.monotonic() + _LOOK_UP_SECONDS).topics)
         except AutothrottleError:
             return None
         return next((p.leader_id for p in topic.partitions if p.leader_id >= 0), None)
+
+    def _only(self, parts: Sequence[T]) -> T:
+        """Return the only topic or partition of an answer."""
+        if not parts:
+            raise Unavailable(f"Kafka's answer lacks topic {self.name}; autothrottle asks again")
+        return parts[0]
 
     def _check(self, result: Any) -> None:
         self._check_code(result.error_code, getattr(result, "error_message", None))
@@ -346,16 +476,6 @@ _SETTINGS: Mapping[str, str] = {
 
 _ALSO_SAFE = {("compression.type", "producer"), ("compression.type", "uncompressed")}
 """Other values that lose no record. A topic that an operator created may have them."""
-
-
-def _records(batch: Any) -> Iterable[TopicRecord]:
-    """Return the records of a batch; empty ones instead of those in a codec that is not read.
-
-    The codec decides alone, so that all processes read the same, whichever libraries they have.
-    """
-    if batch.compression_type in (_UNCOMPRESSED, _GZIP):
-        return (TopicRecord(record.offset, record.timestamp, record.value or b"") for record in batch)
-    return (TopicRecord(offset, 0, b"") for offset in range(batch.base_offset, batch.last_offset + 1))
 
 
 def _value(answers: Answers[str, T], topic: str) -> T:

@@ -320,13 +320,13 @@ class StateLog:
     def _read(self) -> None:
         deadline = time.monotonic() + _READ_SECONDS + _ATTEMPT_SECONDS
         started = time.monotonic()
-        answer = self._topic.read(self._topic_id, self._replica.position, _READ_SECONDS, deadline)
+        answer = self._topic.read(self._topic_id, self._replica.position, -1, _READ_SECONDS, deadline)
         with self._changed:
             changed = self._apply(answer)
             self._changed.notify_all()
         if changed:
             self._watchers.publish(changed)
-        if not self._replica.is_complete and not answer.records:
+        if not self._replica.is_complete and not answer.records and not answer.throttle_seconds:
             self._complete()
         if not answer.records and time.monotonic() - started < STATE_TOPIC.first:
             # A new leader with records that its followers do not have yet answers at once, again and again.
@@ -338,13 +338,16 @@ class StateLog:
         self._last_contact, self._problem, self._log_start = time_of_answer, "", answer.start
         was_complete, last_tree, last_base = replica.is_complete, replica.tree, replica.snapshot_base
         changed: set[str] = set()
-        for record in answer.records:
+        following = [*(record.offset for record in answer.records[1:]), answer.next_offset]
+        for record, next_offset in zip(answer.records, following, strict=False):
             self._bytes_since_snapshot += len(record.value) + _RECORD_BYTES
-            for result in replica.accept(*record):
+            for result in replica.accept(*record[:3]):
                 if result.version:
                     changed.update(result.edit.texts)
                 if (pending := self._pending.get(result.edit.id)) is not None and pending.result is None:
                     pending.result, replica.has_been_current = result, True
+            if record.offset in answer.skipped:
+                replica.position = next_offset
             if replica.snapshot_base != last_base:
                 last_base, self._bytes_since_snapshot = replica.snapshot_base, 0
         self._written |= dict.fromkeys(changed, time_of_answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from autothrottle.core.errors import Unavailable
@@ -14,8 +14,10 @@ class TopicRecord(NamedTuple):
 
     offset: int
     time: int
-    """When its author appended it, milliseconds since 1970."""
+    """When its author appended it, milliseconds since 1970. With LogAppendTime, by the clock of the broker."""
     value: bytes
+    epoch: int
+    """Kafka's leader epoch of its batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,22 @@ class Records:
     """Where the next read continues."""
     start: int
     """Offset of the first record that exists."""
+    skipped: Mapping[int, str] = field(default_factory=dict)
+    """Offset -> why its value cannot be read, as a predicate. `records` has an empty value for it.
+
+    A batch with too many records has one entry and one record, with its first offset. The offsets up to the next record
+    belong to it, and are no gap.
+    """
+    throttle_seconds: float = 0.0
+    """For how long a client quota delays reads. If > 0, a read without records has not reached the end of the log."""
 
 
 class OutOfLog(Unavailable):
     """The position is not in the log: records were deleted, or the topic was."""
+
+
+class LostTail(OutOfLog):
+    """The log ends before the position, or had other records there: its last records were lost."""
 
 
 REPLICAS, MIN_IN_SYNC = 3, 2
@@ -79,11 +93,19 @@ class Topic(Protocol):
     def append(self, values: Sequence[bytes], deadline: float) -> None:
         """Append records, and wait until all replicas in sync have them. After Unavailable, they may still arrive."""
 
-    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+    def read(self, topic_id: str, offset: int, epoch: int, wait: float, deadline: float) -> Records:
         """Return records from an offset on, as soon as there are some, or after `wait` seconds.
+
+        Args:
+            topic_id: as `locate` returned it.
+            offset: of the first record to read.
+            epoch: of the last record before the offset; -1: none was read.
+            wait: seconds.
+            deadline: on the monotonic clock.
 
         Raises:
             OutOfLog: this topic or this offset does not exist any more.
+            LostTail: the log has lost its last records, some of which were read.
         """
 
     def locate(self, deadline: float) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from autothrottle.adapters.kafka_state.topic import Records, Topic, TopicRecord
 from autothrottle.core.errors import Missing
@@ -30,20 +31,21 @@ class UnwrittenTopic:
         with self._lock:
             self._own += values
 
-    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+    def read(self, topic_id: str, offset: int, epoch: int, wait: float, deadline: float) -> Records:
         if topic_id == _ABSENT:
             time.sleep(_POLL_SECONDS)
             answer = Records((), offset, 0)
         else:
-            answer = self._topic.read(topic_id, offset, min(wait, _POLL_SECONDS), deadline)
-        if sum(len(record.value) for record in answer.records) >= _END_BYTES:
+            answer = self._topic.read(topic_id, offset, epoch, min(wait, _POLL_SECONDS), deadline)
+        if sum(len(record.value) for record in answer.records) >= _END_BYTES or answer.throttle_seconds:
             return answer
         with self._lock:
             own, self._own = self._own, []
         milliseconds = time.time_ns() // 1_000_000
         # They take no place in the log, so that the next read does not miss a record of it.
-        echoes = (TopicRecord(answer.next_offset - 1, milliseconds, value) for value in own)
-        return Records([*answer.records, *echoes], answer.next_offset, answer.start)
+        last_epoch = answer.records[-1].epoch if answer.records else epoch
+        echoes = (TopicRecord(answer.next_offset - 1, milliseconds, value, last_epoch) for value in own)
+        return replace(answer, records=[*answer.records, *echoes])
 
     def locate(self, deadline: float) -> tuple[str, int]:
         try:

@@ -7,7 +7,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from autothrottle.adapters.kafka_state.topic import REPLICAS, OutOfLog, Records, TopicRecord, repaired_replicas
+from autothrottle.adapters.kafka_state.topic import (
+    REPLICAS,
+    LostTail,
+    OutOfLog,
+    Records,
+    TopicRecord,
+    repaired_replicas,
+)
 from autothrottle.core.errors import Missing, Unavailable
 
 _BROKERS = frozenset({1, 2, 3})
@@ -22,6 +29,8 @@ class MemoryPartition:
         """None: the topic does not exist."""
         self.start = 0
         self.records: list[TopicRecord] = []
+        self.epoch = 0
+        """Of the leader; each loss of records begins another one."""
         self.faults: dict[str, str] = {}
         """Setting -> what is wrong with it."""
         self.replicas = sorted(_BROKERS)
@@ -48,6 +57,19 @@ class MemoryPartition:
             self.start = max(self.start, offset)
             self.records = [record for record in self.records if record.offset >= offset]
 
+    def truncate(self, end: int) -> None:
+        """Lose the records from an offset on, as an unclean election or a restored disk does."""
+        with self.changed:
+            self.records = [record for record in self.records if record.offset < end]
+            self.start = min(self.start, end)
+            self.epoch += 1
+            self.changed.notify_all()
+
+    def has_lost(self, offset: int, epoch: int) -> bool:
+        """Whether the records before an offset are other ones than those whose last one had this epoch; -1: any."""
+        last = next((record for record in reversed(self.records) if record.offset < offset), None)
+        return offset > self.end or (epoch >= 0 and last is not None and last.epoch != epoch)
+
     def repair_replicas(self, is_stuck: bool) -> str:
         """Change the replicas; all that answer are in sync."""
         with self.changed:
@@ -67,9 +89,8 @@ class MemoryPartition:
         """Append records with the current time."""
         with self.changed:
             milliseconds = time.time_ns() // 1_000_000
-            self.records += [
-                TopicRecord(offset, milliseconds, value) for offset, value in enumerate(values, start=self.end)
-            ]
+            for value in values:
+                self.records.append(TopicRecord(self.end, milliseconds, value, self.epoch))
             self.changed.notify_all()
 
 
@@ -94,15 +115,17 @@ class MemoryTopic:
         if self.loses_answers:
             raise Unavailable("the answer was lost")
 
-    def read(self, topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+    def read(self, topic_id: str, offset: int, epoch: int, wait: float, deadline: float) -> Records:
         partition, until = self.partition, time.monotonic() + wait
         with partition.changed:
             while True:
                 self._reach()
                 if partition.topic_id is None:
                     raise Missing("the topic does not exist")
-                if partition.topic_id != topic_id or not partition.start <= offset <= partition.end:
+                if partition.topic_id != topic_id or offset < partition.start:
                     raise OutOfLog("the offset does not exist")
+                if partition.has_lost(offset, epoch):
+                    raise LostTail("the log ends before the position: its last records were lost")
                 records = partition.records[max(0, len(partition.records) - (partition.end - offset)) :]
                 if records or time.monotonic() >= until:
                     return Records(records, partition.end, partition.start)

@@ -76,7 +76,7 @@ def test_a_leader_that_answers_reads_at_once_without_records_is_asked_at_interva
     put(log, "1")
     reads: list[float] = []
 
-    def answered_at_once(topic_id: str, offset: int, wait: float, deadline: float) -> Records:
+    def answered_at_once(topic_id: str, offset: int, epoch: int, wait: float, deadline: float) -> Records:
         reads.append(time.monotonic())
         return Records([], offset, 0)
 

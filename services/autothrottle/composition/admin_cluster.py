@@ -26,7 +26,7 @@ from autothrottle.adapters.zookeeper.permissions import ZooKeeperPermissions
 from autothrottle.composition.cluster import ZooKeeperCluster
 from autothrottle.composition.state import StateStores, ZooKeeperState
 from autothrottle.ports.kafka import FetchSettingsSource, PermissionSource, SnapshotSource
-from autothrottle.runtime.configuration import Configuration, StateStore
+from autothrottle.runtime.configuration import Configuration
 from autothrottle.runtime.shutdown import Shutdown
 
 
@@ -115,10 +115,8 @@ class AdminCluster(_AdminApi):
         self._configuration = configuration
 
     def snapshots(self, progress: ProgressReader | None) -> SnapshotSource:
-        configuration, ledger = self._configuration, self._stores.ledger_reader()
-        own_topic = configuration.state_topic if configuration.state_store is StateStore.KAFKA else ""
-        snapshots = AdminSnapshots(self._kafka, ledger, configuration.discovery_poll, progress, own_topic)
-        return self._closing(snapshots)
+        ledger, poll = self._stores.ledger_reader(), self._configuration.discovery_poll
+        return self._closing(AdminSnapshots(self._kafka, ledger, poll, progress))
 
     def source(self) -> AdminClusterSource:
         return AdminClusterSource(self._kafka)

@@ -43,7 +43,7 @@ from autothrottle.ports.state_store import Election, RequestQuotaStore
 from autothrottle.ports.telemetry import DecisionSink
 from autothrottle.runtime.access import Access, AccessInterceptor
 from autothrottle.runtime.call_limits import RequestQuotas
-from autothrottle.runtime.configuration import Configuration
+from autothrottle.runtime.configuration import Configuration, StateStore
 from autothrottle.runtime.health import Health, Scope
 from autothrottle.runtime.logs import log_samples
 from autothrottle.runtime.server import Servicer, ServiceServer
@@ -168,6 +168,7 @@ class Composition:
                 finish_by=configuration.finish_by,
                 shadow=configuration.shadow,
                 cluster=configuration.cluster_name,
+                state_topic=configuration.state_topic if configuration.state_store is StateStore.KAFKA else "",
             ),
         )
         self._follow_request_quotas()

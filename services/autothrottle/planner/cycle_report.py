@@ -212,8 +212,9 @@ def _of_results(
     settings: PlannerSettings, opening: _ReportPart, decision: CycleDecision, settled: Settled, results: CycleResults
 ) -> _ReportPart:
     """Report what was written and done."""
-    reported, snapshot = opening.reported, decision.view.snapshot
-    topics, announced = frozenset(snapshot.topics), tuple(topic_lines(decision.view.to_throttle))
+    reported, view = opening.reported, decision.view
+    topics = frozenset(view.snapshot.topics).union(r.topic for r in view.unthrottled)
+    announced = tuple(topic_lines(view.to_report))
     done = sorted(reported.topics - topics)
     would: tuple[str, ...] = ()
     if settings.shadow:
@@ -325,7 +326,7 @@ def _record(
         end_time=outcome.end,
         reason=outcome.reason,
         sentence="" if outcome.error else _sentence(settings, decision, settled),
-        topics=decision.view.to_throttle.topics,
+        topics=decision.view.to_report.topics,
         decisions=decision.plan.decisions,
         outcomes=limited_reasons(settled.outcomes),
         findings=limited_findings(findings),
@@ -343,7 +344,7 @@ def _record(
 
 def _sentence(settings: PlannerSettings, decision: CycleDecision, settled: Settled) -> str:
     """What a cycle did, or would have done in shadow mode, in one sentence."""
-    snapshot, remainder = decision.view.to_throttle, decision.remainder
+    snapshot, remainder = decision.view.to_report, decision.remainder
     if settings.shadow:
         action = f"{len(decision.would)} changes would be written" if decision.would else _UP_TO_DATE
         sentence = f"shadow: {_status(snapshot, remainder)}; {action}"

@@ -75,7 +75,6 @@ def read_reassignments(
     timeout: timedelta,
     last: Mapping[str, TopicReassignment],
     topics: Collection[str] | None = (),
-    own_topic: str = "",
 ) -> ReassignmentReading:
     """Read the reassignments; takes one request if there are none and no topics are given.
 
@@ -84,15 +83,13 @@ def read_reassignments(
         timeout: of all requests together, > 0.
         last: the previous result. A topic whose metadata is unreadable keeps its reassignment from here.
         topics: additional topics whose metadata to read; None: all topics.
-        own_topic: the topic of our state, which is omitted: a throttle could keep its replicas out of the ISR, and
-            our writes need them. "": our state is in ZooKeeper.
 
     Raises:
         Unavailable, Invalid: the reassignments cannot be read.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     listing = kafka.reassignments(timeout=time_left(deadline))
-    listed = {topic: rows for topic, rows in listing.values.items() if rows and topic != own_topic}
+    listed = {topic: rows for topic, rows in listing.values.items() if rows}
     malformed = listing.failures
     requested = None if topics is None else listed.keys() | set(topics)
     if requested is not None and not requested and not malformed:
@@ -114,7 +111,7 @@ def read_reassignments(
             else _reassignment(topic, partitions, metadata.values.get(topic, {}))
             for topic, partitions in sorted({**{t: {} for t in malformed if t in last}, **listed}.items())
         },
-        metadata={topic: partitions for topic, partitions in metadata.values.items() if topic != own_topic},
+        metadata=metadata.values,
         listed=listed,
         problems=tuple(
             Problem(f"topics/{topic}", f"leaders and ISR of a topic under reassignment cannot be read: {error}", topic)

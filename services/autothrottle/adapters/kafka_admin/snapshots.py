@@ -136,7 +136,6 @@ class AdminSnapshots:
         ledger: LedgerReader,
         poll: timedelta = timedelta(seconds=1),
         progress: ProgressReader | None = None,
-        own_topic: str = "",
     ) -> None:
         """Start to poll.
 
@@ -145,10 +144,9 @@ class AdminSnapshots:
             ledger: stays open when this is closed.
             poll: interval of the poll for reassignments, > 0.
             progress: reads log sizes; its creator closes it. None: snapshots have no progress.
-            own_topic: the topic of our state, which is never throttled; "": our state is in ZooKeeper.
         """
         self._kafka, self._ledger, self._interval = kafka, ledger, poll.total_seconds()
-        self._progress, self._own_topic = progress, own_topic
+        self._progress = progress
         self._watchers = Subscriptions[SnapshotEvent]()
         self._lock = threading.Lock()
         self._version = 0
@@ -207,7 +205,7 @@ class AdminSnapshots:
         read_ledger = self._calls.submit(self._ledger.read, timeout)
         read_brokers = self._calls.submit(self._read_brokers, deadline)
         read_defaults = self._calls.submit(self._kafka.default_broker_configs, timeout=timeout)
-        reading = read_reassignments(self._kafka, timeout, last, None if replicas_of else topics, self._own_topic)
+        reading = read_reassignments(self._kafka, timeout, last, None if replicas_of else topics)
         ledger = read_ledger.result()
         topics_of_brokers = reading.replicas_on(replicas_of)
         held_topics = {topic for topics_there in topics_of_brokers.values() for topic in topics_there}
@@ -317,9 +315,7 @@ class AdminSnapshots:
     def _poll_once(self) -> None:
         """Poll once and report changes. Takes one request without reassignments and missing brokers."""
         poll, began = self._poll, datetime.now(UTC)
-        poll.reading = read_reassignments(
-            self._kafka, _POLL_TIMEOUT, poll.reading.reassignments, own_topic=self._own_topic
-        )
+        poll.reading = read_reassignments(self._kafka, _POLL_TIMEOUT, poll.reading.reassignments)
         reads_brokers = poll.reading.reassignments or self._missing_brokers or not self._brokers
         registered = self._kafka.brokers(timeout=_POLL_TIMEOUT) if reads_brokers else None
         with self._lock:

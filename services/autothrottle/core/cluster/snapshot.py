@@ -395,6 +395,23 @@ class Snapshot:
         problem = Problem(path, f"{rest}; the next cycle throttles them, and no throttle is removed until then")
         return replace(self, unread_partitions=partitions, problems=(*self.problems, problem))
 
+    def without_topic(self, topic: str) -> Snapshot:
+        """Return the snapshot without the reassignment, the replicas and the assignments of a topic.
+
+        Its throttles and ledger entry stay, so that a list of ours is removed from it.
+        """
+        changed: dict[str, Any] = {}  # without changes, the snapshot keeps its derived values
+        if topic in self.topics:
+            changed["reassignments"] = tuple(r for r in self.reassignments if r.topic != topic)
+        if any(topic in topics for topics in self.replicas.values()):
+            changed["replicas"] = {
+                broker_id: {name: rows for name, rows in topics.items() if name != topic}
+                for broker_id, topics in self.replicas.items()
+            }
+        if any(name == topic for name, _ in self.assignments):
+            changed["assignments"] = {row: value for row, value in self.assignments.items() if row[0] != topic}
+        return replace(self, **changed) if changed else self
+
     @cached_property
     def topics(self) -> tuple[str, ...]:
         """Names of the topics in reassignment."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
+from operator import attrgetter
 
 from autothrottle.core.cluster.configs import ClusterSettings, ConfigResource, LedgerEntry
 from autothrottle.core.cluster.flows import LinkSide
@@ -58,6 +59,8 @@ class PlannerSettings:
     """Whether to decide and record, but not write, post or submit anything."""
     cluster: str = "kafka"
     """The cluster's name in the decision log, events, traces and the state."""
+    state_topic: str = ""
+    """The topic of our own state, which is never throttled; "": our state is in ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,13 +343,15 @@ class SnapshotViews:
     """One snapshot, with the replicas that are copied for another reason than a running reassignment."""
 
     snapshot: Snapshot = Snapshot.empty()  # noqa: RUF009 (frozen)
-    """The cluster as read."""
+    """The cluster as read, without the topic of our own state."""
     proposed: Targets = field(default_factory=dict)
     """Partitions to submit, which Kafka has not received."""
     unseen: Targets = field(default_factory=dict)
     """Submission partitions that the snapshot does not contain yet."""
     lagging: Mapping[int, frozenset[TopicPartition]] = field(default_factory=dict)
     """Broker that catches up -> its out-of-sync replicas outside of reassignments."""
+    unthrottled: tuple[TopicReassignment, ...] = ()
+    """The reassignment of our own state, which `snapshot` does not contain."""
 
     @cached_property
     def to_throttle(self) -> Snapshot:
@@ -359,6 +364,14 @@ class SnapshotViews:
     def copying(self) -> Snapshot:
         """All that is being copied, or will be once the brokers run; without what is only proposed."""
         return with_lagging(self.snapshot, self.lagging) if any(self.lagging.values()) else self.snapshot
+
+    @cached_property
+    def to_report(self) -> Snapshot:
+        """`to_throttle` with the reassignment of our own state."""
+        if not self.unthrottled:
+            return self.to_throttle
+        reassignments = (*self.to_throttle.reassignments, *self.unthrottled)
+        return replace(self.to_throttle, reassignments=tuple(sorted(reassignments, key=attrgetter("topic"))))
 
     @cached_property
     def may_be_exempt(self) -> tuple[TopicReassignment, ...]:

@@ -76,6 +76,8 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
     snapshot, ledger, lost = _with_ledger(settings, term, snapshot)
     request = None if obstacle else observation.request
     submissions, refusal = awaited_submission(term.submissions, snapshot, request, observation.clock)
+    unthrottled = tuple(r for r in snapshot.reassignments if r.topic == settings.state_topic)
+    snapshot = snapshot.without_topic(settings.state_topic)
     lags = lagging(snapshot.assignments, term.sources.catch_ups)
     cycle = CycleInput(
         observation,
@@ -86,7 +88,7 @@ def step(settings: PlannerSettings, state: ControllerState, observation: CycleOb
         term.sources,
         overrides,
         term.loads,
-        SnapshotViews(snapshot, submissions.proposal.start, submissions.submitted, lags),
+        SnapshotViews(snapshot, submissions.proposal.start, submissions.submitted, lags, unthrottled),
         ledger,
         lost,
     )

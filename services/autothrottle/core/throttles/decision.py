@@ -84,7 +84,8 @@ def _effect(state: ThrottleState, cycle: CycleInput, throttles: ThrottleDecision
     """Return which throttles are not in force. A pause decides no replica lists, so that nothing can be judged."""
     if cycle.sources.pause is not None:
         return ThrottleEffect()
-    snapshot, contribution = cycle.view.to_throttle, throttles.contribution
+    # A link side that also copies our own state, without a throttle, is not judged.
+    snapshot, contribution = cycle.view.to_report, throttles.contribution
     sides = throttled_link_sides(snapshot, throttles.plan, contribution.changes, contribution.refused)
     settings, quota_rates = cycle.observation.settings.settings, throttles.loads.quota_rates
     in_sync = in_sync_rates(snapshot, quota_rates, state.guards.growth, throttles.loads)

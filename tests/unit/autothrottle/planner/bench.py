@@ -86,6 +86,7 @@ class Bench:
         finish_by: datetime | None = None,
         policy: Policy = HeadroomPolicy(),  # noqa: B008 (frozen)
         decisions: DecisionSink | None = None,
+        state_topic: str = "",
     ) -> None:
         self.seconds = 0.0
         self.broker_pools: Mapping[int, str] = {}
@@ -110,6 +111,7 @@ class Bench:
             shadow=shadow,
             schedule=schedule,
             finish_by=finish_by,
+            state_topic=state_topic,
         )
         self.planner = self.new_planner()
         self.term = Term(0)

@@ -67,14 +67,6 @@ def test_an_unreadable_reassignment_keeps_its_last_known_value() -> None:
     assert found.reassignments == {"t": known["t"]}
 
 
-def test_the_topic_of_our_state_is_never_throttled() -> None:
-    """A broker's override put it into the throttled lists. A replica that lagged then stayed out of the ISR longer."""
-    door = AdminResponses()
-    assert {*read_reassignments(door._kafka, TIMEOUT, {}, None).metadata} == {"clean", "t"}
-    others = read_reassignments(door._kafka, TIMEOUT, {}, None, own_topic="t")
-    assert "t" not in others.reassignments and {*others.metadata} == {"clean"}
-
-
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [

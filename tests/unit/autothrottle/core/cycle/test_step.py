@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autothrottle.core.cluster.configs import ConfigResource, ResourceType, format_replicas, parse_replicas
-from autothrottle.core.cluster.snapshot import Snapshot, SnapshotRequest, TopicReassignment
+from autothrottle.core.cluster.configs import ConfigResource, ReplicaRole, ResourceType, format_replicas, parse_replicas
+from autothrottle.core.cluster.snapshot import Assignment, Snapshot, SnapshotRequest, TopicReassignment
 from autothrottle.core.cycle.decision import CycleDecision, CycleResults
 from autothrottle.core.cycle.input import (
     ControllerState,
@@ -25,7 +25,7 @@ from autothrottle.core.errors import Unavailable
 from autothrottle.core.operators.sources import KnownSources, Overrides, SourceReadings, StoredOverride, adopted
 from autothrottle.core.policy.adaptive import AdaptivePolicy
 from autothrottle.core.policy.headroom import HeadroomPolicy
-from autothrottle.core.records import Outcome, OutcomeStatus
+from autothrottle.core.records import CatchUp, Outcome, OutcomeStatus
 from autothrottle.core.throttles.changes import with_changes
 from autothrottle.core.traffic.loads import Loads
 from tests import builders
@@ -177,3 +177,59 @@ def test_more_overrides_than_a_request_can_hold_leave_the_rest_unknown(monkeypat
     )
     request = SnapshotRequest(replicas_of=(2, 3), partitions=(), catching_up=(3,))
     assert partitions_with_isr(request, snapshot) == {("c", 5), ("c", 6), ("a", 0)}
+
+
+# The topic of our own state.
+
+
+@given(observation=observations(), policy=policies, topic=st.sampled_from(("a", "q")))
+def test_own_state_changes_no_decision(observation: CycleObservation, policy: AdaptivePolicy, topic: str) -> None:
+    """Overrides put it into the throttled lists. A lagging replica then stayed out of the ISR, and no record committed.
+
+    It was hidden where the cluster is described, so that its reassignment could not be submitted.
+    """
+    settings = PlannerSettings(builders.limits(), policy=policy, state_topic=topic)
+    snapshot = observation.snapshot
+    assert isinstance(snapshot, Snapshot)
+    decision = step(settings, START, observation)
+    absent = step(settings, START, replace(observation, snapshot=snapshot.without_topic(topic)))
+    assert (decision.plan, decision.changes, decision.actions) == (absent.plan, absent.changes, absent.actions)
+    assert ConfigResource.topic(topic) not in {change.resource for change in decision.changes}
+    assert decision.view.to_report.topics == snapshot.topics
+
+
+def test_own_state_is_not_throttled_while_its_broker_catches_up() -> None:
+    settings = PlannerSettings(builders.limits(), state_topic="state")
+    lagging = Assignment((1, 2), 1, (1,))
+    snapshot = Snapshot(
+        1,
+        frozenset(BROKERS),
+        replicas={2: {"state": (0,), "t": (0,)}},
+        assignments={("state", 0): lagging, ("t", 0): lagging},
+    )
+    catch_up = CatchUp(2, "anna", NOON)
+    sources = adopted(KnownSources(), SourceReadings(None, Overrides(), {2: catch_up}))
+    observation = CycleObservation(NOON, 100.0, True, sources, snapshot, loads=KnownLoads(Loads(), 100.0))
+    decision = step(settings, START, observation)
+    assert {change.resource.name for change in decision.changes} >= {"t"}
+    assert ConfigResource.topic("state") not in {change.resource for change in decision.changes}
+
+
+def test_a_link_side_that_copies_own_state_is_not_judged_by_its_throttle() -> None:
+    """Own state is copied without a throttle. What it copied could count as a throttle that is not in force."""
+    settings = PlannerSettings(builders.limits(), state_topic="state")
+    moving = builders.reassignment("t", {0: (1, (1,), (2,), ()), 1: (4, (4,), (5,), ())})
+    state = builders.reassignment("state", {0: (1, (1,), (3,), ())})
+    observation = CycleObservation(
+        NOON,
+        100.0,
+        True,
+        adopted(KnownSources(), SourceReadings(None, Overrides(), {})),
+        builders.snapshot(moving),
+        loads=KnownLoads(builders.loads(*map(builders.load, BROKERS)), 100.0),
+    )
+    term, throttled = carried_out(settings, step(settings, START, observation))
+    snapshot = replace(throttled, reassignments=(state, moving))
+    decision = step(settings, term, replace(observation, snapshot=snapshot, loads=None))
+    leader, follower = ReplicaRole.LEADER, ReplicaRole.FOLLOWER
+    assert {*decision.state.term.throttles.effect.since} == {(2, follower), (4, leader), (5, follower)}

@@ -62,6 +62,7 @@ class Closable(Protocol):
 _Closable = TypeVar("_Closable", bound=Closable)
 
 BROKERS = (1001, 1002, 1003, 1004)
+STATE_TOPIC = "__autothrottle_state"
 
 
 class InProcessServices:
@@ -178,7 +179,8 @@ class InProcessServices:
             yield_rules=self.yield_rules,
             tracer=self._tracing.tracer,
         )
-        planner = Planner(dependencies, PlannerSettings(builders.limits(), interval=timedelta(seconds=60)))
+        settings = PlannerSettings(builders.limits(), interval=timedelta(seconds=60), state_topic=STATE_TOPIC)
+        planner = Planner(dependencies, settings)
         self._stack.callback(planner.stop)
         self._serve(name, PlannerServicer(planner))
         return planner

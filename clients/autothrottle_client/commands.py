@@ -181,15 +181,18 @@ def reassign(call: CommandCall) -> int | None:
     if arguments.no_wait or not (submission.submitted or submission.already_in_progress):
         return failed
     try:
-        return _follow(call, followed) or failed
+        return _follow(call, followed, submission.postponed) or failed
     except KeyboardInterrupt:
         print(file=sys.stderr)  # behind the progress bar
         _say(f"stopped following; the reassignment continues. Cancel: throttlectl cancel {shlex.quote(arguments.file)}")
         raise
 
 
-def _follow(call: CommandCall, targets: Targets) -> int | None:
-    """Show the progress of a reassignment until it is done. A validation at the end checks the final replicas."""
+def _follow(call: CommandCall, targets: Targets, postponed: int) -> int | None:
+    """Show the progress of a reassignment until it is done. A validation at the end checks the final replicas.
+
+    It submits the reassignment again as long as replicas are postponed, unless the last part did not arrive.
+    """
     tracker, shown = ProgressTracker(targets), _ProgressBar(call)
     patience = time.monotonic() + _OUTAGE_SECONDS
     stale_until = time.monotonic() + _METADATA_LAG_SECONDS
@@ -201,7 +204,10 @@ def _follow(call: CommandCall, targets: Targets) -> int | None:
                 stale_until = time.monotonic() + _METADATA_LAG_SECONDS
             else:
                 remainder = call.admin.submit_reassignment(targets, validate_only=True)
-                if not remainder.already_in_progress and (not remainder.submitted or time.monotonic() > stale_until):
+                if remainder.postponed < postponed:
+                    postponed = call.admin.submit_reassignment(targets, False, SUBMIT_TIMEOUT).postponed
+                    stale_until = time.monotonic() + _METADATA_LAG_SECONDS
+                elif not remainder.already_in_progress and (not remainder.submitted or time.monotonic() > stale_until):
                     break
             patience = time.monotonic() + _OUTAGE_SECONDS
         except (Unavailable, Incomplete):

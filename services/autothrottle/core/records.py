@@ -243,7 +243,7 @@ class PlannerState:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The result of a requested reassignment. It counts partitions."""
+    """The result of a requested reassignment. It counts partitions, except for `postponed`."""
 
     submitted: int
     """Accepted by Kafka; with `validate_only`: would be submitted."""
@@ -255,6 +255,8 @@ class Submission:
     """(topic, partition) that Kafka refused -> the reason."""
     warnings: tuple[str, ...] = ()
     """Problems that do not prevent the reassignment, one sentence each."""
+    postponed: int = 0
+    """Number of replicas to exchange later, when the same reassignment is submitted again."""
 
     def __add__(self, other: Submission) -> Submission:
         """Return the result of two submissions of different partitions."""
@@ -264,6 +266,7 @@ class Submission:
             self.already_there + other.already_there,
             {**self.refused, **other.refused},
             tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+            self.postponed + other.postponed,
         )
 
 

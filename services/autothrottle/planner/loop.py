@@ -24,7 +24,7 @@ from autothrottle.core.cycle.step import ramp_steps, settle, step
 from autothrottle.core.errors import AutothrottleError, Conflict, Missing, NotLeader, Unavailable
 from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.core.operators.requests import IN_SHADOW, obstacle_to_submissions
-from autothrottle.core.operators.submission import Targets, proposal
+from autothrottle.core.operators.submission import Targets, postponement, proposal, with_one_exchange
 from autothrottle.core.records import Cycle, PlannerState, Submission
 from autothrottle.core.retries import CYCLE
 from autothrottle.core.scoring.cycle_records import CycleInputs
@@ -312,7 +312,8 @@ class Planner:
     def submit_reassignment(self, wanted: Targets, timeout: timedelta, validate_only: bool = False) -> Submission:
         """Throttle a reassignment, then submit it. Returns when Kafka has accepted it.
 
-        Idempotent: partitions that already have or are moving to the wanted replicas are not submitted again.
+        Idempotent: partitions that already have or are moving to the wanted replicas are not submitted again. The
+        topic of our own state exchanges one replica at a time: the same call, repeated, continues.
 
         Args:
             wanted: target replicas of each partition.
@@ -329,18 +330,22 @@ class Planner:
         snapshot = self._dependencies.snapshots.fetch_snapshot(
             SnapshotRequest(self._newest_event, partitions=wanted.keys()), timeout=timeout
         )
-        proposed = proposal(snapshot, wanted)
+        step_targets = with_one_exchange(snapshot, wanted, self._settings.state_topic)
+        proposed = proposal(snapshot, step_targets)
+        postponed, warnings = postponement(wanted, step_targets)
         if validate_only or not proposed.start:
-            return Submission(len(proposed.start), len(proposed.moving), len(proposed.in_place))
+            counts = len(proposed.start), len(proposed.moving), len(proposed.in_place)
+            return Submission(*counts, warnings=warnings, postponed=postponed)
         if obstacle := obstacle_to_submissions(self._settings.shadow, self._dependencies.pauses.read_pause()):
             raise obstacle
-        end = self._submissions.propose(term.fence, wanted)
+        end = self._submissions.propose(term.fence, step_targets)
         self._triggers.request("a reassignment was requested", urgent=True)
         try:
-            return self._submissions.wait(end, timedelta(seconds=max(deadline - self._clock(), 0.001)))
+            done = self._submissions.wait(end, timedelta(seconds=max(deadline - self._clock(), 0.001)))
         except Unavailable:
             self._triggers.request("a submission timed out")
             raise
+        return replace(done, warnings=(*done.warnings, *warnings), postponed=postponed)
 
     def cancel_reassignment(self, rows: Collection[TopicPartition], timeout: timedelta) -> Mapping[TopicPartition, str]:
         """Cancel the reassignment of partitions; return the refused ones, each with the reason.

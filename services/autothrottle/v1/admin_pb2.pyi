@@ -1205,20 +1205,25 @@ class SubmitReassignmentResponse(_message.Message):
     ALREADY_THERE_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    POSTPONED_FIELD_NUMBER: _builtins.int
     submitted: _builtins.int
     """Number of partitions submitted; with `validate_only`, number that would be submitted."""
     already_in_progress: _builtins.int
     """Number of partitions already being reassigned to these replicas."""
     already_there: _builtins.int
     """Number of partitions that already have these replicas."""
+    postponed: _builtins.int
+    """Number of replicas that are not exchanged yet: the topic of autothrottle's own state exchanges one at a time. When
+    that is done, submit the same reassignment again.
+    """
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PartitionRefusal]:
         """Partitions that Kafka refused."""
 
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """A warning if the brokers' fetch sizes are too large for the throttles, with sizes that fit. Empty with
-        `validate_only`, and until the brokers' settings are read.
+        """A warning if the brokers' fetch sizes are too large for the throttles, with sizes that fit; not with
+        `validate_only`, and not until the brokers' settings are read. Another one if replicas are `postponed`.
         """
 
     def __init__(
@@ -1229,10 +1234,11 @@ class SubmitReassignmentResponse(_message.Message):
         already_there: _builtins.int = ...,
         refused: _abc.Iterable[_types_pb2.PartitionRefusal] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        postponed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "refused", b"refused", "submitted", b"submitted", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_in_progress", b"already_in_progress", "already_there", b"already_there", "postponed", b"postponed", "refused", b"refused", "submitted", b"submitted", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ from autothrottle.v1 import types_pb2 as autothrottle_dot_v1_dot_types__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61utothrottle/v1/planner.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"v\n\'PlannerServiceSubmitReassignmentRequest\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\xb7\x01\n(PlannerServiceSubmitReassignmentResponse\x12\x11\n\tsubmitted\x18\x01 \x01(\x05\x12\x1b\n\x13\x61lready_in_progress\x18\x02 \x01(\x05\x12\x15\n\ralready_there\x18\x03 \x01(\x05\x12\x32\n\x07refused\x18\x04 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\x12\x10\n\x08warnings\x18\x05 \x03(\t\"^\n\'PlannerServiceCancelReassignmentRequest\x12\x33\n\npartitions\x18\x01 \x03(\x0b\x32\x1f.autothrottle.v1.TopicPartition\"q\n(PlannerServiceCancelReassignmentResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x05\x12\x32\n\x07refused\x18\x02 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\"!\n\x0fRunCycleRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x12\n\x10RunCycleResponse\"\x14\n\x12WatchCyclesRequest\"<\n\x13WatchCyclesResponse\x12%\n\x05\x63ycle\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\"(\n\x0fGetStateRequest\x12\x15\n\rwithout_cycle\x18\x01 \x01(\x08\"\xfa\x02\n\x10GetStateResponse\x12\x0f\n\x07leading\x18\x01 \x01(\x08\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x16\n\x0eleader_address\x18\x03 \x01(\t\x12*\n\nlast_cycle\x18\x04 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\x12\x41\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32/.autothrottle.v1.GetStateResponse.FailuresEntry\x12\x30\n\x0cleader_since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bleader_host\x18\x07 \x01(\t\x12\x14\n\x0c\x63luster_name\x18\x08 \x01(\t\x12\x32\n\x0elast_cycle_end\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x32\xc4\x04\n\x0ePlannerService\x12U\n\x08RunCycle\x12 .autothrottle.v1.RunCycleRequest\x1a!.autothrottle.v1.RunCycleResponse\"\x04\xd8\xce\x18\x03\x12`\n\x0bWatchCycles\x12#.autothrottle.v1.WatchCyclesRequest\x1a$.autothrottle.v1.WatchCyclesResponse\"\x04\xd8\xce\x18\x01\x30\x01\x12U\n\x08GetState\x12 .autothrottle.v1.GetStateRequest\x1a!.autothrottle.v1.GetStateResponse\"\x04\xd8\xce\x18\x01\x12\x8f\x01\n\x12SubmitReassignment\x12\x38.autothrottle.v1.PlannerServiceSubmitReassignmentRequest\x1a\x39.autothrottle.v1.PlannerServiceSubmitReassignmentResponse\"\x04\xd8\xce\x18\x03\x12\x8f\x01\n\x12\x43\x61ncelReassignment\x12\x38.autothrottle.v1.PlannerServiceCancelReassignmentRequest\x1a\x39.autothrottle.v1.PlannerServiceCancelReassignmentResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x61utothrottle/v1/planner.proto\x12\x0f\x61utothrottle.v1\x1a\x1c\x61utothrottle/v1/access.proto\x1a\x1b\x61utothrottle/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"v\n\'PlannerServiceSubmitReassignmentRequest\x12\x34\n\npartitions\x18\x01 \x03(\x0b\x32 .autothrottle.v1.PartitionTarget\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\xca\x01\n(PlannerServiceSubmitReassignmentResponse\x12\x11\n\tsubmitted\x18\x01 \x01(\x05\x12\x1b\n\x13\x61lready_in_progress\x18\x02 \x01(\x05\x12\x15\n\ralready_there\x18\x03 \x01(\x05\x12\x32\n\x07refused\x18\x04 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\x12\x10\n\x08warnings\x18\x05 \x03(\t\x12\x11\n\tpostponed\x18\x06 \x01(\x05\"^\n\'PlannerServiceCancelReassignmentRequest\x12\x33\n\npartitions\x18\x01 \x03(\x0b\x32\x1f.autothrottle.v1.TopicPartition\"q\n(PlannerServiceCancelReassignmentResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x05\x12\x32\n\x07refused\x18\x02 \x03(\x0b\x32!.autothrottle.v1.PartitionRefusal\"!\n\x0fRunCycleRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x12\n\x10RunCycleResponse\"\x14\n\x12WatchCyclesRequest\"<\n\x13WatchCyclesResponse\x12%\n\x05\x63ycle\x18\x01 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\"(\n\x0fGetStateRequest\x12\x15\n\rwithout_cycle\x18\x01 \x01(\x08\"\xfa\x02\n\x10GetStateResponse\x12\x0f\n\x07leading\x18\x01 \x01(\x08\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x16\n\x0eleader_address\x18\x03 \x01(\t\x12*\n\nlast_cycle\x18\x04 \x01(\x0b\x32\x16.autothrottle.v1.Cycle\x12\x41\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32/.autothrottle.v1.GetStateResponse.FailuresEntry\x12\x30\n\x0cleader_since\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bleader_host\x18\x07 \x01(\t\x12\x14\n\x0c\x63luster_name\x18\x08 \x01(\t\x12\x32\n\x0elast_cycle_end\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x32\xc4\x04\n\x0ePlannerService\x12U\n\x08RunCycle\x12 .autothrottle.v1.RunCycleRequest\x1a!.autothrottle.v1.RunCycleResponse\"\x04\xd8\xce\x18\x03\x12`\n\x0bWatchCycles\x12#.autothrottle.v1.WatchCyclesRequest\x1a$.autothrottle.v1.WatchCyclesResponse\"\x04\xd8\xce\x18\x01\x30\x01\x12U\n\x08GetState\x12 .autothrottle.v1.GetStateRequest\x1a!.autothrottle.v1.GetStateResponse\"\x04\xd8\xce\x18\x01\x12\x8f\x01\n\x12SubmitReassignment\x12\x38.autothrottle.v1.PlannerServiceSubmitReassignmentRequest\x1a\x39.autothrottle.v1.PlannerServiceSubmitReassignmentResponse\"\x04\xd8\xce\x18\x03\x12\x8f\x01\n\x12\x43\x61ncelReassignment\x12\x38.autothrottle.v1.PlannerServiceCancelReassignmentRequest\x1a\x39.autothrottle.v1.PlannerServiceCancelReassignmentResponse\"\x04\xd8\xce\x18\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,25 +49,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLANNERSERVICESUBMITREASSIGNMENTREQUEST']._serialized_start=142
   _globals['_PLANNERSERVICESUBMITREASSIGNMENTREQUEST']._serialized_end=260
   _globals['_PLANNERSERVICESUBMITREASSIGNMENTRESPONSE']._serialized_start=263
-  _globals['_PLANNERSERVICESUBMITREASSIGNMENTRESPONSE']._serialized_end=446
-  _globals['_PLANNERSERVICECANCELREASSIGNMENTREQUEST']._serialized_start=448
-  _globals['_PLANNERSERVICECANCELREASSIGNMENTREQUEST']._serialized_end=542
-  _globals['_PLANNERSERVICECANCELREASSIGNMENTRESPONSE']._serialized_start=544
-  _globals['_PLANNERSERVICECANCELREASSIGNMENTRESPONSE']._serialized_end=657
-  _globals['_RUNCYCLEREQUEST']._serialized_start=659
-  _globals['_RUNCYCLEREQUEST']._serialized_end=692
-  _globals['_RUNCYCLERESPONSE']._serialized_start=694
-  _globals['_RUNCYCLERESPONSE']._serialized_end=712
-  _globals['_WATCHCYCLESREQUEST']._serialized_start=714
-  _globals['_WATCHCYCLESREQUEST']._serialized_end=734
-  _globals['_WATCHCYCLESRESPONSE']._serialized_start=736
-  _globals['_WATCHCYCLESRESPONSE']._serialized_end=796
-  _globals['_GETSTATEREQUEST']._serialized_start=798
-  _globals['_GETSTATEREQUEST']._serialized_end=838
-  _globals['_GETSTATERESPONSE']._serialized_start=841
-  _globals['_GETSTATERESPONSE']._serialized_end=1219
-  _globals['_GETSTATERESPONSE_FAILURESENTRY']._serialized_start=1172
-  _globals['_GETSTATERESPONSE_FAILURESENTRY']._serialized_end=1219
-  _globals['_PLANNERSERVICE']._serialized_start=1222
-  _globals['_PLANNERSERVICE']._serialized_end=1802
+  _globals['_PLANNERSERVICESUBMITREASSIGNMENTRESPONSE']._serialized_end=465
+  _globals['_PLANNERSERVICECANCELREASSIGNMENTREQUEST']._serialized_start=467
+  _globals['_PLANNERSERVICECANCELREASSIGNMENTREQUEST']._serialized_end=561
+  _globals['_PLANNERSERVICECANCELREASSIGNMENTRESPONSE']._serialized_start=563
+  _globals['_PLANNERSERVICECANCELREASSIGNMENTRESPONSE']._serialized_end=676
+  _globals['_RUNCYCLEREQUEST']._serialized_start=678
+  _globals['_RUNCYCLEREQUEST']._serialized_end=711
+  _globals['_RUNCYCLERESPONSE']._serialized_start=713
+  _globals['_RUNCYCLERESPONSE']._serialized_end=731
+  _globals['_WATCHCYCLESREQUEST']._serialized_start=733
+  _globals['_WATCHCYCLESREQUEST']._serialized_end=753
+  _globals['_WATCHCYCLESRESPONSE']._serialized_start=755
+  _globals['_WATCHCYCLESRESPONSE']._serialized_end=815
+  _globals['_GETSTATEREQUEST']._serialized_start=817
+  _globals['_GETSTATEREQUEST']._serialized_end=857
+  _globals['_GETSTATERESPONSE']._serialized_start=860
+  _globals['_GETSTATERESPONSE']._serialized_end=1238
+  _globals['_GETSTATERESPONSE_FAILURESENTRY']._serialized_start=1191
+  _globals['_GETSTATERESPONSE_FAILURESENTRY']._serialized_end=1238
+  _globals['_PLANNERSERVICE']._serialized_start=1241
+  _globals['_PLANNERSERVICE']._serialized_end=1821
 # @@protoc_insertion_point(module_scope)

@@ -36,7 +36,7 @@ from autothrottle_client.texts import duration
 from autothrottle_client.throttlectl import main
 from tests import builders
 from tests.builders import NOON, eventually, mb
-from tests.in_process_services import BROKERS, InProcessServices
+from tests.in_process_services import BROKERS, STATE_TOPIC, InProcessServices
 
 PATIENT = timedelta(seconds=30)
 SECONDS = 60.0
@@ -398,6 +398,34 @@ def test_reassign_tolerates_a_broker_that_reports_later_than_the_controller(
     assert rest.splitlines()[-1] == "2 partitions arrived"
 
 
+def test_reassign_exchanges_the_replicas_of_our_own_state_one_after_the_other(
+    services: InProcessServices, tmp_path: Path
+) -> None:
+    services.cluster.add_topic(STATE_TOPIC, {0: (1001, 1002)})
+    plan = written(tmp_path, [{"topic": STATE_TOPIC, "partition": 0, "replicas": [1004, 1003]}])
+    with command("reassign", str(plan)) as running:
+        for number in (1, 2):
+            eventually(lambda count=number: len(services.cluster.submissions) == count, SECONDS)  # type: ignore[misc]
+            services.cluster.finish(STATE_TOPIC, 0)
+        out, errors = running.communicate(timeout=SECONDS)
+    assert running.returncode == 0, errors
+    assert out.splitlines()[-1] == "1 partitions arrived"
+    assert services.cluster.topics[STATE_TOPIC][0].replicas == (1004, 1003)
+
+
+def test_reassign_does_not_continue_after_an_exchange_of_our_own_state_was_cancelled(
+    services: InProcessServices, tmp_path: Path
+) -> None:
+    services.cluster.add_topic(STATE_TOPIC, {0: (1001, 1002)})
+    plan = written(tmp_path, [{"topic": STATE_TOPIC, "partition": 0, "replicas": [1004, 1003]}])
+    with command("reassign", str(plan), program=("-c", SHORT_METADATA_LAG)) as running:
+        eventually(lambda: services.cluster.submissions, SECONDS)
+        services.cluster.cancel(STATE_TOPIC, 0)
+        running.communicate(timeout=SECONDS)
+    assert running.returncode == 1
+    assert len(services.cluster.submissions) == 1
+
+
 def test_an_interrupt_ends_the_following_but_not_the_reassignment(services: InProcessServices, plan: Path) -> None:
     with command("reassign", str(plan), "--output=json") as running:
         assert running.stdout is not None
@@ -465,6 +493,7 @@ def test_json_output_has_the_same_content(
         "already_there": 0,
         "refused": {},
         "warnings": [],
+        "postponed": 0,
     }
     out, _ = output(capsys, "reassignments", "--output=json")
     assert [topic["partitions"] for topic in json.loads(out)["topics"]] == [[0, 1]]

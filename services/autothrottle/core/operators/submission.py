@@ -162,6 +162,43 @@ def _refuse(kind: type[AutothrottleError], problems: Iterable[str], fix: str) ->
         raise kind(f"{text}; {fix}")
 
 
+def with_one_exchange(snapshot: Snapshot, targets: Targets, topic: str) -> Targets:
+    """Return the targets, with which each partition of this topic exchanges at most one replica.
+
+    Its other replicas follow when the same targets are submitted again, so nothing has to remember them. The leader is
+    exchanged last.
+
+    Args:
+        snapshot: the cluster, with the assignments of all these partitions.
+        targets: the requested targets.
+        topic: the topic of our own state, which must stay writable; "": it has none.
+    """
+    rows = [row for row in targets if row[0] == topic and row in snapshot.assignments]
+    return {**targets, **{row: _with_one_exchange(snapshot.assignments[row], targets[row]) for row in rows}}
+
+
+def _with_one_exchange(assignment: Assignment, target: tuple[int, ...]) -> tuple[int, ...]:
+    current = [b for b in assignment.replicas if b not in assignment.adding_replicas]
+    adding, removing = [b for b in target if b not in current], [b for b in current if b not in target]
+    if max(len(adding), len(removing)) <= 1 or (assignment.moves and assignment.target == target):
+        return target
+    # Independent of the order of the current replicas, which a running reassignment changes.
+    removed = sorted(b for b in removing if b != assignment.leader)[:1]
+    return (*(b for b in current if b not in removed), *adding[:1])
+
+
+def postponement(targets: Targets, step: Targets) -> tuple[int, tuple[str, ...]]:
+    """Return how many replicas `with_one_exchange` leaves for later, and a sentence for each of their partitions."""
+    rows = [row for row, target in targets.items() if step[row] != target]
+    later = sum(max(len({*targets[row]} - {*step[row]}), len({*step[row]} - {*targets[row]})) for row in rows)
+    warnings = (
+        f"the replicas of autothrottle's own state are exchanged one at a time: {named(row)} now gets "
+        f"{_list(step[row])}. When that is done, submit the same reassignment again for {_list(targets[row])}"
+        for row in rows
+    )
+    return later, tuple(warnings)
+
+
 def with_proposed(snapshot: Snapshot, proposed: Targets) -> Snapshot:
     """Return the snapshot as if the reassignments to these targets had already started.
 

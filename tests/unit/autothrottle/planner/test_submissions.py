@@ -559,3 +559,50 @@ def test_a_submission_that_timed_out_cannot_be_claimed() -> None:
     assert not submissions.claim(1) and submissions.request is None
     submissions.answer(1, Submission(1))
     assert submissions.propose(1, WANTED) is not end
+
+
+# The topic of our own state.
+
+
+def test_own_state_moves_without_a_throttle_one_replica_at_a_time(pool: ThreadPoolExecutor) -> None:
+    """Discovery hid the topic. A plan that moved it was refused as a whole: "state-0 does not exist"."""
+    with Bench(state_topic="state") as bench:
+        lead(bench)
+        bench.cluster.add_topic("state", {0: (1001, 1002)})
+        wanted: Targets = {("state", 0): (1004, 1003)}
+
+        def submit_to_kafka() -> Submission:
+            waiting = pool.submit(bench.planner.submit_reassignment, wanted, TIMEOUT)
+            eventually(lambda: bench.cycle("requested", after=0) and waiting.done())
+            return waiting.result(30)
+
+        first = submit_to_kafka()
+        assert (first.submitted, first.postponed) == (1, 1)
+        assert first.warnings == (
+            "the replicas of autothrottle's own state are exchanged one at a time: state-0 now gets [1001, 1004]. When "
+            "that is done, submit the same reassignment again for [1004, 1003]",
+        )
+        cycle = bench.cycle("a reassignment of [state] started")
+        assert (cycle.topics, cycle.sentence) == (("state",), "1 topics in reassignment; throttles are up to date")
+        assert bench.planner.submit_reassignment(wanted, TIMEOUT).already_in_progress == 1
+        bench.cluster.finish("state")
+        assert submit_to_kafka() == Submission(1)
+        assert bench.cluster.submissions == [{("state", 0): (1001, 1004)}, wanted]
+        bench.planner.cancel_reassignment([("state", 0)], TIMEOUT)
+        assert {*bench.cluster.topics["state"][0].replicas} == {1001, 1004}
+        assert bench.cluster.writes == []
+
+
+def test_own_state_waits_for_the_throttles_of_the_others_in_its_submission(pool: ThreadPoolExecutor) -> None:
+    with Bench(state_topic="state") as bench:
+        lead(bench)
+        bench.cluster.add_topic("state", {0: (1001, 1002)})
+        wanted: Targets = {**WANTED, ("state", 0): (1001, 1003)}
+        waiting = pool.submit(bench.planner.submit_reassignment, wanted, TIMEOUT)
+        eventually(lambda: bench.cycle("requested", after=0) and bench.lists() == EXACT)
+        bench.cycle("another event", after=0)
+        assert bench.cluster.submissions == []
+        bench.cycle("checking a submitted reassignment")
+        assert waiting.result(30) == Submission(2)
+        assert bench.cluster.submissions == [wanted]
+        assert ConfigResource.topic("state") not in bench.cluster.configs

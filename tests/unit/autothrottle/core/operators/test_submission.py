@@ -24,11 +24,13 @@ from autothrottle.core.operators.submission import (
     ProposedReassignment,
     Targets,
     partitions,
+    postponement,
     proposal,
     resources,
     targets,
     unseen,
     unthrottled,
+    with_one_exchange,
     with_proposed,
 )
 from autothrottle.core.throttles.changes import changes
@@ -146,6 +148,56 @@ def test_partition_in_another_reassignment_is_a_conflict() -> None:
 def test_error_names_some_of_many_problems() -> None:
     with pytest.raises(Missing, match=r"t-4 does not exist and 95 more; give"):
         proposal(cluster({}), {("t", number): (1001,) for number in range(100)})
+
+
+# The topic of our own state.
+
+STATE = "state"
+
+
+@given(
+    current=st.permutations(range(1001, 1007)),
+    target=st.permutations(range(1001, 1007)),
+    counts=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    number=st.integers(0, 3),
+)
+def test_own_state_reaches_its_target_by_exchanges_of_one_replica_and_the_leader_last(
+    current: list[int], target: list[int], counts: tuple[int, int], number: int
+) -> None:
+    replicas, wanted = tuple(current[: counts[0]]), tuple(target[: counts[1]])
+    leader = replicas[number % len(replicas)]
+    rest = max(len({*wanted} - {*replicas}), len({*replicas} - {*wanted}))
+    for later in range(max(rest - 1, 0), -1, -1):
+        snapshot = cluster({(STATE, 0): placed(*replicas, leader=leader), ("t", 0): placed(*replicas)})
+        step = with_one_exchange(snapshot, {(STATE, 0): wanted, ("t", 0): wanted}, STATE)
+        assert step["t", 0] == wanted
+        to = step[STATE, 0]
+        assert len({*to} - {*replicas}) <= 1 and len({*replicas} - {*to}) <= 1
+        postponed, warnings = postponement({(STATE, 0): wanted}, step)
+        assert (postponed, len(warnings)) == (later, later > 0)
+        assert leader in to or not later
+        replicas, leader = to, leader if leader in to else to[0]
+    assert replicas == wanted
+
+
+def test_own_state_that_moves_one_replica_of_its_target_is_in_progress() -> None:
+    """Otherwise a caller who repeats a submission without an answer would get a conflict with his own reassignment."""
+    wanted: Targets = {(STATE, 0): (1004, 1005, 1003)}
+    snapshot = cluster({(STATE, 0): placed(1001, 1002, 1003)})
+    step = with_one_exchange(snapshot, wanted, STATE)
+    assert step == {(STATE, 0): (1001, 1003, 1004)}
+    running = Assignment((1001, 1003, 1004, 1002), 1001, (1001, 1002, 1003), (1004,), (1002,))
+    snapshot = cluster({(STATE, 0): running})
+    assert with_one_exchange(snapshot, wanted, STATE) == step
+    assert proposal(snapshot, step).moving == {(STATE, 0)}
+    at_once = Assignment((1004, 1005, 1003, 1001, 1002), 1001, (1001, 1002, 1003), (1004, 1005), (1001, 1002))
+    snapshot = cluster({(STATE, 0): at_once})
+    assert with_one_exchange(snapshot, wanted, STATE) == wanted, "another tool has started it"
+
+
+def test_own_state_that_does_not_exist_is_missing() -> None:
+    wanted: Targets = {(STATE, 0): (1004,)}
+    assert with_one_exchange(cluster({}), wanted, STATE) == wanted
 
 
 # The snapshot with the proposal.

@@ -190,3 +190,31 @@ def is_located(topic: Topic) -> bool:
 
 def deadline() -> float:
     return time.monotonic() + PATIENCE.total_seconds()
+
+
+def test_process_whose_clock_is_ahead_of_the_brokers_appends(
+    kraft_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka refuses a time that is an hour ahead in a topic with CreateTime. The process ended at its start."""
+    hour_ahead = time.time_ns() + 65 * 60 * 10**9
+    with ExitStack() as stack:
+        source = KafkaTopics(kraft_cluster, stack)
+        topic = stack.enter_context(closing(source.client()))
+        topic.create(deadline())
+        eventually(lambda: is_located(topic))
+        topic_id, _ = topic.locate(deadline())
+        kraft_cluster.set_configs_as_a_user({"message.timestamp.type": "CreateTime"}, topic=source.name)
+        topic.append([b"1"], deadline())
+        times = [record.time for record in topic.read(topic_id, 0, -1, 1.0, deadline()).records]
+        monkeypatch.setattr(time, "time_ns", lambda: hour_ahead)
+        topic.append([b"2"], deadline())
+        monkeypatch.undo()
+        later = [record.time for record in topic.read(topic_id, 1, 0, 1.0, deadline()).records]
+        assert later == times[-1:]
+        assert topic.risks(deadline()) == {}
+        kraft_cluster.set_configs_as_a_user({"message.timestamp.before.max.ms": "1000"}, topic=source.name)
+        kraft_cluster.set_configs_as_a_user({"max.message.bytes": "100000"}, topic=source.name)
+        names = {"message.timestamp.before.max.ms", "max.message.bytes"}
+        eventually(lambda: topic.risks(deadline()).keys() == names)
+        kraft_cluster.set_configs_as_a_user({"message.timestamp.type": "LogAppendTime"}, topic=source.name)
+        eventually(lambda: topic.risks(deadline()).keys() == {"max.message.bytes"})

@@ -51,6 +51,10 @@ class KafkaState(StateStores):
     def credentials(self) -> Sequence[CredentialFiles]:
         return self._login.credentials
 
+    @property
+    def problems(self) -> Sequence[str]:
+        return self._topic.problems
+
     @cached_property
     def _log(self) -> StateLog:
         """The log, when the whole state has been read.

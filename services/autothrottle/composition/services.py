@@ -154,7 +154,7 @@ class Composition:
                 tracer=self._tracing.tracer,
                 decisions=self._decisions(),
                 broker_pools=self._pools.broker_pools if self._pools else dict,
-                credential_problems=lambda: self._credential_watch.problems,
+                access_problems=lambda: (*self._credential_watch.problems, *self.state.problems),
                 on_failure=self._stack.fail,
             ),
             PlannerSettings(

@@ -72,6 +72,11 @@ class StateStores(ABC):
         """The files with which this process logs in, which are read again when they change."""
         return ()
 
+    @property
+    def problems(self) -> Sequence[str]:
+        """What slows down reading and writing the state now; findings of each cycle."""
+        return ()
+
     @abstractmethod
     def election(self) -> Election:
         """Return a candidate."""

@@ -97,8 +97,9 @@ class PlannerDependencies:
     """The decision log; None: decisions are not logged."""
     broker_pools: Callable[[], Mapping[int, str]] = dict
     """Returns broker id -> the only pool that it is in, for the exported metrics."""
-    credential_problems: Callable[[], Sequence[str]] = tuple
-    """Returns a sentence for each credential whose changed file is faulty, for the findings of a cycle."""
+    access_problems: Callable[[], Sequence[str]] = tuple
+    """Returns a sentence for each credential whose changed file is faulty, and for each client quota that delays the
+    state; for the findings of a cycle."""
     on_failure: Callable[[], None] = lambda: None
     """Ends the process. The planner's thread calls it after its loop has failed and its term is given up."""
 

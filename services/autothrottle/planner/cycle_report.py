@@ -108,8 +108,8 @@ class CycleOutcome:
     has_failed_unexpectedly: bool = False
     error: str = ""
     """Why it failed; "": it did not."""
-    credential_problems: tuple[str, ...] = ()
-    """A sentence for each credential of this process whose changed file is faulty."""
+    access_problems: tuple[str, ...] = ()
+    """A sentence for each credential whose changed file is faulty, and for each client quota that delays the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def cycle_report(settings: PlannerSettings, reported: Reported, outcome: CycleOu
     """
     decision = outcome.decision or CycleDecision(outcome.state, outcome.start, outcome.is_scheduled)
     opening = _ReportPart(reported) if outcome.decision is None else _of_decision(settings, reported, decision)
-    opening = replace(opening, findings=(*opening.findings, *outcome.credential_problems))
+    opening = replace(opening, findings=(*opening.findings, *outcome.access_problems))
     ending = replace(opening, lines=())
     if outcome.results is not None and outcome.results.are_written:
         ending = _of_results(settings, opening, decision, outcome.settled, outcome.results)

@@ -570,7 +570,7 @@ class Planner:
             decision = cycle.decision
             self._watchdog.enter("reporting", decision.view.snapshot.reassignments if decision else ())
             cycle.state, cycle.end = self._state, self._now()
-            cycle.credential_problems = tuple(self._dependencies.credential_problems())
+            cycle.access_problems = tuple(self._dependencies.access_problems())
             report = cycle_report(self._settings, self._reporter.reported, cycle)
             self._report(report, cycle, trace_id, written)
         for bug in cycle.bugs:

@@ -19,11 +19,13 @@ from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.quotas.keys import (
     DEFAULT,
     ClientQuotaEntity,
+    ClientQuotas,
     ClientReading,
     QuotaEdits,
     QuotaKey,
     QuotaValues,
     check_etag,
+    effective_quotas,
     entity_of_path,
     format_value,
     is_valid_client_id,
@@ -131,3 +133,50 @@ def quota_edits(resource: ConfigResource, edits: Sequence[ConfigEdit]) -> tuple[
         raise Invalid(f"{resource} is not a quota entity; give a user, a client id, both, or an IP address")
     keys = {QuotaKey(edit.key): edit.value for edit in edits}
     return entity, {key: None if text is None else parse_value(key, text) for key, text in keys.items()}
+
+
+_NEEDED: Mapping[QuotaKey, float] = {
+    QuotaKey.CONSUMER_BYTE_RATE: 100_000,
+    QuotaKey.PRODUCER_BYTE_RATE: 100_000,
+    QuotaKey.REQUEST_PERCENTAGE: 1,
+}
+"""What this program needs for its state. Kafka never answers a fetch of more bytes than 10 s of the quota."""
+
+
+def own_quota_problems(quotas: ClientQuotas, options: Mapping[str, Any], servers: str) -> Mapping[str, str]:
+    """Return entity -> which of its quotas can delay this program, and the command that exempts it.
+
+    Args:
+        quotas: of the cluster.
+        options: of this client, as for kafka-python. Its user may be unknown; then quotas of named users are left out.
+        servers: `host:port` of brokers, for the command.
+    """
+    client_id = options.get("client_id", _CLIENT_ID)
+    has_login = options.get("security_protocol", "PLAINTEXT") != "PLAINTEXT"
+    user = options.get("sasl_plain_username", "" if has_login else "ANONYMOUS")
+    low: dict[ClientQuotaEntity, list[str]] = {}
+    exempting: dict[ClientQuotaEntity, list[str]] = {}
+    for quota in effective_quotas(quotas, user, client_id):
+        if (needed := _NEEDED.get(quota.key)) is not None and quota.value < needed:
+            low.setdefault(quota.entity, []).append(f"{quota.key}={format_value(quota.key, quota.value)}")
+            exempting.setdefault(quota.entity, []).append(f"{quota.key}={format_value(quota.key, _PLENTY * needed)}")
+    return {
+        str(entity): f"limits this client to {', '.join(texts)}, so reading and writing our state is slow, and large "
+        f"parts of it may never be read. Fix: kafka-configs.sh --bootstrap-server {servers} --alter --add-config "
+        f"'{','.join(exempting[entity])}' {_options(ClientQuotaEntity(entity.user, client_id))}"
+        for entity, texts in low.items()
+    }
+
+
+_CLIENT_ID = "autothrottle"
+_PLENTY = 1_000
+"""The proposed quota, as a multiple of the least one."""
+
+
+def _options(entity: ClientQuotaEntity) -> str:
+    """Return the options of kafka-configs.sh that name an entity."""
+    kinds = {"user": "users", "client-id": "clients"}
+    return " ".join(
+        f"--entity-type {kinds[kind]} " + (f"--entity-name {name}" if isinstance(name, str) else "--entity-default")
+        for kind, name in entity.parts.items()
+    )

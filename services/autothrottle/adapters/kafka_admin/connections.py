@@ -372,6 +372,9 @@ class Connections:
             connection = await self._connection(node, deadline)
         except Exception as error:
             return NoResponse(self._explained(error), sent=False)
+        patience_ends = time.monotonic() + seconds_left(deadline) * _TIMEOUT_SHARE
+        while connection.paused and time.monotonic() < patience_ends:  # the broker throttles this client
+            await self._net.sleep(_CHECK_SECONDS)
         milliseconds = (deadline - time.monotonic()) * 1000 * _TIMEOUT_SHARE
         if milliseconds <= 0:  # this process may have been stopped, and another planner may lead now
             return NoResponse(kafka.errors.KafkaTimeoutError("it was too late to send the request"), sent=False)

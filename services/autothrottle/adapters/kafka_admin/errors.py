@@ -21,6 +21,7 @@ _PROTOCOL = (
 )
 _MAX_REASON = 500
 """Characters of a broker's own message."""
+_EXEMPTION = "Fix: exempt this client, see docs/quotas.md; autothrottle tries again"
 _UNREACHABLE = "Fix: start it, or check the network to it; autothrottle tries again"
 
 
@@ -51,6 +52,8 @@ def no_response_error(no_response: NoResponse, peer: str) -> AutothrottleError:
         return Unavailable(f"{peer} is unreachable by TLS: {text}. {_TLS}")
     if isinstance(error, kafka.errors.KafkaTimeoutError | kafka.errors.RequestTimedOutError):
         return Unavailable(f"{peer} is unreachable: no answer in time. {_UNREACHABLE}")
+    if isinstance(error, kafka.errors.NodeNotReadyError):
+        return Unavailable(f"{peer} delays our requests, because a client quota is exceeded. {_EXEMPTION}")
     if "socket disconnected" in text:
         return Unavailable(f"{peer} is unreachable: it closed the connection. {_PROTOCOL}")
     if isinstance(error, kafka.errors.KafkaError | OSError):

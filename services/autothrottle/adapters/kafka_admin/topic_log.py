@@ -7,6 +7,7 @@ again is never taken for its predecessor.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from autothrottle.adapters.concurrency.subscriptions import seconds_left, time_left
 from autothrottle.adapters.kafka_admin import messages
 from autothrottle.adapters.kafka_admin.client import KafkaAdmin
+from autothrottle.adapters.kafka_admin.client_quotas import own_quota_problems
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.record_batches import DAMAGED, checked, empty_records, end_of_broken_batch
@@ -34,6 +36,8 @@ from autothrottle.adapters.kafka_state.topic import (
 from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
 from autothrottle.core.retries import STATE_TOPIC
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 0.1
@@ -47,6 +51,8 @@ _READ_BYTES = 8_000_000
 _GZIP, _MAGIC = 1, 2
 _MAX_BATCH_BYTES = 64_000_000
 _EARLIEST, _LATEST = -2, -1
+_THROTTLE_SECONDS = 60.0
+"""For how long a delay by a client quota is a finding. The log gets one line in this time."""
 _BROKEN_READS = 3
 """How often a broken batch is read again before it is skipped."""
 _SEGMENT_BYTES = 16 << 20
@@ -94,7 +100,7 @@ class TopicLog:
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Prepare; this sends nothing."""
-        self.name, self._servers = topic, ",".join(settings.bootstrap_servers)
+        self.name, self._servers, self._login = topic, ",".join(settings.bootstrap_servers), settings.login
         self._reads = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
         self._appends = Routing(settings.bootstrap_servers, settings.login, settings.request_timeout)
         self._admin = KafkaAdmin(settings)
@@ -104,6 +110,10 @@ class TopicLog:
         self._closed = threading.Event()
         self._newest_time = self._log_start = 0
         """The newest time of a record that was read, and the offset of the first record; 0: none was read."""
+        self._throttles: dict[str, float] = {}
+        """`reads` or `appends` -> when a client quota last delayed them, on the monotonic clock."""
+        self._quota_problems: Mapping[str, str] = {}
+        self._next_throttle_line = 0.0
         self._partition: _Partition | None = None
         """Guarded by nothing: a stale value costs one request."""
 
@@ -141,6 +151,8 @@ class TopicLog:
             )
 
         response = self._ask_leader(self._appends, build, deadline)
+        if response.throttle_time_ms:
+            self._note_throttle("appends")
         return self._only(self._only(response.responses).partition_responses)
 
     def read(self, topic_id: str, offset: int, epoch: int, wait: float, deadline: float) -> Records:
@@ -193,6 +205,7 @@ class TopicLog:
             if response.responses:
                 break
             throttle_seconds = response.throttle_time_ms / 1000
+            self._note_throttle("reads")
             self._closed.wait(min(max(throttle_seconds, STATE_TOPIC.first), seconds_left(deadline)))
             if time.monotonic() >= deadline or self._closed.is_set():
                 return _Fetched(b"", self._log_start, offset, throttle_seconds)
@@ -204,6 +217,33 @@ class TopicLog:
             raise LostTail(self._lost_tail)
         self._log_start = result.log_start_offset
         return _Fetched(result.records or b"", result.log_start_offset, result.high_watermark)
+
+    def _note_throttle(self, what: str) -> None:
+        self._throttles[what] = noted = time.monotonic()
+        if noted >= self._next_throttle_line:
+            self._next_throttle_line = noted + _THROTTLE_SECONDS
+            for problem in self.problems:
+                log.warning("%s", problem)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Why reads or appends were slow in the last minute; findings of each cycle. `risks` looks for the quotas."""
+        oldest = time.monotonic() - _THROTTLE_SECONDS
+        if not (recent := [what for what, noted in sorted(self._throttles.items()) if noted > oldest]):
+            return ()
+        causes = [f"The {entity} {problem}" for entity, problem in self._quota_problems.items()]
+        fix = "Fix: `autothrottle check` names the quota, and the command that exempts this client"
+        return (
+            f"A client quota of Kafka delays {' and '.join(recent)} of topic {self.name}. {'; '.join(causes) or fix}",
+        )
+
+    def _fetch_quota_problems(self, deadline: float) -> Mapping[str, str]:
+        """Return entity -> why its quotas are too low for this client; {}: none is, or they cannot be read."""
+        try:
+            quotas = self._admin.client_quotas(timeout=time_left(deadline))
+        except AutothrottleError:  # Kafka before 2.6, or no right to describe quotas
+            return {}
+        return own_quota_problems(quotas, self._login.options, self._servers)
 
     def _confirmed(self, data: bytes, fetch: Callable[[float], _Fetched], pauses: Sequence[float]) -> bytes:
         """Return what Kafka answers again and again.
@@ -296,6 +336,8 @@ class TopicLog:
         least = _least_in_sync(partition.replicas)
         if int(values.get(_MIN_ISR) or least) < least:
             wrong[_MIN_ISR] = str(least)
+        if self._throttles:
+            self._quota_problems = self._fetch_quota_problems(deadline)
         risks = {
             key: f"topic {self.name} has {key}={values[key]}, so records of our state could be lost or unreadable; "
             f"it must be {required}. Fix: {self._alter_command(key, required)}"
@@ -373,7 +415,8 @@ class TopicLog:
                 f"--allow-principal User:... {options} --topic {self.name}, see docs/security.md"
             }
         self.summary = f"topic {self.name} exists, with safe settings; this client has the permissions that it needs"
-        return {f"{subject}, {key}": risk for key, risk in self.risks(deadline).items()}
+        quotas = self._fetch_quota_problems(deadline)
+        return {**{f"{subject}, {key}": risk for key, risk in self.risks(deadline).items()}, **quotas}
 
     def delete_before(self, offset: int, deadline: float) -> None:
         def build() -> Any:

@@ -45,7 +45,7 @@ class ScriptedBroker:
         self.fetches: list[Any] = []
         self.fetch_times: list[float] = []
         self.offsets = {-2: 1, -1: 100}
-        self.offset_error = 0
+        self.offset_error = self.produce_throttle = 0
         self.accepts: Callable[[int], bool] = lambda milliseconds: True
         self.times: list[int] = []
         """Of the records that were sent."""
@@ -71,7 +71,8 @@ class ScriptedBroker:
                 self.times.append(batch.first_timestamp)
                 code = 0 if self.accepts(batch.first_timestamp) else WRONG_TIME
                 part = SimpleNamespace(error_code=code, error_message="too far ahead" if code else None)
-                return SimpleNamespace(responses=[SimpleNamespace(partition_responses=[part])])
+                topics = [SimpleNamespace(partition_responses=[part])]
+                return SimpleNamespace(throttle_time_ms=self.produce_throttle, responses=topics)
         raise NotImplementedError(type(request).__name__)
 
     def close(self) -> None:
@@ -112,6 +113,24 @@ def test_throttled_read_waits_and_goes_on(log: TopicLog, broker: ScriptedBroker)
     began = time.monotonic()
     assert values(read(log)) == [(5, b"a")]
     assert time.monotonic() - began >= 0.3
+
+
+def test_delays_by_a_quota_are_problems_for_a_minute(
+    log: TopicLog, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.fetches = [throttled(1), throttled(1), fetched()]
+    assert not log.problems
+    read(log)
+    fix = "Fix: `autothrottle check` names the quota, and the command that exempts this client"
+    assert log.problems == (f"A client quota of Kafka delays reads of topic state. {fix}",)
+    broker.produce_throttle = 5
+    log.append([b"a"], time.monotonic() + 10)
+    (problem,) = log.problems
+    assert "delays appends and reads of topic state" in problem
+    assert caplog.messages == [f"A client quota of Kafka delays reads of topic state. {fix}"]
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 61)
+    assert not log.problems
 
 
 def test_throttled_read_is_empty_at_its_deadline_and_is_not_the_end_of_the_log(

@@ -11,7 +11,7 @@ from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.membership import KafkaMembership
 from autothrottle.adapters.kafka_state.replica import StateEdit
-from autothrottle.adapters.kafka_state.topic import Records, Topic
+from autothrottle.adapters.kafka_state.topic import Records, ReplicaChange, Topic
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Missing, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
@@ -42,8 +42,11 @@ class CutTopic:
     def risks(self, deadline: float) -> Mapping[str, str]:
         return self._reached().risks(deadline)
 
-    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
-        return self._reached().repair_replicas(deadline, is_stuck)
+    def fetch_repair(self, deadline: float, is_stuck: bool) -> ReplicaChange | None:
+        return self._reached().fetch_repair(deadline, is_stuck)
+
+    def change_replicas(self, change: ReplicaChange, deadline: float) -> Sequence[int]:
+        return self._reached().change_replicas(change, deadline)
 
     def delete_before(self, offset: int, deadline: float) -> None:
         self._reached().delete_before(offset, deadline)

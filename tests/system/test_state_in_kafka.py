@@ -20,7 +20,8 @@ import pytest
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
-from autothrottle.core.errors import Unavailable
+from autothrottle.adapters.kafka_state.topic import ReplicaChange
+from autothrottle.core.errors import Conflict, Unavailable
 from autothrottle.runtime.command_line import EXIT_FAILED, EXIT_USAGE
 from autothrottle.v1 import admin_pb2_grpc
 from autothrottle_client import AdminClient, AutothrottleError, ClusterState, Cycle
@@ -385,11 +386,18 @@ def test_lost_replica_of_the_topic_is_replaced(kraft_cluster: KraftCluster, topi
     with closing(TopicLog(KafkaSettings(tuple(kraft_cluster.bootstrap_servers.split(","))), topic)) as log:
 
         def repair(is_stuck: bool) -> str:
-            return log.repair_replicas(time.monotonic() + SECONDS, is_stuck)
+            if (change := log.fetch_repair(time.monotonic() + SECONDS, is_stuck)) is None:
+                return ""
+            assert {*log.change_replicas(change, time.monotonic() + SECONDS)} == {*change.new_replicas}
+            return str(change)
 
         leader = state_leader(kraft_cluster, topic)
         lost = leader if role == "leader" else {1001: 1002}.get(leader, 1001)
         assert not repair(is_stuck=True), "all answer"
+        outdated = ReplicaChange((1001, 1002), (1001, 1002, 1004), None)
+        with pytest.raises(Conflict):
+            log.change_replicas(outdated, time.monotonic() + SECONDS)
+        kraft_cluster.set_configs_as_a_user({"cordoned.log.dirs": "*"}, broker_id=1004)
         kraft_cluster.brokers[lost].freeze()
         try:
             assert not repair(is_stuck=False)
@@ -399,8 +407,10 @@ def test_lost_replica_of_the_topic_is_replaced(kraft_cluster: KraftCluster, topi
             eventually(lambda: repair(is_stuck=False).endswith(", so that it has three again"), SECONDS)
         finally:
             kraft_cluster.brokers[lost].thaw()
+            kraft_cluster.set_configs_as_a_user({"cordoned.log.dirs": None}, broker_id=1004)
         eventually(lambda: len(kraft_cluster.partitions([topic])[topic, 0].isr) == 3, SECONDS)
-        assert lost not in kraft_cluster.partitions([topic])[topic, 0].replicas
+        kept = {1001, 1002, 1003} - {lost}
+        assert {*kraft_cluster.partitions([topic])[topic, 0].replicas} == {*kept, 1005}, "1004 was cordoned"
         assert not repair(is_stuck=False), "three are enough"
 
 

@@ -41,6 +41,7 @@ class KafkaState(StateStores):
             f"topic {configuration.state_topic}. To delete it: kafka-topics.sh --bootstrap-server "
             f"{','.join(configuration.bootstrap_servers)} --delete --topic {configuration.state_topic}"
         )
+        self._is_shadow = configuration.shadow
         silence_limit = self.session_timeout.total_seconds() * 2 / 3
         topic = self._topic if writes else UnwrittenTopic(self._topic)
         self._background = StateLog(topic, configuration.state_topic, self.paths.term, silence_limit)
@@ -72,7 +73,7 @@ class KafkaState(StateStores):
         return self._background
 
     def election(self) -> KafkaElection:
-        return KafkaElection(self._log, self.paths, self.session_timeout)
+        return KafkaElection(self._log, self.paths, self.session_timeout, repairs=not self._is_shadow)
 
     @cached_property
     def membership(self) -> KafkaMembership:

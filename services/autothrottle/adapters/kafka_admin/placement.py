@@ -17,6 +17,9 @@ from autothrottle.ports.services import PlacementCluster, StorageMetrics
 CORDONED_LOG_DIRS = "cordoned.log.dirs"
 """The broker config with the log directories that accept no new replicas, Kafka 4.3 and later; * means all."""
 
+CORDON_KEYS = (CORDONED_LOG_DIRS, "log.dirs")
+"""The configs of a broker that say whether it is cordoned."""
+
 
 class AdminClusterSource:
     """Brokers and partitions of a cluster; a `ClusterSource`."""
@@ -53,13 +56,13 @@ class AdminClusterSource:
 
     def _cordoned(self, broker_ids: Collection[int], timeout: timedelta) -> frozenset[int]:
         """Return the brokers whose log directories are all cordoned (KIP-1066); one that does not answer is not."""
-        keys = (CORDONED_LOG_DIRS, "log.dirs")
-        configs = self._kafka.broker_configs(broker_ids, keys, timeout=timeout).values
-        return frozenset(id for id, values in configs.items() if _all_cordoned(values))
+        configs = self._kafka.broker_configs(broker_ids, CORDON_KEYS, timeout=timeout).values
+        return frozenset(id for id, values in configs.items() if is_cordoned(values))
 
 
-def _all_cordoned(values: Configs) -> bool:
-    cordoned, present = ({*_paths(values.get(key))} for key in (CORDONED_LOG_DIRS, "log.dirs"))
+def is_cordoned(values: Configs) -> bool:
+    """Return whether all log directories of a broker are cordoned, by its configs `CORDON_KEYS`."""
+    cordoned, present = ({*_paths(values.get(key))} for key in CORDON_KEYS)
     return "*" in cordoned or (bool(present) and present <= cordoned)
 
 

@@ -21,19 +21,21 @@ from autothrottle.adapters.kafka_admin.client import KafkaAdmin
 from autothrottle.adapters.kafka_admin.client_quotas import own_quota_problems
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
+from autothrottle.adapters.kafka_admin.placement import CORDON_KEYS, is_cordoned
 from autothrottle.adapters.kafka_admin.record_batches import DAMAGED, checked, empty_records, end_of_broken_batch
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
-from autothrottle.adapters.kafka_admin.values import Answers, KafkaSettings
+from autothrottle.adapters.kafka_admin.values import Answers, KafkaSettings, PartitionMetadata
 from autothrottle.adapters.kafka_state.topic import (
     MIN_IN_SYNC,
     REPLICAS,
     LostTail,
     OutOfLog,
     Records,
+    ReplicaChange,
     TopicRecord,
-    repaired_replicas,
+    replica_change,
 )
-from autothrottle.core.errors import AutothrottleError, Invalid, Unavailable
+from autothrottle.core.errors import AutothrottleError, Conflict, Invalid, Unavailable
 from autothrottle.core.retries import STATE_TOPIC
 
 log = logging.getLogger(__name__)
@@ -45,8 +47,10 @@ _PATIENCE_SECONDS = 0.1
 _LOOK_UP_SECONDS = 0.5
 _PROBE = timedelta(seconds=1)
 """How long a broker may take to show that it lives."""
+_METADATA_LAG_SECONDS, _LAG_POLL_SECONDS = 2.0, 0.1
+"""How long a broker may take to learn of changed replicas, and how often it is asked."""
 _CANDIDATES = 5
-"""How many brokers are asked at most when a replica is to be added."""
+"""How many brokers are asked at a time when a replica is to be added."""
 _READ_BYTES = 8_000_000
 _GZIP, _MAGIC = 1, 2
 _MAX_BATCH_BYTES = 64_000_000
@@ -364,34 +368,61 @@ class TopicLog:
             f"{self.name} --add-config {key}={value}"
         )
 
-    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
-        replicas, isr = _value(self._admin.partitions([self.name], timeout=_PROBE), self.name)[0][1:]
+    def fetch_repair(self, deadline: float, is_stuck: bool) -> ReplicaChange | None:
+        _, replicas, isr = self._metadata()
         if not (is_stuck if len(replicas) == REPLICAS else self._lacks_replica(replicas, deadline)):
-            return ""
-        candidates = self._candidates(replicas, deadline)
+            return None
         # The metadata also lists brokers that just died. A refusal is an answer.
-        failures = self._admin.broker_configs([*replicas, *candidates], timeout=_PROBE).failures
+        failures = self._admin.broker_configs(replicas, timeout=_PROBE).failures
         silent_brokers = [b for b, failure in failures.items() if isinstance(failure, Unavailable)]
-        new_replicas = repaired_replicas(replicas, isr, silent_brokers, candidates)
-        if new_replicas == replicas:
-            return ""
-        for refusal in self._admin.alter_reassignments({(self.name, 0): new_replicas}, until=deadline).values():
+        candidates = () if len(replicas) == REPLICAS else self._candidates(replicas, deadline)
+        return replica_change(replicas, isr, silent_brokers, candidates)
+
+    def change_replicas(self, change: ReplicaChange, deadline: float) -> Sequence[int]:
+        if (target := self._target(deadline)) is not None:
+            raise Conflict(f"topic {self.name} is being reassigned to {target}")
+        if {*(replicas := self._metadata().replicas)} != {*change.replicas}:
+            raise Conflict(f"the replicas of topic {self.name} are {replicas} now, and no longer {change.replicas}")
+        targets = {(self.name, 0): change.new_replicas}
+        for refusal in self._admin.alter_reassignments(targets, until=deadline).values():
             raise refusal
         self._partition = None
-        lost_broker = next((b for b in replicas if b in silent_brokers), None)
-        cause = "so that it has three again" if lost_broker is None else f"because broker {lost_broker} does not answer"
-        change = f"from {_listed(replicas)} to {_listed(new_replicas)}"
-        return f"changed the replicas of topic {self.name} {change}, {cause}"
+        patience_ends = min(deadline, time.monotonic() + _METADATA_LAG_SECONDS)
+        while True:
+            assigned = self._target(deadline) or self._metadata().replicas
+            if {*assigned} == {*change.new_replicas} or time.monotonic() >= patience_ends:
+                return assigned
+            time.sleep(_LAG_POLL_SECONDS)
+
+    def _metadata(self) -> PartitionMetadata:
+        return _value(self._admin.partitions([self.name], timeout=_PROBE), self.name)[0]
+
+    def _target(self, deadline: float) -> Sequence[int] | None:
+        """Return the replicas to which the topic is being reassigned, as the controller knows them; None: it is not."""
+        listing = self._admin.reassignments(timeout=time_left(deadline))
+        if self.name in listing.failures:
+            raise listing.failures[self.name]
+        row = listing.values.get(self.name, {}).get(0)
+        return None if row is None else tuple(b for b in row.replicas if b not in row.removing_replicas)
 
     def _lacks_replica(self, replicas: Sequence[int], deadline: float) -> bool:
         """Whether a repair has left two replicas. Both must be in sync, so the loss of either would stop the topic."""
         return len(replicas) == MIN_IN_SYNC and self._configs([_MIN_ISR], deadline).get(_MIN_ISR) == str(MIN_IN_SYNC)
 
     def _candidates(self, replicas: Sequence[int], deadline: float) -> Sequence[int]:
-        """Return a few other brokers, those of racks without a replica first."""
+        """Return a few other brokers that answer and are not cordoned, those of racks without a replica first.
+
+        All processes ask in the same order.
+        """
         racks = self._admin.racks(timeout=time_left(deadline))
         used_racks = {racks.get(b) for b in replicas}
-        return sorted(racks.keys() - {*replicas}, key=lambda b: (racks[b] in used_racks, b))[:_CANDIDATES]
+        others = sorted(racks.keys() - {*replicas}, key=lambda b: (racks[b] in used_racks, b))
+        usable: list[int] = []
+        while others and len(usable) < MIN_IN_SYNC and time.monotonic() < deadline:
+            asked, others = others[:_CANDIDATES], others[_CANDIDATES:]
+            configs = self._admin.broker_configs(asked, CORDON_KEYS, timeout=_PROBE).values
+            usable += [b for b in asked if b in configs and not is_cordoned(configs[b])]
+        return usable
 
     def fetch_missing_permissions(self, timeout: timedelta) -> Mapping[str, str]:
         """Return what this client may not do, and what endangers the records. The class is a `PermissionSource`.
@@ -526,10 +557,6 @@ def _value(answers: Answers[str, T], topic: str) -> T:
     if topic in answers.failures:
         raise answers.failures[topic]
     return answers.values[topic]
-
-
-def _listed(broker_ids: Sequence[int]) -> str:
-    return ", ".join(map(str, broker_ids))
 
 
 def _least_in_sync(replicas: int) -> int:

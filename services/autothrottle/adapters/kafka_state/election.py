@@ -42,7 +42,8 @@ class KafkaElection(Candidate):
 
     _store, _end = "the state topic", "it expires"
 
-    def __init__(self, state: StateLog, own: OwnPaths, session_timeout: timedelta) -> None:
+    def __init__(self, state: StateLog, own: OwnPaths, session_timeout: timedelta, repairs: bool = True) -> None:
+        """Prepare; `repairs`: whether this process repairs the replicas of the topic, once it has joined."""
         super().__init__(own, session_timeout, _LEAVE_SECONDS + session_timeout.total_seconds() / 6)
         self._state = state
         self._turn_seconds = self._session_seconds / 3
@@ -54,6 +55,7 @@ class KafkaElection(Candidate):
         self._refusal = ""
         """The last refusal that was logged."""
         self._upkeep: threading.Thread | None = None
+        self._repairs = repairs
 
     def leader(self) -> Leader | None:
         with self._state.synced(time.monotonic() + self._silence_limit) as tree:
@@ -65,6 +67,8 @@ class KafkaElection(Candidate):
     # Campaigning.
 
     def _campaign(self) -> None:
+        if self._repairs:
+            self._state.repair.turn = self._repair_turn
         watch = self._state.watch(self._is_ours, self._wake.set)
         while not self._has_left():
             self._wake.clear()
@@ -152,6 +156,20 @@ class KafkaElection(Candidate):
         with self._state.current() as tree:
             nodes = {path: node.text for path in self._others() if (node := tree.node(path)) is not None}
         return sum(0 < _joined(node) < self._joined for node in nodes.values())
+
+    def _repair_turn(self) -> int:
+        """The number of candidates that repair the topic before this one: the last leader, then the others by name.
+
+        Those count that lived when the topic was last written. Without a heartbeat of its own, this one is the last.
+        """
+        with self._state.current() as tree:
+            holder = self._holder_path(tree)
+            paths = [f"{self._own.election}/{name}" for name in tree.children(self._own.election)]
+        silences = {path: self._state.silence(path) for path in paths}
+        limit = min(silences.values(), default=0.0) + self._session_seconds
+        living = [path for path in paths if silences[path] <= limit]
+        order = sorted(living, key=lambda path: (path != holder, path))
+        return order.index(self._path) if self._path in order else len(order)
 
     def _holder_path(self, tree: Tree) -> str:
         """Return the node of the candidate that holds the newest term; "": there has been no term."""

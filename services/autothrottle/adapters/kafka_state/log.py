@@ -11,7 +11,6 @@ No read is answered from a copy that may be old: `synced` appends an empty edit 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 import uuid
@@ -22,6 +21,7 @@ from itertools import count
 
 from autothrottle.adapters.concurrency.subscriptions import Subscription, Subscriptions, seconds_left
 from autothrottle.adapters.kafka_state.replica import EditResult, StateEdit, StateReplica, Tree
+from autothrottle.adapters.kafka_state.replica_repair import ReplicaRepair
 from autothrottle.adapters.kafka_state.topic import OutOfLog, Records, Topic
 from autothrottle.core.errors import AutothrottleError, Conflict, Incomplete, Invalid, Missing, Unavailable
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
@@ -34,12 +34,6 @@ _READ_SECONDS = 0.5
 """How long a read waits at the broker for new records."""
 _ATTEMPT_SECONDS = 2.0
 """Time limit of one request. A frozen broker must not use up the time of the next leader."""
-_SILENCE_SECONDS = 2.0
-"""How long the topic may commit or answer nothing until a lost broker is looked for among its replicas."""
-_REPAIR_SECONDS = 5.0
-"""Time limit of one repair."""
-_DROP_SECONDS = 60.0
-"""Least time between two removals. A process that reaches few brokers must not remove one replica after another."""
 _BATCH_BYTES = 800_000
 """Limit of the records in one request; Kafka refuses batches above 1 MB by default."""
 _SNAPSHOT_BYTES = 4_000_000
@@ -94,6 +88,7 @@ class StateLog:
             audit_records: number of audit records to keep; the same in all processes.
         """
         self._topic, self.name, self.silence_limit = topic, name, silence_limit
+        self.repair = ReplicaRepair(topic, name)
         self._replica = StateReplica(term_path, audit_records)
         self._changed = threading.Condition(threading.RLock())
         """Guards the replica and all pending edits; notified after each read and each answer."""
@@ -105,9 +100,6 @@ class StateLog:
         self._topic_id = self._last_topic_id = ""
         self._log_start = self._bytes_since_snapshot = self._snapshot_bytes = 0
         self._last_contact = self._last_append = self._complete_time = time.monotonic()
-        self._next_repair = self._next_drop = self._last_contact
-        self._repair_refusal = ""
-        """The last refusal that was logged."""
         self._settings_time = -_SETTINGS_SECONDS
         """When the leader last read the settings and the replicas of the topic, on the monotonic clock."""
         self._risks: frozenset[str] = frozenset()
@@ -219,6 +211,7 @@ class StateLog:
             self._closed.set()
         with self._changed:
             self._changed.notify_all()
+        self.repair.close()
         self._topic.close()
         for thread in self._threads:
             thread.join(_END_SECONDS)
@@ -260,42 +253,10 @@ class StateLog:
             except AutothrottleError as error:
                 self._refusal = None if isinstance(error, Unavailable) else error
                 self._problem = f"cannot be read: {error}"
-                self._repair_soon(time.monotonic() - self._last_contact)
+                self.repair.soon(time.monotonic() - self._last_contact)
             except Exception:  # a bug must not end the thread: this process would never see a change again
                 log.exception("Reading the state topic failed unexpectedly, trying again")
             self._closed.wait(STATE_TOPIC.first)
-
-    def _repair_soon(self, silence: float = 0.0) -> None:
-        """Repair the topic's replicas in a thread of its own, unless that was tried a moment ago.
-
-        Args:
-            silence: seconds for which reads or appends have failed.
-        """
-        started = time.monotonic()
-        with self._start_lock:
-            if self._closed.is_set() or started < self._next_repair:
-                return
-            self._next_repair = math.inf
-        is_stuck = silence >= _SILENCE_SECONDS and started >= self._next_drop
-        threading.Thread(target=self._repair_replicas, args=(is_stuck,), name="state-repair", daemon=True).start()
-
-    def _repair_replicas(self, is_stuck: bool) -> None:
-        refusal = ""
-        try:
-            if message := self._topic.repair_replicas(time.monotonic() + _REPAIR_SECONDS, is_stuck):
-                log.warning("%s", capitalized(message))
-                if is_stuck:
-                    self._next_drop = time.monotonic() + _DROP_SECONDS
-        except (Missing, Unavailable) as error:
-            log.debug("The replicas of the state topic stay as they are: %s", error)
-        except AutothrottleError as error:
-            refusal = str(error)
-            if refusal != self._repair_refusal:
-                log.warning("The replicas of the state topic cannot be repaired: %s", refusal)
-        except Exception:
-            log.exception("Repairing the replicas of the state topic failed unexpectedly")
-        self._repair_refusal = refusal
-        self._next_repair = time.monotonic() + _SILENCE_SECONDS
 
     def _begin(self) -> None:
         """Find the topic, and start at its first record, or continue."""
@@ -427,7 +388,7 @@ class StateLog:
                 with self._changed:
                     self._queue[:0] = batch
                 log.debug("Appending to the state topic %s failed, trying again: %s", self.name, error)
-                self._repair_soon(time.monotonic() - self._last_append)
+                self.repair.soon(time.monotonic() - self._last_append)
                 self._closed.wait(STATE_TOPIC.first)
             except AutothrottleError as error:
                 self._refuse(batch, error)
@@ -496,7 +457,7 @@ class StateLog:
             log.warning("%s", capitalized(risk))
         if risks != self._risks:
             self._risks, self._is_suspect = risks, True
-        self._repair_soon()
+        self.repair.soon()
 
     # Snapshots
 

@@ -80,6 +80,35 @@ def repaired_replicas(
     return new_replicas if len(new_replicas) > len(usable_replicas) else replicas
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaChange:
+    """A repair of the topic's replicas. Its text says what is changed and why."""
+
+    replicas: tuple[int, ...]
+    """Broker ids before."""
+    new_replicas: tuple[int, ...]
+    lost_broker: int | None
+    """The replica that gives no answer; None: all answer, and one is added."""
+
+    def __str__(self) -> str:
+        cause = "so that it has three again"
+        if self.lost_broker is not None:
+            cause = f"because broker {self.lost_broker} does not answer"
+        before, after = (", ".join(map(str, broker_ids)) for broker_ids in (self.replicas, self.new_replicas))
+        return f"from {before} to {after}, {cause}"
+
+
+def replica_change(
+    replicas: Sequence[int], isr: Collection[int], silent_brokers: Collection[int], candidates: Sequence[int]
+) -> ReplicaChange | None:
+    """Return the change to `repaired_replicas`, whose arguments these are; None: they stay."""
+    new_replicas = repaired_replicas(replicas, isr, silent_brokers, candidates)
+    if new_replicas == replicas:
+        return None
+    lost_broker = next((b for b in replicas if b in silent_brokers), None)
+    return ReplicaChange((*replicas,), (*new_replicas,), lost_broker)
+
+
 class Topic(Protocol):
     """One partition. A deadline is a time of the monotonic clock.
 
@@ -117,12 +146,21 @@ class Topic(Protocol):
     def risks(self, deadline: float) -> Mapping[str, str]:
         """Return setting -> what is wrong and the command that fixes it, for settings that could lose records."""
 
-    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
-        """Change the replicas as `repaired_replicas` says; return what was done in one sentence, "": nothing.
+    def fetch_repair(self, deadline: float, is_stuck: bool) -> ReplicaChange | None:
+        """Return the change to `repaired_replicas`; None: nothing has to or can be changed.
+
+        A cordoned broker gets no replica.
 
         Args:
             deadline: on the monotonic clock.
             is_stuck: whether the topic commits or answers nothing. Otherwise three replicas stay.
+        """
+
+    def change_replicas(self, change: ReplicaChange, deadline: float) -> Sequence[int]:
+        """Change the replicas; return those that the topic has or moves to then, as soon as that is known.
+
+        Raises:
+            Conflict: they are not those before the change any more, or are being reassigned. Nothing was changed.
         """
 
     def delete_before(self, offset: int, deadline: float) -> None:

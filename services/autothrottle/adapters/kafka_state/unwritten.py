@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autothrottle.adapters.kafka_state.topic import Records, Topic, TopicRecord
+from autothrottle.adapters.kafka_state.topic import Records, ReplicaChange, Topic, TopicRecord
 from autothrottle.core.errors import Missing
 
 _ABSENT = "absent"
@@ -60,9 +60,13 @@ class UnwrittenTopic:
         """Return none: who looks reports them."""
         return {}
 
-    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
+    def fetch_repair(self, deadline: float, is_stuck: bool) -> ReplicaChange | None:
+        """Return None: who looks repairs nothing."""
+        return None
+
+    def change_replicas(self, change: ReplicaChange, deadline: float) -> Sequence[int]:
         """Nothing."""
-        return ""
+        return change.replicas
 
     def delete_before(self, offset: int, deadline: float) -> None:
         """Nothing."""

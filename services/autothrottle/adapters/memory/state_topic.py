@@ -12,10 +12,11 @@ from autothrottle.adapters.kafka_state.topic import (
     LostTail,
     OutOfLog,
     Records,
+    ReplicaChange,
     TopicRecord,
-    repaired_replicas,
+    replica_change,
 )
-from autothrottle.core.errors import Missing, Unavailable
+from autothrottle.core.errors import Conflict, Missing, Unavailable
 
 _BROKERS = frozenset({1, 2, 3})
 
@@ -37,6 +38,9 @@ class MemoryPartition:
         """Broker ids, the leader first."""
         self.silent_brokers: set[int] = set()
         """Brokers that give no answer."""
+        self.cordoned_brokers: set[int] = set()
+        self.is_moving = False
+        """Whether the topic is being reassigned."""
 
     def delete(self) -> None:
         """Delete the topic with its records."""
@@ -70,15 +74,21 @@ class MemoryPartition:
         last = next((record for record in reversed(self.records) if record.offset < offset), None)
         return offset > self.end or (epoch >= 0 and last is not None and last.epoch != epoch)
 
-    def repair_replicas(self, is_stuck: bool) -> str:
-        """Change the replicas; all that answer are in sync."""
+    def fetch_repair(self, is_stuck: bool) -> ReplicaChange | None:
+        """Return the change of replicas that the topic needs; all that answer are in sync."""
         with self.changed:
-            replicas = self.replicas
-            if len(replicas) == REPLICAS and not is_stuck:
-                return ""
-            candidates = sorted(_BROKERS - {*replicas})
-            self.replicas = [*repaired_replicas(replicas, replicas, self.silent_brokers, candidates)]
-            return f"changed the replicas from {replicas} to {self.replicas}" if self.replicas != replicas else ""
+            if len(self.replicas) == REPLICAS and not is_stuck:
+                return None
+            candidates = sorted(_BROKERS - {*self.replicas} - self.cordoned_brokers - self.silent_brokers)
+            return replica_change(self.replicas, self.replicas, self.silent_brokers, candidates)
+
+    def change_replicas(self, change: ReplicaChange) -> Sequence[int]:
+        """Change the replicas, at once."""
+        with self.changed:
+            if self.is_moving or {*self.replicas} != {*change.replicas}:
+                raise Conflict(f"the replicas are {self.replicas}")
+            self.replicas = [*change.new_replicas]
+            return self.replicas
 
     @property
     def end(self) -> int:
@@ -145,10 +155,15 @@ class MemoryTopic:
         self._reach()
         return self.partition.faults
 
-    def repair_replicas(self, deadline: float, is_stuck: bool) -> str:
+    def fetch_repair(self, deadline: float, is_stuck: bool) -> ReplicaChange | None:
         if self.is_cut:
             raise Unavailable("no broker answers")
-        return self.partition.repair_replicas(is_stuck)
+        return self.partition.fetch_repair(is_stuck)
+
+    def change_replicas(self, change: ReplicaChange, deadline: float) -> Sequence[int]:
+        if self.is_cut:
+            raise Unavailable("no broker answers")
+        return self.partition.change_replicas(change)
 
     def delete_before(self, offset: int, deadline: float) -> None:
         self._reach()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autothrottle.adapters.kafka_state import log as state_log
 from autothrottle.adapters.kafka_state.copy import export_state, import_state
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
@@ -287,93 +285,3 @@ def test_the_terms_of_an_imported_state_follow_those_of_its_store(log: StateLog)
     future = (int(datetime.now(UTC).timestamp() * 1000) + 10**9) * 1000
     import_state(log, OWN, parse_copy(StateCopy(future, {"pause": "{}"}).encoded()))
     assert begin_term(log) > future
-
-
-@pytest.fixture
-def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_log, "_SILENCE_SECONDS", 0.3)
-
-
-@pytest.mark.usefixtures("_short_silence")
-@pytest.mark.parametrize("lost", [pytest.param(1, id="the leader"), pytest.param(3, id="a follower")])
-def test_a_lost_replica_is_dropped_and_a_broker_is_added_when_it_answers(
-    processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture, lost: int
-) -> None:
-    """Kafka waits for a lost replica until the session of its broker ends, 9 s by default. No cycle ran until then."""
-    put(log, "1")
-    processes.partition.silent_brokers = {lost}
-    put(log, "2")
-    others = sorted({1, 2, 3} - {lost})
-    assert processes.partition.replicas == others
-    processes.partition.silent_brokers = set()
-
-    def warnings() -> list[str]:
-        log.check_settings()
-        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
-    eventually(lambda: len(warnings()) == 2)
-    assert warnings() == [
-        f"Changed the replicas from [1, 2, 3] to {others}",
-        f"Changed the replicas from {others} to {[*others, lost]}",
-    ]
-    assert processes.partition.replicas == [*others, lost]
-
-
-@pytest.mark.usefixtures("_short_silence")
-def test_a_process_drops_only_one_replica_a_minute(processes: Processes, log: StateLog) -> None:
-    """A process that reached only one broker could otherwise move the topic to and fro, against another process."""
-    put(log, "1")
-    processes.partition.silent_brokers = {1}
-    put(log, "2")
-    processes.partition.replicas, processes.partition.silent_brokers = [2, 3, 1], {2}
-    with pytest.raises(Unavailable):
-        log.append(StateEdit(), soon(2.0))
-    assert processes.partition.replicas == [2, 3, 1]
-
-
-def test_a_short_silence_changes_no_replica(processes: Processes, log: StateLog) -> None:
-    put(log, "1")
-    processes.partition.silent_brokers = {1}
-    time.sleep(1.0)
-    processes.partition.silent_brokers = set()
-    put(log, "2")
-    assert processes.partition.replicas == [1, 2, 3]
-
-
-@pytest.mark.usefixtures("_short_silence")
-def test_a_repair_that_fails_unexpectedly_is_tried_again(
-    processes: Processes, log: StateLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    put(log, "1")
-    topic = processes.topic(log)
-    errors, repair = [KeyError("a bug"), Invalid("Alter on the cluster is denied")], topic.repair_replicas
-
-    def fail_twice(deadline: float, is_stuck: bool) -> str:
-        if errors:
-            raise errors.pop(0)
-        return repair(deadline, is_stuck)
-
-    monkeypatch.setattr(topic, "repair_replicas", fail_twice)
-    processes.partition.silent_brokers = {1}
-    put(log, "2")
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING][:2] == [
-        "Repairing the replicas of the state topic failed unexpectedly",
-        "The replicas of the state topic cannot be repaired: Alter on the cluster is denied",
-    ]
-
-
-def test_a_process_that_cannot_append_adds_a_replica_without_a_leading_planner(
-    processes: Processes, log: StateLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a second loss only one replica is in sync. No planner can lead then, so each process repairs the topic."""
-    put(log, "1")
-    processes.partition.replicas, append = [2, 3], processes.topic(log).append
-
-    def append_to_three(values: Sequence[bytes], deadline: float) -> None:
-        if len(processes.partition.replicas) < 3:
-            raise Unavailable("too few replicas are in sync")
-        append(values, deadline)
-
-    monkeypatch.setattr(processes.topic(log), "append", append_to_three)
-    put(log, "2")
-    assert processes.partition.replicas == [2, 3, 1]

@@ -7,6 +7,7 @@ from contextlib import closing
 
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.topic import ReplicaChange
 from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
 
@@ -44,5 +45,6 @@ def test_a_topic_that_does_not_exist_is_empty_and_is_not_created() -> None:
 def test_a_reader_changes_no_replica() -> None:
     topic = UnwrittenTopic(MemoryTopic(partition := MemoryPartition()))
     partition.silent_brokers = {1}
-    assert not topic.repair_replicas(deadline(), is_stuck=True)
+    assert topic.fetch_repair(deadline(), is_stuck=True) is None
+    assert topic.change_replicas(ReplicaChange((1, 2, 3), (2, 3), 1), deadline()) == (1, 2, 3)
     assert partition.replicas == [1, 2, 3]

@@ -22,7 +22,7 @@ from autothrottle.adapters.kafka_admin.client_quotas import own_quota_problems
 from autothrottle.adapters.kafka_admin.connections import kafka
 from autothrottle.adapters.kafka_admin.errors import code_error
 from autothrottle.adapters.kafka_admin.placement import CORDON_KEYS, is_cordoned
-from autothrottle.adapters.kafka_admin.record_batches import DAMAGED, checked, empty_records, end_of_broken_batch
+from autothrottle.adapters.kafka_admin.record_batches import DAMAGED, checked, end_of_broken_batch
 from autothrottle.adapters.kafka_admin.routing import Build, Routing
 from autothrottle.adapters.kafka_admin.values import Answers, KafkaSettings, PartitionMetadata
 from autothrottle.adapters.kafka_state.topic import (
@@ -167,12 +167,16 @@ class TopicLog:
         batches, is_expected = checked(answer.data, offset, epoch, answer.end)
         if not batches or not is_expected:
             # A flipped bit in a header without a checksum, or what Kafka has stored: then it answers the same again.
-            data = self._confirmed(answer.data, fetch, [0.0] if batches else [STATE_TOPIC.first] * _BROKEN_READS)
-            batches, _ = checked(data, offset, epoch, answer.end)
+            for pause in [0.0] if batches else [0.0, *[STATE_TOPIC.first] * _BROKEN_READS]:
+                # An answer may have records above its own high watermark, which the broker reads before them.
+                answer = self._confirmed(answer, fetch, pause)
+                batches, _ = checked(answer.data, offset, epoch, answer.end)
+                if batches:
+                    break
             if not batches:
-                end = end_of_broken_batch(data, offset, answer.end)
-                lost = empty_records(offset, end, epoch)
-                return Records(lost, end, answer.start, dict.fromkeys((record.offset for record in lost), DAMAGED))
+                # Other processes may have read it. So the records are missing, as if they had been deleted.
+                end = end_of_broken_batch(answer.data, offset, answer.end)
+                return Records((), end, answer.start, {offset: DAMAGED})
         records: list[TopicRecord] = []
         skipped: dict[int, str] = {}
         for batch in batches:
@@ -249,19 +253,18 @@ class TopicLog:
             return {}
         return own_quota_problems(quotas, self._login.options, self._servers)
 
-    def _confirmed(self, data: bytes, fetch: Callable[[float], _Fetched], pauses: Sequence[float]) -> bytes:
-        """Return what Kafka answers again and again.
+    def _confirmed(self, answer: _Fetched, fetch: Callable[[float], _Fetched], pause: float) -> _Fetched:
+        """Return what Kafka answers again.
 
         Raises:
             Unavailable: it does not.
         """
-        for pause in pauses:
-            self._closed.wait(pause)
-            again = fetch(0.0).data
-            data, again = data[: len(again)], again[: len(data)]
-            if not data or data != again:
-                raise Unavailable(f"two answers of Kafka for topic {self.name} differ; autothrottle reads again")
-        return data
+        self._closed.wait(pause)
+        again = fetch(0.0)
+        data, same = answer.data[: len(again.data)], again.data[: len(answer.data)]
+        if not data or data != same:
+            raise Unavailable(f"two answers of Kafka for topic {self.name} differ; autothrottle reads again")
+        return again._replace(data=data)
 
     def _out_of_log(self, offset: int, epoch: int, deadline: float) -> Unavailable:
         """Return why the log does not have this offset."""

@@ -14,7 +14,7 @@ from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger
 from autothrottle.core.cluster.configs import ConfigResource, LedgerEntry, format_replicas

@@ -10,7 +10,7 @@ from datetime import timedelta
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.membership import KafkaMembership
-from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.kafka_state.topic import Records, ReplicaChange, Topic
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.errors import Missing, Unavailable

@@ -15,7 +15,7 @@ from autothrottle.adapters.kafka_admin.topic_log import TopicLog
 from autothrottle.adapters.kafka_admin.values import KafkaSettings
 from autothrottle.adapters.kafka_state.membership import remove_own_nodes
 from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
-from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.kafka_state.topic import Topic
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
 from autothrottle.adapters.state_store.operator_stores import NodeAuditedMap, NodeOverrides, NodePauses

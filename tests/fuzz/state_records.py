@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from autothrottle.adapters.kafka_state.replica import Effect, StateEdit, StateReplica, Tree
+from autothrottle.adapters.kafka_state.records import Commit, CopyHeader, StateEdit
+from autothrottle.adapters.kafka_state.replica import StateReplica
+from autothrottle.adapters.kafka_state.topic import TopicRecord
+from autothrottle.adapters.kafka_state.tree import EditResult, Effect, Tree
 from autothrottle.core.errors import Invalid
 from tests.fuzz import hostile
 from tests.fuzz.hostile import Choices
@@ -25,21 +28,39 @@ FENCE = TIME * 1000
 MOST = 2**63 - 1
 
 
+TOPIC = "topic"
+MARKER = StateEdit(id="m-0", topic=TOPIC, time=TIME, is_strict=True).encoded()
+
+
 def replica(start: int = 0) -> StateReplica:
-    result = StateReplica(TERM)
-    result.begin(start, is_new_topic=True)
-    return result
+    return StateReplica(TOPIC, start, TERM)
 
 
-def filled() -> StateReplica:
+def read(state: StateReplica, *values: bytes, time: int = TIME) -> list[EditResult]:
+    """Let a replica read the next records; return the results of the last one."""
+    results: list[EditResult] = []
+    for value in values:
+        results = state.accept(TopicRecord(state.position, time, value, 0))
+    return results
+
+
+def filled(is_strict: bool = False) -> StateReplica:
     result = replica()
-    for offset, record in enumerate(RECORDS):
-        result.accept(offset, TIME, record)
+    read(result, *RECORDS, *([MARKER] if is_strict else ()))
     return result
+
+
+def snapshot(tree: Tree, copy_id: str, base: int, last_record: int = -1) -> Sequence[bytes]:
+    return tree.parts(CopyHeader(copy_id, base, topic=TOPIC, epoch=0, last_record=last_record))[1]
+
+
+def old_copy(tree: Tree, copy_id: str, base: int, lost_before: int | None = None) -> Sequence[bytes]:
+    return tree.parts(CopyHeader(copy_id, base, lost_before=lost_before))[1]
 
 
 TREE = filled().tree
-(PART,) = TREE.parts("p-9", len(RECORDS))
+STRICT_TREE = filled(is_strict=True).tree
+RESTORE, PARTS = STRICT_TREE.parts(CopyHeader("r-1", None, topic=TOPIC))
 DOCUMENTS: Sequence[Any] = (
     {
         "v": 1,
@@ -50,9 +71,15 @@ DOCUMENTS: Sequence[Any] = (
     },
     {"v": 1, "id": "q-1", "texts": {"/a/election/bernd": "1"}, "audit": "bernd set 7"},
     {"v": 1, "id": "q-2", "texts": {path: "1" for path in (TERM, OVERRIDE, LEDGER, "/a/pause")}},
-    json.loads(TREE.parts("q-3", len(RECORDS))[0]),
-    json.loads(TREE.parts("q-4", len(RECORDS), 0)[0]),
-    {"snapshot": {**json.loads(TREE.parts("q-5", len(RECORDS))[0])["snapshot"], "parts": 2}},
+    {
+        **{"v": 1, "id": "q-6", "topic": TOPIC, "time": TIME, "strict": True, "epoch": 0, "digest": [0, "0" * 16]},
+        **{"texts": {OVERRIDE: "7"}, "origins": {OVERRIDE: FENCE}},
+    },
+    json.loads(old_copy(TREE, "q-3", len(RECORDS))[0]),
+    json.loads(old_copy(TREE, "q-4", len(RECORDS), 0)[0]),
+    json.loads(snapshot(STRICT_TREE, "q-7", len(RECORDS) + 1)[0]),
+    json.loads(Commit(RESTORE, 0, len(RECORDS) + 1, 0).encoded()),
+    {"snapshot": {**json.loads(old_copy(TREE, "q-5", len(RECORDS))[0])["snapshot"], "parts": 2}},
 )
 
 
@@ -73,20 +100,28 @@ class StateRecords:
         return Attack(hostile.json_text(DOCUMENTS, choices), time)
 
     def check(self, attack: Attack) -> None:
-        complete, waiting, restored = filled(), replica(len(RECORDS)), replica(1)
-        (lost,) = TREE.parts("p-11", len(RECORDS), 1)
-        tree = content(complete.tree)
-        results = complete.accept(len(RECORDS), attack.time, attack.value)
-        has_effect = bool(results or content(complete.tree) != tree or complete._snapshots or complete.snapshot_base)
-        check_snapshot(complete.tree)
-        check_next_edit(complete, len(RECORDS) + 1)
-        waiting.accept(len(RECORDS), attack.time, attack.value)
-        waiting.accept(len(RECORDS) + 1, TIME, PART)
-        check_next_edit(waiting, len(RECORDS) + 2)
-        restored.accept(1, attack.time, attack.value)
-        restored.accept(2, TIME, lost)
-        if restored.is_complete:  # otherwise the attack is a change, which makes the memory of a process out of date
-            check_next_edit(restored, 3)
+        has_effect = False
+        for is_strict in (False, True):
+            complete = filled(is_strict)
+            last_position, tree = complete.position, content(complete.tree)
+            results = read(complete, attack.value, time=attack.time)
+            has_copy = bool(complete._copies) or complete.snapshot_base > 0 or not complete.is_complete
+            has_effect |= bool(results or has_copy or content(complete.tree) != tree)
+            if complete.is_complete:  # otherwise the attack claims that the parts of a restore preceded
+                check_snapshot(complete.tree)
+                check_next_edit(complete)
+            waiting = replica(last_position)
+            read(waiting, attack.value, time=attack.time)
+            copy = snapshot(STRICT_TREE if is_strict else TREE, "p-9", last_position)
+            read(waiting, *copy)
+            if waiting.is_complete:
+                check_next_edit(waiting)
+        restored = replica(1)
+        read(restored, attack.value, time=attack.time)
+        end = restored.position
+        read(restored, *PARTS, Commit(RESTORE, end, end + len(PARTS), 0).encoded())
+        require(restored.is_complete, "a restore that directly follows the attack has no effect")
+        check_next_edit(restored)
         if not has_effect:
             raise Invalid("the record has no effect")
 
@@ -98,15 +133,21 @@ def content(tree: Tree) -> object:
     return tree.last_version, sorted(tree.nodes()), list(tree.audit)
 
 
-def check_next_edit(state: StateReplica, offset: int) -> None:
+def check_next_edit(state: StateReplica) -> None:
     """A valid edit applies, with a larger version than all others."""
     tree = state.tree
     versions = {path: tree.version(path) for path in (OVERRIDE, LEDGER)}
     edit = StateEdit(
-        id="p-12", fence=tree.fence, versions=versions, texts={OVERRIDE: "60", LEDGER: None}, audit="anna set 60"
+        id="p-12",
+        fence=tree.fence,
+        versions=versions,
+        texts={OVERRIDE: "60", LEDGER: None},
+        audit="anna set 60",
+        topic=TOPIC,
+        time=TIME,
     )
     newest = max([tree.last_version, *(node.version for _, node in tree.nodes())])
-    (result,) = state.accept(offset, TIME, edit.encoded())
+    (result,) = read(state, edit.encoded())
     require(result.effect is Effect.APPLIED, f"a valid edit is void: {result.effect}")
     require(newest < result.version <= MOST, f"version {result.version} after {newest}")
     require(
@@ -124,7 +165,6 @@ def check_snapshot(tree: Tree) -> None:
         entry.text.encode()
         datetime.fromtimestamp(entry.time / 1000, UTC)
     copy = replica(10)
-    for offset, part in enumerate(tree.parts("p-13", 10), start=10):
-        copy.accept(offset, TIME, part)
+    read(copy, *snapshot(tree, "p-13", 10))
     require(copy.is_complete, "a snapshot of the state cannot be read")
     require_same("a snapshot", content(tree), content(copy.tree))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 
 from autothrottle.adapters.credentials import CredentialFiles
 from autothrottle.adapters.kafka_admin.topic_log import TopicLog
@@ -16,7 +16,7 @@ from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.membership import KafkaMembership, remove_own_nodes
 from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
 from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
-from autothrottle.adapters.state_store.state_copy import StateCopy
+from autothrottle.adapters.state_store.state_copy import StateCopy, is_copied
 from autothrottle.adapters.zookeeper_state.access import AccessChange
 from autothrottle.composition.admin_cluster import kafka_settings
 from autothrottle.composition.state import StateStores
@@ -44,7 +44,8 @@ class KafkaState(StateStores):
         self._is_shadow = configuration.shadow
         silence_limit = self.session_timeout.total_seconds() * 2 / 3
         topic = self._topic if writes else UnwrittenTopic(self._topic)
-        self._background = StateLog(topic, configuration.state_topic, self.paths.term, silence_limit)
+        is_kept = partial(is_copied, self.paths)
+        self._background = StateLog(topic, configuration.state_topic, self.paths.term, silence_limit, is_kept=is_kept)
         stack.callback(self._background.close)
         stack.cancel_after(SESSIONS, self._background.close)
 

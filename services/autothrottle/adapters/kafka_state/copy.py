@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import AuditEntry, StoredText, Tree
+from autothrottle.adapters.kafka_state.tree import AuditEntry, StoredText, Tree
 from autothrottle.adapters.state_store.state_copy import AuditText, StateCopy, is_copied, refuse_filled
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 
@@ -42,5 +42,5 @@ def import_state(log: StateLog, own: OwnPaths, copy: StateCopy) -> None:
         tree.put(f"{own.root}/{path}", StoredText(text, tree.last_version, milliseconds))
     for number, record in enumerate(copy.audit, start=1):
         written = int(record.time.timestamp() * 1000)
-        tree.audit.append(AuditEntry(number, written, record.version, f"import-{number}", record.text))
+        tree.add_audit(AuditEntry(number, written, record.version, f"import-{number}", record.text))
     log.restore(tree, time.monotonic() + _TIMEOUT.total_seconds())

@@ -23,7 +23,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import EditResult, Effect, StateEdit, Tree
+from autothrottle.adapters.kafka_state.records import StateEdit
+from autothrottle.adapters.kafka_state.tree import EditResult, Effect, Tree
 from autothrottle.adapters.state_store.candidate import Candidate
 from autothrottle.adapters.zookeeper.codec import INT64, integer, text
 from autothrottle.adapters.zookeeper.paths import OwnPaths
@@ -54,6 +55,8 @@ class KafkaElection(Candidate):
         """Version of the first heartbeat of this candidacy; 0: none is written yet."""
         self._refusal = ""
         """The last refusal that was logged."""
+        self._resets = 0
+        """How often the log had replaced its tree when the term began (`StateLog.resets`)."""
         self._upkeep: threading.Thread | None = None
         self._repairs = repairs
 
@@ -119,7 +122,7 @@ class KafkaElection(Candidate):
             started = time.monotonic()
             result = self._state.append(claim, started + self._silence_limit)
             if result.effect is Effect.APPLIED:
-                self._refusal, self._state.led_last = "", True
+                self._refusal, self._state.led_last, self._resets = "", True, self._state.resets
                 self._lead(result.version, started)
                 if self._rests_until > time.monotonic():
                     self._withdraw()
@@ -149,7 +152,9 @@ class KafkaElection(Candidate):
         if patience > 0:
             self._has_waited = bool(holder)
             return None, patience
-        return StateEdit(versions=versions, texts={self._own.term: self._term_text(self._name)}), 0.0
+        # A new leader of the partition may lack the newest heartbeat, so a claim from before its election is void.
+        texts = {self._own.term: self._term_text(self._name)}
+        return StateEdit(versions=versions, texts=texts, epoch=self._state.epoch), 0.0
 
     def _rank(self) -> int:
         """The number of candidates that wait longer than this one. They may claim first."""
@@ -204,16 +209,24 @@ class KafkaElection(Candidate):
         if newest != fence:
             self._state.led_last = False
             return f"term {newest} has begun"
-        is_due = self._state.is_snapshot_due or self._state.is_settings_check_due
+        if self._state.resets != self._resets:
+            return "another reading of the state topic has replaced the state of this process"
+        is_due = self._state.is_snapshot_due or self._state.is_settings_check_due or self._is_marker_due()
         if is_due and (self._upkeep is None or not self._upkeep.is_alive()):
-            self._upkeep = threading.Thread(target=self._maintain, name="state-upkeep", daemon=True)
+            self._upkeep = threading.Thread(target=self._maintain, args=(fence,), name="state-upkeep", daemon=True)
             self._upkeep.start()
         return ""
 
-    def _maintain(self) -> None:
-        """Check the topic's settings, and keep it small."""
+    def _is_marker_due(self) -> bool:
+        return self._state.is_marker_due((self._own.election, self._own.members), 2 * self._session_seconds)
+
+    def _maintain(self, fence: int) -> None:
+        """Check the topic's settings, begin the strict rules once all processes know them, and keep the topic small."""
         if self._state.is_settings_check_due:
             self._check_settings()
+        if self._is_marker_due():
+            with suppress(AutothrottleError):  # the next heartbeat tries again
+                self._state.mark_strict(fence, time.monotonic() + self._silence_limit)
         if self._state.is_snapshot_due:
             self._keep_small()
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import EditResult, Effect, StateEdit, StoredText
+from autothrottle.adapters.kafka_state.records import StateEdit
+from autothrottle.adapters.kafka_state.tree import EditResult, Effect, StoredText
 from autothrottle.adapters.state_store.ledger import quota_resource
 from autothrottle.adapters.zookeeper.codec import format_ledger_entry, parse_ledger_entry, resource_of
 from autothrottle.adapters.zookeeper.paths import OwnPaths

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.state_store.registration import LEAVE_SECONDS, Registration, parse_member
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 from autothrottle.core.cluster.configs import ResourceType

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import Effect, StateEdit, Tree
+from autothrottle.adapters.kafka_state.records import StateEdit
+from autothrottle.adapters.kafka_state.tree import Effect, Tree
 from autothrottle.adapters.state_store.nodes import FollowedNodes, Node, NodeEdit, NodeFollower, StoredNode, Trail
 from autothrottle.adapters.zookeeper.codec import format_audit_record, parse_audit_record
 from autothrottle.adapters.zookeeper.paths import OwnPaths

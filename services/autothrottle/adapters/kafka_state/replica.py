@@ -1,352 +1,348 @@
 """The state that follows from the records of the state topic. No IO, clock or lock.
 
-Each record is an edit or a part of a snapshot. Every process applies the same records in the same order, and decides in
-the same way which edits are void: those of an ended term, and those that expect another version of a node. So the log
-alone orders all processes, and a record needs no permission to be appended.
+Each record is an edit, a part of a copy of the tree, or a commit. Every process applies the same records in the same
+order, and decides in the same way which of them are void. So the log alone orders all processes, and a record needs no
+permission to be appended. The rule above all others: a reader that cannot judge a record has no tree. It waits for a
+snapshot, instead of a guess that may differ from the trees of other readers.
+
+- An edit is void if its term has ended, if it expects another version of a node, or if it is a second copy.
+- A snapshot is the tree at its base. A reader without the beginning of the log takes it, if it began at or before the
+  base. A part counts only after the base, and only if Kafka's leader has not changed since its author read the log: a
+  log that loses its tail always gets a new leader epoch.
+- A restore is a copy of a tree in the memory of a process, for a log that lacks its beginning. Its commit names the end
+  that its author had read. It is void if a record of ours lies between them, since that record shows a process with a
+  tree. Records of other parties may lie there.
+- Records that name another topic are void.
 
 A void edit may be newer than a valid one of the same node. So the topic is never compacted by key. The leader appends a
-snapshot of all nodes, and then deletes the records before the snapshot's base. Until a snapshot is complete, nothing is
-deleted, and a snapshot that is incomplete has no effect.
+snapshot, and then deletes the records before the snapshot's base.
+
+Before the marker (`StateEdit.is_strict`), processes of older versions may read the log. Until then their rules hold:
+records need no topic, copies have no digest, a second copy of an edit may take effect, and a restore is void only if a
+change follows the first record that existed. A reader that begins after the marker knows it by the records.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from itertools import chain
 from typing import Any, NamedTuple
 
-import orjson
-
+from autothrottle.adapters.kafka_state.records import (
+    MAX_TIME,
+    Commit,
+    CopyHeader,
+    CopyPart,
+    StateEdit,
+    check_number,
+    parsed,
+)
+from autothrottle.adapters.kafka_state.topic import TopicRecord
+from autothrottle.adapters.kafka_state.tree import EditResult, Tree
 from autothrottle.core.errors import FIELD_ERRORS
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
 
-_FORMAT = 1
-_PART_BYTES = 400_000
-"""Approximate size of one part of a snapshot; Kafka refuses records above 1 MB by default."""
+_MAX_COPIES, _MAX_COPY_BYTES = 4, 128_000_000
+"""Unfinished copies, and the bytes of their records. The oldest copy goes first, so that all readers that saw all parts
+of a copy keep or drop it alike, whatever they saw before."""
+_MAX_DIGESTS = 4096
 
-_VERSIONS_PER_MILLISECOND = 1000
-"""A topic that replaces a deleted one begins with larger versions, because fewer records than this are written on
-average. The versions stay below 2^53 until the year 2255, so that a double holds them."""
-_MOST_VERSION = 2**62
-_MOST_TIME = 2**53 // _VERSIONS_PER_MILLISECOND
+Entry = StateEdit | CopyPart | Commit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateEdit:
-    """A change of nodes. All of it is applied, or nothing."""
+@dataclass(slots=True)
+class _Copy:
+    """The parts of one copy that have been read."""
 
-    id: str = ""
-    """By it, the process that appended the edit recognizes it; `StateLog` sets it. A second copy has no further effect:
-    each change of a stored value expects a version that the first copy replaces, and an audit record has this id."""
-    fence: int = 0
-    """The term that must be the newest; 0: the edit belongs to no term."""
-    versions: Mapping[str, int] = field(default_factory=dict)
-    """Path -> the expected version of its node; 0: no node."""
-    texts: Mapping[str, str | None] = field(default_factory=dict)
-    """Path -> the node's new text; None: the node is deleted."""
-    audit: str = ""
-    """Text of the audit record; "": none."""
+    header: CopyHeader
+    parts: dict[int, Sequence[Any]] = field(default_factory=dict)
+    """Number -> rows."""
+    size: int = 0
+    """Bytes of the records."""
 
     @property
-    def is_change(self) -> bool:
-        """Whether it changes a stored value. Otherwise it is the heartbeat of a process, or empty."""
-        return bool(self.fence or self.versions or self.audit)
+    def is_whole(self) -> bool:
+        return len(self.parts) == self.header.parts
 
-    def encoded(self) -> bytes:
-        """Return the record."""
-        fields: dict[str, Any] = {"v": _FORMAT, "id": self.id}
-        optional = {"fence": self.fence, "versions": self.versions, "texts": self.texts, "audit": self.audit}
-        return orjson.dumps(fields | {name: value for name, value in optional.items() if value})
+    def rows(self) -> Iterator[Any]:
+        return chain.from_iterable(rows for _, rows in sorted(self.parts.items()))
 
 
-class Effect(Enum):
-    """What an edit did."""
+class _Waiting(NamedTuple):
+    """A record that cannot be applied before the tree at an earlier offset is known."""
 
-    APPLIED = "applied"
-    OUTRUN = "outrun"
-    """Nothing: another edit had changed one of the nodes."""
-    TERM_OVER = "term over"
-    """Nothing: its term had ended."""
-
-
-class StoredText(NamedTuple):
-    """A node. A tuple, because the ledger may have 100,000 of them."""
-
-    text: str
-    version: int
-    time: int
-    """When the record of its last write was appended, milliseconds since 1970."""
-
-
-class AuditEntry(NamedTuple):
-    """An audit record, with the version of the change that it describes."""
-
-    number: int
-    time: int
-    version: int
-    edit_id: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class EditResult:
-    """The result of an edit."""
-
-    edit: StateEdit
-    effect: Effect
-    version: int
-    """The version that its nodes have now; also its number, since every applied edit has a new one. 0: void."""
-    fence: int
-    """The newest term after this edit."""
-
-
-class Tree:
-    """All nodes at one position of the log."""
-
-    def __init__(self, term_path: str, audit_records: int = MAX_AUDIT_RECORDS) -> None:
-        """Create an empty tree; `term_path` is the node whose version is the fence of the newest term."""
-        self._term_path = term_path
-        self.last_version = 0
-        """The version of the last applied edit."""
-        self._children: dict[str, dict[str, StoredText]] = {}
-        self.audit: deque[AuditEntry] = deque(maxlen=audit_records)
-
-    @property
-    def fence(self) -> int:
-        """The newest term; 0: none has begun."""
-        return self.version(self._term_path)
-
-    def node(self, path: str) -> StoredText | None:
-        """Return a node; None: it does not exist."""
-        parent, _, name = path.rpartition("/")
-        return self._children.get(parent, {}).get(name)
-
-    def version(self, path: str) -> int:
-        """Return a node's version; 0: it does not exist."""
-        node = self.node(path)
-        return node.version if node else 0
-
-    def children(self, path: str) -> Mapping[str, StoredText]:
-        """Return name -> node, for the nodes directly below a path."""
-        return self._children.get(path, {})
-
-    def nodes(self) -> Iterator[tuple[str, StoredText]]:
-        """Yield the path and node of all nodes."""
-        for parent, children in self._children.items():
-            for name, node in children.items():
-                yield f"{parent}/{name}", node
-
-    def apply(self, edit: StateEdit, time: int) -> EditResult:
-        """Apply an edit, or nothing of it if it is void.
-
-        Args:
-            edit: the next edit of the log.
-            time: when it was appended, milliseconds since 1970.
-        """
-        if edit.fence and edit.fence != self.fence:
-            return EditResult(edit, Effect.TERM_OVER, 0, self.fence)
-        if any(self.version(path) != version for path, version in edit.versions.items()):
-            return EditResult(edit, Effect.OUTRUN, 0, self.fence)
-        if edit.audit and any(entry.edit_id == edit.id for entry in self.audit):
-            return EditResult(edit, Effect.OUTRUN, 0, self.fence)
-        if edit.texts or edit.audit:
-            self.last_version = max(self.last_version + 1, 0 if self.last_version else time * _VERSIONS_PER_MILLISECOND)
-        for path, text in edit.texts.items():
-            self.put(path, None if text is None else StoredText(text, self.last_version, time))
-        if edit.audit:
-            number = self.audit[-1].number + 1 if self.audit else 1
-            self.audit.append(AuditEntry(number, time, self.last_version, edit.id, edit.audit))
-        return EditResult(edit, Effect.APPLIED, self.last_version, self.fence)
-
-    def put(self, path: str, node: StoredText | None) -> None:
-        """Create, replace or remove (None) a node."""
-        parent, _, name = path.rpartition("/")
-        if node is not None:
-            self._children.setdefault(parent, {})[name] = node
-        elif parent in self._children:
-            self._children[parent].pop(name, None)
-
-    def copy(self) -> Tree:
-        """Return a copy that later edits do not change."""
-        copy = Tree(self._term_path, self.audit.maxlen or MAX_AUDIT_RECORDS)
-        copy.last_version, copy.audit = self.last_version, self.audit.copy()
-        copy._children = {parent: dict(children) for parent, children in self._children.items()}
-        return copy
-
-    def parts(self, snapshot_id: str, base: int, lost_before: int | None = None) -> list[bytes]:
-        """Return the records of a snapshot of this tree.
-
-        Args:
-            snapshot_id: unique, since two processes may append their snapshots at the same time.
-            base: offset of the first record that the snapshot does not include.
-            lost_before: the snapshot replaces records that were lost. Offset of the first record that still existed;
-                the snapshot has no effect if it is not the first change at or after this offset. None: nothing was
-                lost.
-        """
-        rows: list[Any] = [["node", path, *node] for path, node in self.nodes()]
-        rows += [["audit", *entry] for entry in self.audit]
-        groups: list[list[Any]] = [[]]
-        size = 0
-        for row in rows:
-            if size > _PART_BYTES:
-                groups.append([])
-                size = 0
-            groups[-1].append(row)
-            size += len(row[-1] if row[0] == "audit" else row[2]) + 100
-        header = {"v": _FORMAT, "id": snapshot_id, "base": base, "lost_before": lost_before, "parts": len(groups)}
-        header["last_version"] = self.last_version
-        return [orjson.dumps({"snapshot": {**header, "part": n, "rows": group}}) for n, group in enumerate(groups)]
+    record: TopicRecord
+    entry: Entry
+    copy: _Copy | None
+    """The copy whose last part this is; None: another one."""
 
 
 class StateReplica:
-    """Applies the records of one topic. Before it is complete, it waits for a snapshot."""
+    """What follows from the records of one topic from an offset on, if none of them is missing."""
 
-    def __init__(self, term_path: str, audit_records: int = MAX_AUDIT_RECORDS) -> None:
+    def __init__(
+        self,
+        topic_id: str,
+        start: int,
+        term_path: str,
+        audit_records: int = MAX_AUDIT_RECORDS,
+        last_topic_id: str = "",
+    ) -> None:
+        """Begin before the first record.
+
+        Args:
+            topic_id: records of other topics are void.
+            start: offset of the first record; above 0, a snapshot is awaited.
+            term_path: the node whose version is the fence of the newest term.
+            audit_records: number of audit records to keep.
+            last_topic_id: of the topic that this one replaces, whose records may come late; "": none.
+        """
+        self.topic_id, self.start, self.position = topic_id, start, start
+        self._last_topic_id = last_topic_id
         self._term_path, self._audit_records = term_path, audit_records
+        self.epoch = -1
+        """Leader epoch of the last record; -1: none was read."""
         self.tree = self._empty_tree()
-        self.is_complete = False
-        """Whether the tree includes all records before `position`. If not, it may be the tree of a lost topic."""
-        self.position = 0
-        """Offset of the next record."""
-        self.start = 0
-        """Offset of the first record that existed when this replica last began."""
+        self.is_complete = start == 0
+        """Whether the tree includes all records before `position`."""
         self.snapshot_base = 0
-        """The base of the newest complete snapshot in the log; 0: the log has no complete snapshot."""
-        self.has_been_current = False
-        """Whether the tree was once that of the whole log. Otherwise it must not replace records that were lost."""
-        self.lost: Tree | None = None
-        """The last tree of a topic that was deleted and that another process has replaced; None: no topic was."""
-        self._snapshots: dict[str, dict[int, Sequence[Any]]] = {}
-        """Id -> number of a part -> its rows, for snapshots that are not complete."""
-        self._last_edit = -1
-        """Offset of the newest change in this topic; -1: none."""
-        self._waiting: list[tuple[int, int, StateEdit]] = []
-        """(offset, time, edit) of the edits that follow the base of the awaited snapshot."""
+        """The base of the newest snapshot in the log that agrees with the tree; 0: there is none."""
+        self.last_snapshot = ""
+        """Id of the last whole snapshot that agrees with the tree."""
+        self.restored_version: int | None = None
+        """The last version of the tree that the newest restore has put into effect; None: there was no restore."""
+        self.has_own_records = False
+        self.foreign_records = 0
+        """Number of records that are not ours."""
+        self.last_foreign_offset = -1
+        self.digests: dict[int, tuple[str, int]] = {}
+        """Offset -> digest and last version of the tree before the record at this offset, for the newest offsets."""
+        self.differing: dict[str, str] = {}
+        """Process whose tree differs from ours -> a node that it writes."""
+        self.last_record = self._last_change = -1
+        """Offsets of the newest record of ours, and of the newest change; -1: none."""
+        self.has_strict_records = self._has_old_edits = self._has_echoes = False
+        self._copies: dict[CopyHeader, _Copy] = {}
+        self._waiting: list[_Waiting] = []
+        self._old_copy: tuple[int, _Copy] | None = None
+        """Offset of the first record that follows a copy of an older version, and this copy."""
+        self._remember(start)
 
     def _empty_tree(self) -> Tree:
         return Tree(self._term_path, self._audit_records)
 
-    def begin(self, start: int, is_new_topic: bool) -> None:
-        """Start to read a topic, or continue after a part of it was deleted.
+    # Reading
 
-        Args:
-            start: offset of the first record that exists.
-            is_new_topic: whether this is another topic than before.
-        """
-        self.start = start
-        if not is_new_topic and start <= self.position:
-            return
-        if is_new_topic:
-            self.snapshot_base, self._last_edit = 0, -1
-        if not self.has_been_current:
-            self.tree = self._empty_tree()
-        self.position = start
-        self.is_complete = start == 0 and not self.tree.last_version
-        self._waiting, self._snapshots = [], {}
-
-    def advance(self, offset: int) -> None:
-        """Continue at an offset. If records before it are missing, another party has compacted the topic."""
-        if offset > self.position:
-            self.begin(offset, False)
-
-    def accept(self, offset: int, time: int, value: bytes) -> list[EditResult]:
+    def accept(self, record: TopicRecord) -> list[EditResult]:
         """Apply the next record; return the results of edits. A record that is not ours has no effect.
 
         The result is empty for an edit whose effect is unknown, because a snapshot is still awaited.
         """
-        self.advance(offset)
-        self.position = offset + 1
+        if record.offset > self.position:
+            self._lose(record.offset)
+        self._has_echoes |= record.offset < self.position
+        self.position, self.epoch = max(self.position, record.offset + 1), record.epoch
         try:
-            _check_number(time, _MOST_TIME)
-            content = orjson.loads(value)
-            if "snapshot" in content:
-                return self._accept_part(offset, content["snapshot"])
-            edit = _edit(content)
+            check_number(record.time, MAX_TIME)
+            entry: Entry | None = parsed(record.value)
         except FIELD_ERRORS:
-            return []
-        if edit.is_change:
-            self._last_edit = offset
-            if not self.is_complete and self.start == 0:  # another process began anew, without the lost records
-                self.lost = self.tree
-                self.tree, self.is_complete = self._empty_tree(), True
-        if not self.is_complete:
-            self._waiting.append((offset, time, edit))
-            return []
-        return [self.tree.apply(edit, time)]
+            entry = None
+        results: list[EditResult] = []
+        topic = "" if entry is None else _topic(entry)
+        self.has_own_records |= entry is not None and topic in ("", self.topic_id, self._last_topic_id)
+        if entry is None or self._is_foreign(entry):
+            self.foreign_records += not topic or topic != self._last_topic_id
+            self.last_foreign_offset = record.offset
+        else:
+            results = self._take(_Waiting(record, entry, self._collected(record, entry)))
+        self._remember(self.position)
+        return results
 
-    def _accept_part(self, offset: int, part: Mapping[str, Any]) -> list[EditResult]:
-        if part["v"] != _FORMAT:
-            return []
-        for name in ("base", "part", "parts", "last_version", "lost_before"):
-            if name != "lost_before" or part[name] is not None:
-                _check_number(part[name], _MOST_VERSION)
-        snapshot = self._snapshots.setdefault(part["id"], {})
-        snapshot[part["part"]] = part["rows"]
-        if len(snapshot) < part["parts"]:
-            return []
-        rows = [row for number in sorted(snapshot) for row in snapshot[number]]
-        self._snapshots = {}  # the others are older, or their author appends them again
-        if part["lost_before"] is not None:
-            return self._restore(offset, part, rows)
-        if part["base"] < self.start:
-            return []  # records that follow its base were deleted
-        self.snapshot_base = max(self.snapshot_base, part["base"])
+    def _is_foreign(self, entry: Entry) -> bool:
+        """Whether a record names another topic, or none although it must."""
+        topic = _topic(entry)
+        return topic != self.topic_id if topic or (self.is_complete and self.tree.is_strict) else False
+
+    def _remember(self, offset: int) -> None:
         if self.is_complete:
-            return []
-        self._load(part["last_version"], rows)
-        waiting, self._waiting = self._waiting, []
-        return [self.tree.apply(edit, time) for at, time, edit in waiting if at >= part["base"]]
+            self.digests[offset] = self.tree.digest, self.tree.last_version
+            if len(self.digests) > _MAX_DIGESTS:
+                del self.digests[next(iter(self.digests))]
 
-    def _restore(self, offset: int, part: Mapping[str, Any], rows: Sequence[Any]) -> list[EditResult]:
-        """Take over the state of a process that knew records which were lost, unless the log went on without it."""
-        if self._last_edit >= part["lost_before"]:
+    def _collected(self, record: TopicRecord, entry: Entry) -> _Copy | None:
+        """Add a part to its copy; return the copy if it is whole now."""
+        if not isinstance(entry, CopyPart) or not _is_in_time(record, entry.header):
+            return None
+        header = entry.header
+        copy = self._copies.setdefault(header, _Copy(header))
+        # A reader with a tree needs no snapshot, only to know that it is whole.
+        is_needed = not self.is_complete or header.base is None or header.lost_before is not None
+        copy.parts[entry.number] = entry.rows if is_needed else ()
+        copy.size += len(record.value)
+        # Copies without a topic are void for a reader with a strict tree, so they never crowd out the others.
+        rivals = [c for c in self._copies.values() if bool(c.header.topic) == bool(header.topic)]
+        while len(rivals) > _MAX_COPIES or sum(c.size for c in rivals) > _MAX_COPY_BYTES:
+            del self._copies[rivals.pop(0).header]
+        if header.base is None or not copy.is_whole:
+            return None
+        return self._copies.pop(header, None)
+
+    def _take(self, waiting: _Waiting) -> list[EditResult]:
+        if self.is_complete:
+            return self._apply(waiting)
+        record, entry, copy = waiting
+        self._waiting.append(waiting)
+        if isinstance(entry, Commit):
+            if entry.after >= self.start and self._takes_effect(record, entry):
+                self._commit(record, entry)
             return []
-        self._load(part["last_version"], rows)
-        self._last_edit, self._waiting = offset, []
+        self._note(record, entry)
+        if copy is None:
+            return []
+        base = record.offset + 1 if copy.header.lost_before is not None else copy.header.base
+        assert base is not None
+        if copy.header.topic:
+            return self._begin_with(copy, base) if base >= self.start else []
+        if self._old_copy is None and base >= self.start and self._is_old_restore_valid(copy.header):
+            self._old_copy = base, copy
         return []
 
-    def _load(self, last_version: int, rows: Sequence[Any]) -> None:
+    def advance(self, offset: int) -> None:
+        """Continue at an offset, without the records before it that were skipped."""
+        self.position = max(self.position, offset)
+        self._remember(self.position)
+
+    def reach_end(self) -> list[EditResult]:
+        """Say that the log has no more records now; return the results of edits that could not be applied before.
+
+        Only now a copy of an older version is taken, if the other records show that the strict rules do not hold.
+        """
+        if self.is_complete or self._old_copy is None or self.has_strict_records or not self._has_old_edits:
+            return []
+        (base, copy), self._old_copy = self._old_copy, None
+        return self._begin_with(copy, base)
+
+    def _begin_with(self, copy: _Copy, base: int) -> list[EditResult]:
+        """Take a copy as the tree before the record at its base, and apply the records from there on."""
         tree = self._empty_tree()
-        tree.last_version = last_version
-        for kind, *fields in rows:
-            if tuple(map(type, fields)) != _ROW_TYPES[kind]:
-                raise TypeError(f"a field of the row {kind!r} has another type")
-            record: AuditEntry | StoredText
-            if kind == "audit":
-                record = AuditEntry(*fields)
-                _check_number(record.number, _MOST_VERSION)
-                tree.audit.append(record)
-            else:
-                record = StoredText(*fields[1:])
-                tree.put(fields[0], record)
-            _check_number(record.version, last_version)
-            _check_number(record.time, _MOST_TIME)
-        self.tree, self.is_complete = tree, True
+        try:
+            tree.load(copy.header, copy.rows())
+        except FIELD_ERRORS:
+            return []
+        self.tree, self.is_complete, self.digests = tree, True, {}
+        self.last_record = copy.header.last_record if copy.header.topic else base - 1
+        if copy.header.lost_before is None:
+            self.snapshot_base, self.last_snapshot = base, copy.header.id
+        waiting, self._waiting, self._old_copy = self._waiting, [], None
+        self._remember(base)
+        results: list[EditResult] = []
+        for entry in waiting:
+            if entry.record.offset >= base:
+                results += self._take(entry) if not self._is_foreign(entry.entry) else []
+                self._remember(entry.record.offset + 1)
+        return results
+
+    # The rules
+
+    def _apply(self, waiting: _Waiting) -> list[EditResult]:
+        """Apply a record to the tree."""
+        record, entry, copy = waiting
+        if isinstance(entry, Commit):
+            if (self.tree.is_strict or not self.tree.last_version) and self._takes_effect(record, entry):
+                self._commit(record, entry)
+            return []
+        self._note(record, entry)
+        if isinstance(entry, StateEdit):
+            self._compare(entry)
+            result = self.tree.apply(entry, record.time, record.epoch)
+            return [] if result is None else [result]
+        if copy is not None:
+            self._meet(record, copy)
+        return []
+
+    def _note(self, record: TopicRecord, entry: StateEdit | CopyPart) -> None:
+        """Remember what decides on later restores: which records of ours there were."""
+        if isinstance(entry, CopyPart):
+            self.has_strict_records |= bool(entry.header.topic) and entry.header.is_strict
+            is_restore = entry.header.base is None
+        else:
+            self.has_strict_records |= bool(entry.topic) and entry.is_strict
+            self._has_old_edits |= not entry.is_strict
+            is_restore = False
+            if entry.is_change:
+                self._last_change = record.offset
+        if not is_restore:
+            self.last_record = record.offset
+
+    def _takes_effect(self, record: TopicRecord, commit: Commit) -> bool:
+        """Whether the log, as its author had read it, is the log that precedes a commit."""
+        return commit.after_epoch == record.epoch and self.last_record < commit.after <= record.offset
+
+    def _commit(self, record: TopicRecord, commit: Commit) -> None:
+        """Replace the tree by that of a restore."""
+        copy, tree = self._copies.pop(commit.header, None), self._empty_tree()
+        if copy is None or not copy.is_whole:
+            if commit.begin < self.start:  # other readers may have all parts
+                self._lose(record.offset + 1)
+            return
+        try:
+            tree.load(commit.header, copy.rows())
+        except FIELD_ERRORS:
+            return
+        self.restored_version = tree.last_version
+        tree.is_strict, tree.epoch = True, record.epoch - 1
+        tree.skip_versions(record.epoch)
+        self.tree, self.is_complete, self.digests = tree, True, {}
+        self._waiting, self._old_copy = [], None
+        self.last_record = self._last_change = record.offset
+
+    def _lose(self, offset: int) -> None:
+        """Have no tree from an offset on."""
+        self.is_complete, self.start, self.digests = False, offset, {}
+        self._waiting, self._old_copy = [], None
+
+    def _compare(self, edit: StateEdit) -> None:
+        """Compare the author's tree with ours, at an offset that both have passed."""
+        if edit.digest is None or self._has_echoes or edit.digest[0] not in self.digests:
+            return
+        process = edit.id.rpartition("-")[0]
+        if edit.digest[1] == self.digests[edit.digest[0]][0]:
+            self.differing.pop(process, None)
+        else:
+            self.differing[process] = next(iter(edit.texts), "")
+
+    def _meet(self, record: TopicRecord, copy: _Copy) -> None:
+        """Read a whole snapshot or an old restore, having a tree."""
+        header = copy.header
+        if header.lost_before is not None:
+            if not header.topic and not self.tree.is_strict and self._is_old_restore_valid(header):
+                self._restore(record, copy)
+            return
+        assert header.base is not None
+        if header.topic and self.digests.get(header.base, ("",))[0] != header.digest:
+            return
+        if header.topic or header.base > self.snapshot_base:
+            self.snapshot_base, self.last_snapshot = header.base, header.id
+
+    def _is_old_restore_valid(self, header: CopyHeader) -> bool:
+        return header.lost_before is None or self._last_change < header.lost_before
+
+    def _restore(self, record: TopicRecord, copy: _Copy) -> None:
+        tree = self._empty_tree()
+        try:
+            tree.load(copy.header, copy.rows())
+        except FIELD_ERRORS:
+            return
+        self.tree, self._last_change = tree, record.offset
 
 
-_ROW_TYPES = {"node": (str, str, int, int), "audit": (int, int, int, str, str)}
+def _topic(entry: Entry) -> str:
+    return entry.topic if isinstance(entry, StateEdit) else entry.header.topic
 
 
-def _check_number(number: object, most: int) -> None:
-    if type(number) is not int or not 0 <= number <= most:
-        raise ValueError(f"{number!r} is not a number from 0 to {most}")
-
-
-def _edit(content: Mapping[str, Any]) -> StateEdit:
-    """Return the edit of a record, or raise one of `FIELD_ERRORS` if it is not ours."""
-    if content["v"] != _FORMAT:
-        raise ValueError(f"format {content['v']!r} is not {_FORMAT}")
-    edit = StateEdit(
-        id=content["id"],
-        fence=content.get("fence", 0),
-        versions=content.get("versions", {}),
-        texts=content.get("texts", {}),
-        audit=content.get("audit", ""),
-    )
-    texts = (edit.id, edit.audit, *edit.texts, *edit.versions, *(t for t in edit.texts.values() if t is not None))
-    numbers = (edit.fence, *edit.versions.values())
-    if not all(type(text) is str for text in texts) or not all(type(number) is int for number in numbers):
-        raise TypeError("a text or a number has another type")
-    return edit
+def _is_in_time(record: TopicRecord, header: CopyHeader) -> bool:
+    """Whether a part follows the base of its copy, in the log that its author had read. Old parts always count."""
+    if not header.topic:
+        return True
+    return (header.base or 0) <= record.offset and (header.base is None or header.epoch == record.epoch)

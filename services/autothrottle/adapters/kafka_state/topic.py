@@ -14,10 +14,10 @@ class TopicRecord(NamedTuple):
 
     offset: int
     time: int
-    """When its author appended it, milliseconds since 1970. With LogAppendTime, by the clock of the broker."""
+    """By its author's clock, or by Kafka's, milliseconds since 1970."""
     value: bytes
     epoch: int
-    """Kafka's leader epoch of its batch."""
+    """Leader epoch of the batch. Kafka never uses one again, so a log that lost its tail continues with another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,18 @@ class Records:
     start: int
     """Offset of the first record that exists."""
     skipped: Mapping[int, str] = field(default_factory=dict)
-    """Offset -> why its value cannot be read, as a predicate. `records` has an empty value for it.
+    """Offset -> why its record cannot be read, as a predicate. `records` has an empty value for it, for all readers.
 
-    A batch with too many records has one entry and one record, with its first offset. The offsets up to the next record
-    belong to it, and are no gap.
+    A batch with too many records has one entry and one record, with its first offset. Damaged records are missing in
+    `records`, since other readers may have read them.
     """
     throttle_seconds: float = 0.0
-    """For how long a client quota delays reads. If > 0, a read without records has not reached the end of the log."""
+    """How long a client quota delays the next answer."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the log has no more records now."""
+        return not self.records and not self.skipped and not self.throttle_seconds
 
 
 class OutOfLog(Unavailable):
@@ -44,7 +49,7 @@ class OutOfLog(Unavailable):
 
 
 class LostTail(OutOfLog):
-    """The log ends before the position, or had other records there: its last records were lost."""
+    """The log lacks records before the position: an unclean election or a restored disk has removed its newest ones."""
 
 
 REPLICAS, MIN_IN_SYNC = 3, 2
@@ -126,15 +131,15 @@ class Topic(Protocol):
         """Return records from an offset on, as soon as there are some, or after `wait` seconds.
 
         Args:
-            topic_id: as `locate` returned it.
-            offset: of the first record to read.
-            epoch: of the last record before the offset; -1: none was read.
+            topic_id: of the topic that `locate` has returned.
+            offset: of the first record to return.
+            epoch: leader epoch of the record before it; -1: none was read.
             wait: seconds.
             deadline: on the monotonic clock.
 
         Raises:
+            LostTail: the record before the offset is not in the log any more.
             OutOfLog: this topic or this offset does not exist any more.
-            LostTail: the log has lost its last records, some of which were read.
         """
 
     def locate(self, deadline: float) -> tuple[str, int]:

@@ -6,13 +6,14 @@ import time
 from contextlib import ExitStack
 
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import Effect, StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
+from autothrottle.adapters.kafka_state.tree import Effect
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic
 from autothrottle.adapters.zookeeper.paths import OwnPaths
 
 OWN = OwnPaths()
 SILENCE = 0.5
-X = f"{OWN.root}/x"
+X, Y = f"{OWN.root}/x", f"{OWN.root}/y"
 
 
 class Processes:

@@ -9,7 +9,7 @@ import pytest
 
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.core.errors import Incomplete, Invalid
 from tests.builders import eventually
 from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, put, soon, text

@@ -15,8 +15,9 @@ from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
 from autothrottle.adapters.kafka_state.log import StateLog
 from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
-from autothrottle.adapters.kafka_state.replica import Effect, StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.kafka_state.topic import Records
+from autothrottle.adapters.kafka_state.tree import Effect
 from autothrottle.adapters.state_store.operator_stores import NodeOverrides
 from autothrottle.adapters.state_store.state_copy import StateCopy, parse_copy
 from autothrottle.core.cluster.configs import ConfigResource
@@ -25,7 +26,7 @@ from autothrottle.core.operators.sources import StoredOverride
 from autothrottle.core.records import OutcomeStatus
 from autothrottle.core.retries import STATE_TOPIC
 from tests.builders import eventually, ledger_entry
-from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, put, soon, text
+from tests.unit.autothrottle.adapters.kafka_state.processes import OWN, Processes, X, Y, put, soon, text
 
 BROKER = ConfigResource.broker(1001)
 
@@ -125,17 +126,20 @@ def test_a_deleted_topic_is_restored_with_all_versions(
     assert text(processes.log()) == "1"
 
 
-def test_a_process_that_begins_anew_is_followed_and_the_loss_is_an_error(
+def test_what_a_process_that_begins_anew_lacks_is_written_again(
     processes: Processes, log: StateLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    version = put(log, "1")
+    """Another process had begun a new topic. The entries that it did not know were lost for all, with an error."""
+    put(log, "1")
+    put(log, "kept", Y)
     processes.topic(log).is_cut = True
     processes.partition.delete()
     beginner = processes.log()
-    assert put(beginner, "2") > version
+    put(beginner, "2")
     processes.topic(log).is_cut = False
-    assert text(log) == "2"
-    eventually(lambda: "began anew without its 1 entries" in caplog.text)
+    assert (text(log), text(log, Y)) == ("2", "kept")
+    assert text(beginner, Y) == "kept"
+    assert "Restored 1 entries from memory" in caplog.text
 
 
 def test_a_topic_without_its_beginning_is_refused_until_a_process_restores_it(

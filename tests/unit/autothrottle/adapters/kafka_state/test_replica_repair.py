@@ -12,7 +12,7 @@ import pytest
 from autothrottle.adapters.kafka_state import replica_repair
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.kafka_state.replica_repair import ReplicaRepair
 from autothrottle.adapters.kafka_state.topic import ReplicaChange
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic

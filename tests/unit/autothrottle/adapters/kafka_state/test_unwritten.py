@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.replica import StateEdit
+from autothrottle.adapters.kafka_state.records import StateEdit
 from autothrottle.adapters.kafka_state.topic import ReplicaChange
 from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
 from autothrottle.adapters.memory.state_topic import MemoryPartition, MemoryTopic

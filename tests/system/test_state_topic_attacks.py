@@ -49,11 +49,11 @@ def records(cluster: KafkaCluster, topic: str) -> list[TopicRecord]:
     with closing(TopicLog(KafkaSettings(tuple(cluster.bootstrap_servers.split(","))), topic)) as log:
         deadline = time.monotonic() + SECONDS
         topic_id, offset = log.locate(deadline)
-        found_records: list[TopicRecord] = []
-        while not (answer := log.read(topic_id, offset, -1, 0.0, deadline)).is_end:
-            found_records += answer.records
+        all_records: list[TopicRecord] = []
+        while (answer := log.read(topic_id, offset, -1, 0.0, deadline)).records:
+            all_records += answer.records
             offset = answer.next_offset
-    return found_records
+    return all_records
 
 
 def append(cluster: KafkaCluster, topic: str, values: Sequence[bytes], codec: str | None = None) -> None:

@@ -176,7 +176,7 @@ class TopicLog:
             if not batches:
                 # Other processes may have read it. So the records are missing, as if they had been deleted.
                 end = end_of_broken_batch(answer.data, offset, answer.end)
-                return Records((), end, answer.start, {offset: DAMAGED})
+                return Records((), end, answer.start, {offset: DAMAGED}, end=answer.end)
         records: list[TopicRecord] = []
         skipped: dict[int, str] = {}
         for batch in batches:
@@ -185,7 +185,7 @@ class TopicLog:
             if reason:
                 skipped.update((record.offset, reason) for record in batch_records)
         self._newest_time = max((self._newest_time, *(record.time for record in records)))
-        return Records(records, batches[-1].last_offset + 1, answer.start, skipped)
+        return Records(records, batches[-1].last_offset + 1, answer.start, skipped, end=answer.end)
 
     def _fetch(self, topic_id: str, offset: int, epoch: int, deadline: float, wait: float) -> _Fetched:
         """Fetch batches; wait while a client quota delays that, since such an answer is empty."""

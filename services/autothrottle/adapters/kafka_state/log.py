@@ -333,10 +333,10 @@ class StateLog:
         if self._reader.is_foreign and (not answer.records or replica.foreign_records > _FOREIGN_RECORDS):
             self._refuse_topic()
             return False
-        if answer.records:
-            return True
         if answer.is_end:
             self._reach_end()
+        if answer.records:
+            return True
         # A new leader with records that its followers do not have yet answers at once, again and again.
         return time.monotonic() - started >= STATE_TOPIC.first
 
@@ -441,7 +441,7 @@ class StateLog:
             answer = self._topic.read(topic_id, check.position, check.epoch, _READ_SECONDS, deadline)
             records = [record for record in answer.records if record.offset < replica.position]
             reading.read(replace(answer, records=records, next_offset=min(answer.next_offset, replica.position)))
-            if reading.replica is not check or answer.is_end:
+            if reading.replica is not check or (answer.is_end and not answer.records):
                 break
         with self._changed:
             self._is_in_doubt = False

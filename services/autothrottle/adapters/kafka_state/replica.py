@@ -46,7 +46,7 @@ from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
 _MAX_COPIES, _MAX_COPY_BYTES = 4, 128_000_000
 """Unfinished copies, and the bytes of their records. The oldest copy goes first, so that all readers that saw all parts
 of a copy keep or drop it alike, whatever they saw before."""
-_MAX_DIGESTS = 4096
+_MAX_DIGESTS, _MAX_DIFFERING = 4096, 256
 
 Entry = StateEdit | CopyPart | Commit
 
@@ -309,8 +309,8 @@ class StateReplica:
         process = edit.id.rpartition("-")[0]
         if edit.digest[1] == self.digests[edit.digest[0]][0]:
             self.differing.pop(process, None)
-        else:
-            self.differing[process] = next(iter(edit.texts), "")
+        elif process in self.differing or len(self.differing) < _MAX_DIFFERING:
+            self.differing[process] = next(iter(edit.texts), self.differing.get(process, ""))
 
     def _meet(self, record: TopicRecord, copy: _Copy) -> None:
         """Read a whole snapshot or an old restore, having a tree."""

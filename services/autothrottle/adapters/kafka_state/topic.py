@@ -37,11 +37,13 @@ class Records:
     """
     throttle_seconds: float = 0.0
     """How long a client quota delays the next answer."""
+    end: int = 0
+    """Offset after the last record that the log had when it was read; 0: unknown."""
 
     @property
     def is_end(self) -> bool:
-        """Whether the log has no more records now."""
-        return not self.records and not self.skipped and not self.throttle_seconds
+        """Whether the log had no more records."""
+        return self.next_offset >= self.end and not self.throttle_seconds
 
 
 class OutOfLog(Unavailable):

@@ -138,7 +138,7 @@ class MemoryTopic:
                     raise LostTail("the log ends before the position: its last records were lost")
                 records = partition.records[max(0, len(partition.records) - (partition.end - offset)) :]
                 if records or time.monotonic() >= until:
-                    return Records(records, partition.end, partition.start)
+                    return Records(records, partition.end, partition.start, end=partition.end)
                 partition.changed.wait(until - time.monotonic())
 
     def locate(self, deadline: float) -> tuple[str, int]:

@@ -112,6 +112,34 @@ def test_a_process_that_was_stopped_during_a_snapshot_continues_after_it(process
     assert text(late) == "3"
 
 
+def test_a_process_with_another_tree_reads_the_log_again_while_others_write(
+    processes: Processes, log: StateLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process in doubt waited for half a second without a record, which a busy log never has. It lost its term."""
+    log.mark_strict(0, soon())
+    put(log, "1")
+    other = processes.log()
+    assert text(other) == "1"
+    with other.current() as tree:
+        tree.put(X, None)
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.2):
+            log.append(StateEdit(texts={Y: "beat"}), soon())
+
+    writer = threading.Thread(target=beat)
+    writer.start()
+    try:
+        eventually(lambda: other.resets == 1)
+        assert text(other) == "1" and log.resets == 0
+        assert "The state of the topic replaces it" in caplog.text
+        assert put(other, "2")
+    finally:
+        stop.set()
+        writer.join()
+
+
 # Loss of the topic or of its records.
 
 

@@ -14,7 +14,15 @@ from tests.paths import ROOT
 
 KEYS = {"AUTOTHROTTLE_API_KEY", "AUTOTHROTTLE_APP_KEY"}
 FOREIGN_FLAGS = {
-    "kafka-configs.sh": {"bootstrap-server", "alter", "entity-type", "entity-name", "delete-config", "add-config"},
+    "kafka-configs.sh": {
+        "bootstrap-server",
+        "alter",
+        "entity-type",
+        "entity-name",
+        "entity-default",
+        "delete-config",
+        "add-config",
+    },
     "kafka-acls.sh": {"bootstrap-server", "add", "allow-principal", "cluster", "topic", "group", "operation"},
     "spark-submit": {"master", "deploy-mode", "py-files"},
     "docker": {"build", "target"},

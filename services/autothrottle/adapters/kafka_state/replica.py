@@ -52,7 +52,7 @@ Entry = StateEdit | CopyPart | Commit
 
 
 @dataclass(slots=True)
-class _Copy:
+class _UnfinishedCopy:
     """The parts of one copy that have been read."""
 
     header: CopyHeader
@@ -74,7 +74,7 @@ class _Waiting(NamedTuple):
 
     record: TopicRecord
     entry: Entry
-    copy: _Copy | None
+    copy: _UnfinishedCopy | None
     """The copy whose last part this is; None: another one."""
 
 
@@ -123,9 +123,9 @@ class StateReplica:
         self.last_record = self._last_change = -1
         """Offsets of the newest record of ours, and of the newest change; -1: none."""
         self.has_strict_records = self._has_old_edits = self._has_echoes = False
-        self._copies: dict[CopyHeader, _Copy] = {}
+        self._copies: dict[CopyHeader, _UnfinishedCopy] = {}
         self._waiting: list[_Waiting] = []
-        self._old_copy: tuple[int, _Copy] | None = None
+        self._old_copy: tuple[int, _UnfinishedCopy] | None = None
         """Offset of the first record that follows a copy of an older version, and this copy."""
         self._remember(start)
 
@@ -170,12 +170,12 @@ class StateReplica:
             if len(self.digests) > _MAX_DIGESTS:
                 del self.digests[next(iter(self.digests))]
 
-    def _collected(self, record: TopicRecord, entry: Entry) -> _Copy | None:
+    def _collected(self, record: TopicRecord, entry: Entry) -> _UnfinishedCopy | None:
         """Add a part to its copy; return the copy if it is whole now."""
         if not isinstance(entry, CopyPart) or not _is_in_time(record, entry.header):
             return None
         header = entry.header
-        copy = self._copies.setdefault(header, _Copy(header))
+        copy = self._copies.setdefault(header, _UnfinishedCopy(header))
         # A reader with a tree needs no snapshot, only to know that it is whole.
         is_needed = not self.is_complete or header.base is None or header.lost_before is not None
         copy.parts[entry.number] = entry.rows if is_needed else ()
@@ -223,7 +223,7 @@ class StateReplica:
         (base, copy), self._old_copy = self._old_copy, None
         return self._begin_with(copy, base)
 
-    def _begin_with(self, copy: _Copy, base: int) -> list[EditResult]:
+    def _begin_with(self, copy: _UnfinishedCopy, base: int) -> list[EditResult]:
         """Take a copy as the tree before the record at its base, and apply the records from there on."""
         tree = self._empty_tree()
         try:
@@ -312,7 +312,7 @@ class StateReplica:
         elif process in self.differing or len(self.differing) < _MAX_DIFFERING:
             self.differing[process] = next(iter(edit.texts), self.differing.get(process, ""))
 
-    def _meet(self, record: TopicRecord, copy: _Copy) -> None:
+    def _meet(self, record: TopicRecord, copy: _UnfinishedCopy) -> None:
         """Read a whole snapshot or an old restore, having a tree."""
         header = copy.header
         if header.lost_before is not None:
@@ -328,7 +328,7 @@ class StateReplica:
     def _is_old_restore_valid(self, header: CopyHeader) -> bool:
         return header.lost_before is None or self._last_change < header.lost_before
 
-    def _restore(self, record: TopicRecord, copy: _Copy) -> None:
+    def _restore(self, record: TopicRecord, copy: _UnfinishedCopy) -> None:
         tree = self._empty_tree()
         try:
             tree.load(copy.header, copy.rows())

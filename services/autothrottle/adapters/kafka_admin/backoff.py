@@ -6,11 +6,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autothrottle.core.retries import BROKER
 
 Address = tuple[str, int]
 """Host and TCP port."""
+
+
+class Failure(NamedTuple):
+    """Why connecting to an address has failed."""
+
+    error: BaseException
+    time: float
+    """On the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -20,7 +29,7 @@ class _Outage:
     failures: int
     next_try: float
     """On the monotonic clock."""
-    error: BaseException
+    last: Failure
 
 
 class Backoff:
@@ -36,14 +45,14 @@ class Backoff:
         self._outages: dict[Address, _Outage] = {}
         self._lock = threading.Lock()
 
-    def begin(self, address: Address) -> BaseException | None:
-        """Claim the next try of an address; return why the last one failed if it must wait."""
+    def begin(self, address: Address) -> Failure | None:
+        """Claim the next try of an address; return the last failure if it must wait."""
         with self._lock:
             if (outage := self._outages.get(address)) is None:
                 return None
             started = self._clock()
             if started < outage.next_try:
-                return outage.error
+                return outage.last
             outage.next_try = started + BROKER.wait(outage.failures)
             return None
 
@@ -51,7 +60,8 @@ class Backoff:
         """Count a failure."""
         with self._lock:
             failures = self._outages[address].failures + 1 if address in self._outages else 1
-            self._outages[address] = _Outage(failures, self._clock() + BROKER.wait(failures), error)
+            failed = self._clock()
+            self._outages[address] = _Outage(failures, failed + BROKER.wait(failures), Failure(error, failed))
 
     def succeeded(self, address: Address) -> None:
         """Forget the failures of an address, and let the others be tried at once."""

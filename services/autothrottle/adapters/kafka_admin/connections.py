@@ -75,7 +75,7 @@ _MAX_ABANDONED = 20
 """Number of connections without success or failure at their deadline, after which all connections are replaced."""
 _CLOSE_SECONDS = 3.0
 _TURN_SECONDS = 0.5
-"""How long a request waits for the next try of its address, before it fails with the error of the last one."""
+"""How long a request waits for the next try of its address. If the last one failed just now: `_CHECK_SECONDS`."""
 _CHECK_SECONDS = 0.1
 """Time between two checks whether a response is still awaited, or an address may be tried."""
 _NAME_SECONDS = 10.0
@@ -166,7 +166,8 @@ class _ClosingManager(kafka.net.manager.KafkaConnectionManager):  # type: ignore
             await transport.handshake()
         except BaseException as error:
             transport.abort(error)
-            raise kafka.errors.KafkaConnectionError(f"Handshake failed: {error}") from None
+            reason = error if time.monotonic() < timeout_at else "no answer in time"
+            raise kafka.errors.KafkaConnectionError(f"Handshake failed: {reason}") from None
         finally:
             self._net.cancel(limit)
         return transport
@@ -391,10 +392,12 @@ class Connections:
     async def _connection(self, node: Node, deadline: float) -> Any:
         """Return the connection of a node when it is set up. If its address must not be tried yet, raise its error."""
         broker = self._manager.cluster.broker_metadata(node)
-        patience_ends = time.monotonic() + min(_TURN_SECONDS, seconds_left(deadline) * _TIMEOUT_SHARE)
-        while broker and not self._has_connection(node) and (error := self._backoff.begin((broker.host, broker.port))):
-            if time.monotonic() >= patience_ends:
-                raise error
+        started, patience = time.monotonic(), seconds_left(deadline) * _TIMEOUT_SHARE
+        while broker and not self._has_connection(node) and (last := self._backoff.begin((broker.host, broker.port))):
+            # The next try may be due soon, and callers must not run in circles. A failure of this moment needs no wait.
+            is_old = last.time < started - _TURN_SECONDS
+            if time.monotonic() - started >= min(patience, _TURN_SECONDS if is_old else _CHECK_SECONDS):
+                raise last.error
             await self._net.sleep(_CHECK_SECONDS)
         if broker and not self._has_connection(node):
             try:

@@ -200,6 +200,7 @@ def test_process_whose_clock_is_ahead_of_the_brokers_appends(
     with ExitStack() as stack:
         source = KafkaTopics(kraft_cluster, stack)
         topic = stack.enter_context(closing(source.client()))
+        assert isinstance(topic, TopicLog)
         topic.create(deadline())
         eventually(lambda: is_located(topic))
         topic_id, _ = topic.locate(deadline())
@@ -208,6 +209,7 @@ def test_process_whose_clock_is_ahead_of_the_brokers_appends(
         times = [record.time for record in topic.read(topic_id, 0, -1, 1.0, deadline()).records]
         monkeypatch.setattr(time, "time_ns", lambda: hour_ahead)
         topic.append([b"2"], deadline())
+        assert not topic.problems, "with CreateTime, the broker does not tell its time"
         monkeypatch.undo()
         later = [record.time for record in topic.read(topic_id, 1, 0, 1.0, deadline()).records]
         assert later == times[-1:]
@@ -218,3 +220,9 @@ def test_process_whose_clock_is_ahead_of_the_brokers_appends(
         eventually(lambda: topic.risks(deadline()).keys() == names)
         kraft_cluster.set_configs_as_a_user({"message.timestamp.type": "LogAppendTime"}, topic=source.name)
         eventually(lambda: topic.risks(deadline()).keys() == {"max.message.bytes"})
+        topic.append([b"3"], deadline())
+        assert not topic.problems
+        monkeypatch.setattr(time, "time_ns", lambda: hour_ahead)
+        topic.append([b"4"], deadline())
+        (problem,) = topic.problems
+        assert "s ahead of that of the broker" in problem

@@ -98,8 +98,8 @@ class PlannerDependencies:
     broker_pools: Callable[[], Mapping[int, str]] = dict
     """Returns broker id -> the only pool that it is in, for the exported metrics."""
     access_problems: Callable[[], Sequence[str]] = tuple
-    """Returns a sentence for each credential whose changed file is faulty, and for each client quota that delays the
-    state; for the findings of a cycle."""
+    """Returns a sentence for each credential whose changed file is faulty, and for each problem of the state store; for
+    the findings of a cycle."""
     on_failure: Callable[[], None] = lambda: None
     """Ends the process. The planner's thread calls it after its loop has failed and its term is given up."""
 

@@ -109,7 +109,7 @@ class CycleOutcome:
     error: str = ""
     """Why it failed; "": it did not."""
     access_problems: tuple[str, ...] = ()
-    """A sentence for each credential whose changed file is faulty, and for each client quota that delays the state."""
+    """A sentence for each credential whose changed file is faulty, and for each problem of the state store."""
 
 
 @dataclass(frozen=True, slots=True)

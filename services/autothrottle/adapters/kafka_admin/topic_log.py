@@ -8,6 +8,7 @@ again is never taken for its predecessor.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,8 +56,10 @@ _READ_BYTES = 8_000_000
 _GZIP, _MAGIC = 1, 2
 _MAX_BATCH_BYTES = 64_000_000
 _EARLIEST, _LATEST = -2, -1
-_THROTTLE_SECONDS = 60.0
-"""For how long a delay by a client quota is a finding. The log gets one line in this time."""
+_PROBLEM_SECONDS = 60.0
+"""For how long a delay by a client quota, or a wrong clock, is a finding. The log gets its line once in this time."""
+_MAX_DRIFT = 1.0
+"""Difference of the clocks of this process and of the broker that is a finding, seconds."""
 _BROKEN_READS = 3
 """How often a broken batch is read again before it is skipped."""
 _SEGMENT_BYTES = 16 << 20
@@ -117,7 +120,9 @@ class TopicLog:
         self._throttles: dict[str, float] = {}
         """`reads` or `appends` -> when a client quota last delayed them, on the monotonic clock."""
         self._quota_problems: Mapping[str, str] = {}
-        self._next_throttle_line = 0.0
+        self._drift, self._drift_time = 0.0, -math.inf
+        """How far this process's clock was last ahead of the broker's, seconds, and when, on the monotonic clock."""
+        self._next_line = 0.0
         self._partition: _Partition | None = None
         """Guarded by nothing: a stale value costs one request."""
 
@@ -130,11 +135,13 @@ class TopicLog:
     def append(self, values: Sequence[bytes], deadline: float) -> None:
         # Kafka refuses a time that is too far ahead of the broker's. It accepts one that it has stored before, unless
         # the topic has one of the settings in `risks`.
-        for milliseconds in dict.fromkeys((time.time_ns() // 1_000_000, self._newest_time, 0)):
+        sent = time.time_ns() // 1_000_000
+        for milliseconds in dict.fromkeys((sent, self._newest_time, 0)):
             result = self._produce(values, milliseconds, deadline)
             if result.error_code != kafka.errors.InvalidTimestampError.errno:
                 break
         self._check(result)
+        self._note_clock(sent, result.log_append_time_ms, time.time_ns() // 1_000_000)
 
     def _produce(self, values: Sequence[bytes], milliseconds: int, deadline: float) -> Any:
         builder = kafka.record.MemoryRecordsBuilder(_MAGIC, _GZIP, _MAX_BATCH_BYTES)
@@ -227,23 +234,53 @@ class TopicLog:
         return _Fetched(result.records or b"", result.log_start_offset, result.high_watermark)
 
     def _note_throttle(self, what: str) -> None:
-        self._throttles[what] = noted = time.monotonic()
-        if noted >= self._next_throttle_line:
-            self._next_throttle_line = noted + _THROTTLE_SECONDS
+        self._throttles[what] = time.monotonic()
+        self._log_problems()
+
+    def _note_clock(self, sent: int, appended: int, received: int) -> None:
+        """Note how far the clock of this process is ahead of the broker's, or behind it (negative), at least.
+
+        The broker appends between both times of this process, so only a difference beyond them is no latency.
+
+        Args:
+            sent: when the request was sent, by this process, milliseconds since 1970.
+            appended: when the records were appended, by the broker; -1: the topic does not have LogAppendTime.
+            received: when the answer had arrived, by this process.
+        """
+        drift = (max(0, sent - appended) + min(0, received - appended)) / 1000
+        if appended >= 0 and abs(drift) > _MAX_DRIFT:
+            self._drift, self._drift_time = drift, time.monotonic()
+            self._log_problems()
+
+    def _log_problems(self) -> None:
+        if (time_of_line := time.monotonic()) >= self._next_line:
+            self._next_line = time_of_line + _PROBLEM_SECONDS
             for problem in self.problems:
                 log.warning("%s", problem)
 
     @property
     def problems(self) -> Sequence[str]:
-        """Why reads or appends were slow in the last minute; findings of each cycle. `risks` looks for the quotas."""
-        oldest = time.monotonic() - _THROTTLE_SECONDS
-        if not (recent := [what for what, noted in sorted(self._throttles.items()) if noted > oldest]):
-            return ()
-        causes = [f"The {entity} {problem}" for entity, problem in self._quota_problems.items()]
-        fix = "Fix: `autothrottle check` names the quota, and the command that exempts this client"
-        return (
-            f"A client quota of Kafka delays {' and '.join(recent)} of topic {self.name}. {'; '.join(causes) or fix}",
-        )
+        """Why reads or appends were slow in the last minute, and whether the clock was wrong; findings of each cycle.
+
+        `risks` looks for the quotas.
+        """
+        problems, oldest = [], time.monotonic() - _PROBLEM_SECONDS
+        if recent := [what for what, noted in sorted(self._throttles.items()) if noted > oldest]:
+            causes = [f"The {entity} {problem}" for entity, problem in self._quota_problems.items()]
+            fix = "Fix: `autothrottle check` names the quota, and the command that exempts this client"
+            delayed = " and ".join(recent)
+            problems.append(
+                f"A client quota of Kafka delays {delayed} of topic {self.name}. {'; '.join(causes) or fix}"
+            )
+        if self._drift_time > oldest:
+            side = "ahead of" if self._drift > 0 else "behind"
+            problems.append(
+                f"The clock of this process is {abs(self._drift):.1f} s {side} that of the broker that leads topic "
+                f"{self.name}. So the audit has wrong times, and overrides end too "
+                f"{'early' if self._drift > 0 else 'late'} while this process leads. Fix: synchronize the clocks of "
+                "both hosts, for example with NTP"
+            )
+        return problems
 
     def _fetch_quota_problems(self, deadline: float) -> Mapping[str, str]:
         """Return entity -> why its quotas are too low for this client; {}: none is, or they cannot be read."""

@@ -47,6 +47,8 @@ class ScriptedBroker:
         self.offsets = {-2: 1, -1: 100}
         self.offset_error = self.produce_throttle = 0
         self.accepts: Callable[[int], bool] = lambda milliseconds: True
+        self.append_time: Callable[[], int] = lambda: -1
+        """Returns the time in the answer to an append, milliseconds since 1970."""
         self.times: list[int] = []
         """Of the records that were sent."""
 
@@ -70,7 +72,11 @@ class ScriptedBroker:
                 (batch,) = kafka.record.MemoryRecords(request.topic_data[0].partition_data[0].records)
                 self.times.append(batch.first_timestamp)
                 code = 0 if self.accepts(batch.first_timestamp) else WRONG_TIME
-                part = SimpleNamespace(error_code=code, error_message="too far ahead" if code else None)
+                part = SimpleNamespace(
+                    error_code=code,
+                    error_message="too far ahead" if code else None,
+                    log_append_time_ms=self.append_time(),
+                )
                 topics = [SimpleNamespace(partition_responses=[part])]
                 return SimpleNamespace(throttle_time_ms=self.produce_throttle, responses=topics)
         raise NotImplementedError(type(request).__name__)
@@ -122,7 +128,7 @@ def test_delays_by_a_quota_are_problems_for_a_minute(
     assert not log.problems
     read(log)
     fix = "Fix: `autothrottle check` names the quota, and the command that exempts this client"
-    assert log.problems == (f"A client quota of Kafka delays reads of topic state. {fix}",)
+    assert log.problems == [f"A client quota of Kafka delays reads of topic state. {fix}"]
     broker.produce_throttle = 5
     log.append([b"a"], time.monotonic() + 10)
     (problem,) = log.problems
@@ -130,6 +136,44 @@ def test_delays_by_a_quota_are_problems_for_a_minute(
     assert caplog.messages == [f"A client quota of Kafka delays reads of topic state. {fix}"]
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 61)
+    assert not log.problems
+
+
+@pytest.mark.parametrize(
+    ("broker_ahead", "finding"),
+    [
+        (-5.0, "is 5.0 s ahead of that of the broker"),
+        (5.0, "is 5.0 s behind that of the broker"),
+        (0.9, ""),
+        (-0.9, ""),
+    ],
+)
+def test_clock_that_differs_from_the_brokers_is_a_problem_for_a_minute(
+    log: TopicLog,
+    broker: ScriptedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broker_ahead: float,
+    finding: str,
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 10**18)  # nothing takes any time
+    broker.append_time = lambda: 10**12 + int(broker_ahead * 1000)
+    log.append([b"a"], time.monotonic() + 10)
+    log.append([b"b"], time.monotonic() + 10)
+    assert list(log.problems) == caplog.messages
+    assert len(log.problems) == bool(finding) and all(finding in problem for problem in log.problems)
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 61)
+    assert not log.problems
+
+
+def test_slow_answer_is_no_difference_of_clocks(
+    log: TopicLog, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([10**18, 10**18 + 8 * 10**9])
+    monkeypatch.setattr(time, "time_ns", lambda: next(times))
+    broker.append_time = lambda: 10**12 + 4000
+    log.append([b"a"], time.monotonic() + 10)
     assert not log.problems
 
 

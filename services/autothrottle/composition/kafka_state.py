@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
 
@@ -13,7 +13,7 @@ from autothrottle.adapters.kafka_state.copy import export_state, import_state
 from autothrottle.adapters.kafka_state.election import KafkaElection
 from autothrottle.adapters.kafka_state.ledger import KafkaLedger, KafkaLedgerReader
 from autothrottle.adapters.kafka_state.log import StateLog
-from autothrottle.adapters.kafka_state.membership import KafkaMembership, remove_own_nodes
+from autothrottle.adapters.kafka_state.membership import KafkaMembership, disagreement, remove_own_nodes
 from autothrottle.adapters.kafka_state.nodes import KafkaNodeStore
 from autothrottle.adapters.kafka_state.unwritten import UnwrittenTopic
 from autothrottle.adapters.state_store.state_copy import StateCopy, is_copied
@@ -21,6 +21,7 @@ from autothrottle.adapters.zookeeper_state.access import AccessChange
 from autothrottle.composition.admin_cluster import kafka_settings
 from autothrottle.composition.state import StateStores
 from autothrottle.core.errors import Invalid
+from autothrottle.core.exported_metrics import STATE_DIFFERENCES, STATE_LOSSES, MetricSample
 from autothrottle.ports.kafka import PermissionSource
 from autothrottle.ports.state_store import LedgerReader
 from autothrottle.runtime.configuration import Configuration
@@ -55,7 +56,14 @@ class KafkaState(StateStores):
 
     @property
     def problems(self) -> Sequence[str]:
-        return self._topic.problems
+        difference = disagreement(self._background, self.paths, self.session_timeout)
+        return (*self._topic.problems, *([difference] if difference else []))
+
+    def samples(self) -> Iterator[MetricSample]:
+        differing = self._background.differing_nodes(self.session_timeout.total_seconds())
+        yield STATE_DIFFERENCES.sample(len(differing))
+        for kind, count in self._background.losses.items():
+            yield STATE_LOSSES.sample(count, kind)
 
     @cached_property
     def _log(self) -> StateLog:

@@ -90,6 +90,7 @@ class Composition:
         self._credential_watch = CredentialWatch(self._credentials, stack.requested)
         self._sample_sources: list[SampleSource] = [self.health.samples, log_samples, self._credential_watch.samples]
         self.state = new_state(configuration, stack, writes)
+        self._sample_sources.append(self.state.samples)
         self.sources = MetricsSources(configuration, stack, lambda: self.cluster)
         self._tls = ServiceCertificates(configuration.tls) if configuration.tls else None
         self._tokens = Tokens(configuration.api_tokens_file) if configuration.api_tokens_file else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from autothrottle.adapters.zookeeper_state.ledger import ZooKeeperLedger, ZooKee
 from autothrottle.adapters.zookeeper_state.membership import ZooKeeperMembership, remove_own_tree
 from autothrottle.adapters.zookeeper_state.nodes import ZooKeeperNodeStore
 from autothrottle.core.errors import Invalid
+from autothrottle.core.exported_metrics import MetricSample
 from autothrottle.ports.kafka import PermissionSource
 from autothrottle.ports.state_store import (
     CatchUpStore,
@@ -74,7 +75,11 @@ class StateStores(ABC):
 
     @property
     def problems(self) -> Sequence[str]:
-        """What slows down reading and writing the state now; findings of each cycle."""
+        """What is wrong with reading and writing the state now; findings of each cycle."""
+        return ()
+
+    def samples(self) -> Iterable[MetricSample]:
+        """Return the metrics of the store."""
         return ()
 
     @abstractmethod

@@ -91,6 +91,19 @@ CERTIFICATE_EXPIRY = ExportedMetric(
     ("option",),
 )
 
+# Every service with the state in Kafka.
+STATE_DIFFERENCES = ExportedMetric(
+    "autothrottle_state_differences",
+    "Running processes whose state is not that of the state topic, which this process has read again to be sure",
+)
+STATE_LOSSES = ExportedMetric(
+    "autothrottle_state_losses_total",
+    "How often this process has missed records of the state topic; kind: tail (the newest ones, after an unclean "
+    "election or on a restored disk), beginning (another party deleted or compacted records), or topic (the topic was "
+    "deleted)",
+    ("kind",),
+)
+
 # Every service with a pools file.
 POOLS_FILE_OK = ExportedMetric(
     "autothrottle_pools_file_ok",

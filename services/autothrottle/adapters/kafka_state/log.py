@@ -17,15 +17,15 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
 from autothrottle.adapters.concurrency.subscriptions import Subscription, Subscriptions, seconds_left
-from autothrottle.adapters.kafka_state.reader import StateReader
-from autothrottle.adapters.kafka_state.records import CopyHeader, StateEdit
+from autothrottle.adapters.kafka_state.reader import Loss, StateReader
+from autothrottle.adapters.kafka_state.records import CopyHeader, StateEdit, author
 from autothrottle.adapters.kafka_state.replica_repair import ReplicaRepair
 from autothrottle.adapters.kafka_state.topic import LostTail, OutOfLog, Records, Topic
 from autothrottle.adapters.kafka_state.tree import EditResult, Tree
@@ -127,8 +127,8 @@ class StateLog:
         """Whether records may have been lost since the last snapshot, because the settings were other ones."""
         self._epoch_time = self._last_contact
         """When Kafka last elected a leader of the partition, as far as it is known here, on the monotonic clock."""
-        self._authors: dict[str, bool] = {}
-        """Path -> whether its last writer knows the strict rules."""
+        self._authors: dict[str, str] = {}
+        """Path -> the process that wrote it last; "": one that does not know the strict rules."""
         self._is_in_doubt = False
         """Whether another process has another tree, and the log has not been read again since."""
         self._next_reread = self._next_report = self._last_contact
@@ -218,6 +218,27 @@ class StateLog:
         with self._changed:
             paths = [f"{parent}/{name}" for name in self._reader.tree.children(parent)]
             return [path for path in paths if self.silence(path) <= seconds]
+
+    def differing_nodes(self, seconds: float) -> Mapping[str, Mapping[str, str]]:
+        """Return process -> path -> text of its nodes, for each process that differs from this one and still lives.
+
+        Args:
+            seconds: how long ago its last heartbeat may have been read.
+        """
+        if not self.differing:  # usually, and without waiting for the reader
+            return {}
+        nodes: dict[str, dict[str, str]] = {}
+        with self._changed:
+            for path, process in self._authors.items():
+                node = self._reader.tree.node(path)
+                if process in self.differing and node is not None and self.silence(path) <= seconds:
+                    nodes.setdefault(process, {})[path] = node.text
+        return nodes
+
+    @property
+    def losses(self) -> Mapping[Loss, int]:
+        """As `StateReader.losses`."""
+        return self._reader.losses
 
     def watch(self, paths: Callable[[str], bool], notify: Callable[[], None]) -> Subscription[frozenset[str]]:
         """Call `notify` after each read that changed one of these paths. It must not block."""
@@ -352,7 +373,8 @@ class StateLog:
         for result in results:
             if result.version:
                 changed.update(result.edit.texts)
-                self._authors |= dict.fromkeys(result.edit.texts, bool(result.edit.topic))
+                process = author(result.edit.id) if result.edit.topic else ""
+                self._authors |= dict.fromkeys(result.edit.texts, process)
             if (pending := self._pending.get(result.edit.id)) is not None and pending.result is None:
                 pending.result, reader.has_been_current = result, True
         self._bytes_since_snapshot += sum(len(record.value) + _RECORD_BYTES for record in answer.records)
@@ -639,7 +661,7 @@ class StateLog:
             if self._reader.tree.is_strict or time.monotonic() - self._complete_time < seconds:
                 return False
             paths = [path for parent in parents for path in self.living(parent, seconds)]
-            return all(self._authors.get(path, False) for path in paths)
+            return all(self._authors.get(path) for path in paths)
 
     def mark_strict(self, fence: int, deadline: float) -> None:
         """Let the strict rules of `replica` begin."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -53,6 +53,28 @@ class KafkaMembership(Registration):
         if not self._log.problem():
             with suppress(AutothrottleError):
                 self._log.append(StateEdit(texts={self._path: None}), time.monotonic() + LEAVE_SECONDS)
+
+
+def disagreement(log: StateLog, own: OwnPaths, session_timeout: timedelta) -> str:
+    """Return which running processes have another state than the topic and this process, and the fix; "": none."""
+    nodes = log.differing_nodes(session_timeout.total_seconds())
+    if not nodes:
+        return ""
+    names = sorted(_member_name(texts, own) or f"process {process}" for process, texts in nodes.items())
+    return (
+        f"The state of these processes is not that of the state topic {log.name}, which this process has read again: "
+        f"{', '.join(names)}. Fix: restart them"
+    )
+
+
+def _member_name(texts: Mapping[str, str], own: OwnPaths) -> str:
+    """Return the name of the member among the nodes of a process (path -> text); "": there is none."""
+    for path, node in texts.items():
+        if path.startswith(f"{own.members}/"):
+            with suppress(Invalid):
+                member = parse_member(node.encode())
+                return f"{member.service} on {member.host} (pid {member.pid}, address {member.address})"
+    return ""
 
 
 def remove_own_nodes(log: StateLog, own: OwnPaths, session_timeout: timedelta) -> None:

@@ -15,12 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from autothrottle.adapters.kafka_state.records import Commit, CopyHeader, StateEdit
 from autothrottle.adapters.kafka_state.replica import StateReplica
 from autothrottle.adapters.kafka_state.topic import Records
 from autothrottle.adapters.kafka_state.tree import AuditEntry, EditResult, LostValue, Tree, edits_of_lost, lost_values
 from autothrottle.core.operators.audit import MAX_AUDIT_RECORDS
+
+
+class Loss(StrEnum):
+    """What a log no longer has."""
+
+    TAIL = "tail"
+    """The newest records: an unclean election, or a restored disk."""
+    BEGINNING = "beginning"
+    """Records that no snapshot replaces: another party has deleted or compacted them."""
+    TOPIC = "topic"
+    """All records: the topic was deleted."""
 
 
 @dataclass(slots=True)
@@ -65,6 +77,10 @@ class StateReader:
         """Whether the tree was once that of the whole log. Otherwise it must not replace records that were lost."""
         self.restored_entries = 0
         """Number of entries that this process has written again."""
+        self.losses = {Loss.TAIL: 0, Loss.BEGINNING: 0, Loss.TOPIC: 0}
+        """How often records were missing that the log once had."""
+        self._log_start = self._reported_start = 0
+        """Offset of the first record that exists, and the last one of these before which records were missing."""
         self._own_topic_id = ""
         """The last topic that had records of ours."""
         self._memory: _Memory | None = None
@@ -108,6 +124,8 @@ class StateReader:
         replica, is_continued = self.replica, topic_id == self.replica.topic_id and not is_tail_lost
         if is_continued and start <= replica.position:
             return
+        if replica.topic_id and not is_continued:
+            self.losses[Loss.TAIL if topic_id == replica.topic_id else Loss.TOPIC] += 1
         if self._memory is None:
             if replica.is_complete and self.has_been_current:
                 self._memory, self._end_time = _Memory(replica.tree, replica.digests, is_continued), math.inf
@@ -137,7 +155,7 @@ class StateReader:
             if replica.restored_version != last_restore and was_complete and self._memory is None:
                 self._memory, self._end_time = _Memory(last_tree, last_digests, is_continued=False), math.inf
         self._continue_at(answer.next_offset, answer)
-        self._has_answer = True
+        self._has_answer, self._log_start = True, answer.start
         if self.replica.has_own_records:
             self._own_topic_id = self.replica.topic_id
         self._forget_if_continued()
@@ -146,6 +164,10 @@ class StateReader:
     def reach_end(self) -> list[EditResult]:
         """Say that the log has no more records now; return the results of edits that could not be applied before."""
         results = self.replica.reach_end()
+        start = max(self._log_start, self.replica.start)
+        if start > self.replica.snapshot_base and start != self._reported_start:
+            self._reported_start = start
+            self.losses[Loss.BEGINNING] += 1
         self._forget_if_continued()
         return results
 

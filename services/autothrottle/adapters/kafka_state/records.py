@@ -78,6 +78,11 @@ class StateEdit:
         return orjson.dumps(fields if self.epoch < 0 else fields | {"epoch": self.epoch})
 
 
+def author(edit_id: str) -> str:
+    """Return the process that an id of an edit names."""
+    return edit_id.rpartition("-")[0]
+
+
 class CopyHeader(NamedTuple):
     """What all parts of one copy of a tree share."""
 

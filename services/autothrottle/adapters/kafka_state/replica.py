@@ -35,6 +35,7 @@ from autothrottle.adapters.kafka_state.records import (
     CopyHeader,
     CopyPart,
     StateEdit,
+    author,
     check_number,
     parsed,
 )
@@ -306,7 +307,7 @@ class StateReplica:
         """Compare the author's tree with ours, at an offset that both have passed."""
         if edit.digest is None or self._has_echoes or edit.digest[0] not in self.digests:
             return
-        process = edit.id.rpartition("-")[0]
+        process = author(edit.id)
         if edit.digest[1] == self.digests[edit.digest[0]][0]:
             self.differing.pop(process, None)
         elif process in self.differing or len(self.differing) < _MAX_DIFFERING:
